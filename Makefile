@@ -1,0 +1,48 @@
+# `make demo` and `make test` are all a newcomer needs; both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format lock docs bench clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.installed ## Create .venv with the locked dependencies
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cacheway needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the locked dependencies into $(VENV) (a minute or two, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup ## Two replicas, four emulated engines, round robin against the default policy (90 s)
+	@$(BIN)/cacheway demo
+
+test: setup ## All tests, with coverage of the pure core
+	@$(BIN)/python -m pytest --cov --cov-config=pyproject.toml
+
+check: setup ## Everything CI checks: format, lint, types, imports, tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory test
+
+format: setup ## Format the code and mend what can be mended
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+lock: ## Resolve the dependencies again into requirements.lock (needs uv)
+	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --custom-compile-command "make lock" --quiet --output-file requirements.lock \
+	  pyproject.toml requirements-build.in
+
+docs: setup ## Write the generated parts of docs/ again
+	@$(BIN)/cacheway config --reference > docs/configuration.md
+
+clean: ## Remove what can be made again
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -1,0 +1,1 @@
+"""Benchmarks: each prints figures with the command that made them."""

@@ -1,0 +1,1 @@
+"""An emulated engine: real HTTP, real block cache, modelled time."""

@@ -1,0 +1,171 @@
+"""What replicas tell each other: the entries of the shared log, as values and as bytes.
+
+One stream entry carries a msgpack array of operations. Each operation is an array that
+starts with its tag; fields are only ever added at the end, with a default. A tag that
+this version does not know is skipped and counted (design section 6), so old and new
+replicas share one log during a roll-out.
+
+    worker:   WorkerPut, WorkerGone
+    request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
+    cache:    Insert, Trim, Forget                    (`radix.ops`)
+    replica:  Left                                    (shut down, or its heartbeat expired)
+    learned:  Fitted, BytesPerToken
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from radix import Forget, Insert, Trim
+
+
+class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """A replica chose a worker for a request and is about to send it.
+
+    Attributes:
+        request_id: Unique per attempt: a redispatch is a new one.
+        at_us: Log time.
+        worker: Worker id.
+        replica: Replica id of the owner.
+        service_us: Predicted prefill time on that worker, microseconds.
+        uncached_tokens: Prompt tokens the worker must prefill, predicted.
+        context_tokens: Prompt plus expected output, tokens.
+        paths: Packed block hashes of the prompt (of each prompt, for a batch).
+        ends: Whether window and linear states at the end of the paths count (`Insert.end`).
+    """
+
+    request_id: str
+    at_us: int
+    worker: str
+    replica: str
+    service_us: int
+    uncached_tokens: int
+    context_tokens: int
+    paths: tuple[bytes, ...] = ()
+    ends: bool = True
+
+
+class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
+    """The prefill of a request is done: its prefill reservation ends, its context stays in flight."""
+
+    request_id: str
+    at_us: int
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
+    """A request left its worker, however it ended: everything it reserved is released."""
+
+    request_id: str
+    at_us: int
+
+
+class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
+    """A replica is gone: drop what it had in flight that was placed at or before ``at_us``."""
+
+    replica: str
+    at_us: int
+
+
+class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
+    """A worker was added or changed. The newest ``(at_us, replica)`` wins whole.
+
+    Attributes:
+        worker: Worker id (``host:port``, see `router.fleet`).
+        at_us: Log time of the change.
+        replica: Who changed it.
+        url: Base URL, without a trailing slash.
+        role: ``plain``, ``prefill`` or ``decode``.
+        draining: True while it takes no new requests.
+        capacity_tokens: KV capacity; 0 if unknown.
+        labels: Free labels (``worker_class`` selects the cost profile).
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    url: str
+    role: str = "plain"
+    draining: bool = False
+    capacity_tokens: int = 0
+    labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies mutable defaults
+
+
+class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
+    """A worker was removed. Competes with `WorkerPut` on ``(at_us, replica)``."""
+
+    worker: str
+    at_us: int
+    replica: str
+
+
+class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
+    """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
+
+    The newest ``(at_us, replica)`` wins, so all replicas price with the same numbers.
+    """
+
+    worker_class: str
+    at_us: int
+    replica: str
+    a_s: float
+    b_s: float
+    c0_tokens: float
+
+
+class BytesPerToken(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):
+    """A replica's newest estimate of prompt bytes per token of one model. The newest wins."""
+
+    model: str
+    at_us: int
+    replica: str
+    bytes_per_token: float
+
+
+Op = (
+    Placed
+    | FirstToken
+    | Finished
+    | Left
+    | WorkerPut
+    | WorkerGone
+    | Fitted
+    | BytesPerToken
+    | Insert
+    | Trim
+    | Forget
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(list[Op])
+_raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(Op)
+
+
+def encode_ops(ops: Sequence[Op]) -> bytes:
+    """Encode operations as one log entry."""
+    return _encoder.encode(ops)
+
+
+def decode_ops(data: bytes) -> tuple[list[Op], int]:
+    """Decode one log entry.
+
+    Returns:
+        The operations this version understands, in order, and how many it had to skip.
+        An entry that is not a msgpack array at all counts as one skipped operation.
+    """
+    try:
+        return _decoder.decode(data), 0
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        pass
+    ops: list[Op] = []
+    skipped = 0
+    try:
+        raws = _raw_decoder.decode(data)
+    except (msgspec.ValidationError, msgspec.DecodeError):
+        return [], 1
+    for raw in raws:
+        try:
+            ops.append(_one_decoder.decode(raw))
+        except (msgspec.ValidationError, msgspec.DecodeError):
+            skipped += 1
+    return ops, skipped

@@ -1,0 +1,57 @@
+"""Changes to the prefix tree, as values and (through msgspec) as bytes.
+
+Replicas send these to each other, so they must commute and repeat harmlessly: a
+tree that has seen a set of operations matches the same whatever their order and
+however often each came. That works because every operation carries the *log time*
+at which it became true and every held block remembers the latest time it was used:
+
+* ``Insert`` raises the time of each block of its path to at least ``at_us``;
+* ``Trim`` and ``Forget`` remove what was not used *since*, and are remembered for a
+  while, so that an older ``Insert`` that arrives late does not bring it back.
+
+Log time (``at_us``) is Redis server time in integer microseconds since the epoch: the
+same on all replicas, and exact, so that comparisons give every replica the same answer.
+"""
+
+import msgspec
+
+
+class Insert(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """A worker holds all blocks of a path.
+
+    Attributes:
+        worker: Worker id.
+        path: Chained block hashes, packed little-endian ``u64`` (see `radix.blocks`).
+        at_us: Log time of last use.
+        end: True if a request ended here, so that a window or a linear state is valid
+            at the end of the path (`radix.windows`).
+    """
+
+    worker: str
+    path: bytes
+    at_us: int
+    end: bool = True
+
+
+class Trim(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """A worker no longer holds the last block of ``path``, nor anything below it, unless used since.
+
+    Attributes:
+        worker: Worker id.
+        path: Packed hashes down to and including the first block that is gone; not empty.
+        before_us: Blocks last used strictly before this log time are removed.
+    """
+
+    worker: str
+    path: bytes
+    before_us: int
+
+
+class Forget(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """A worker lost its whole cache (restart, flush): drop everything last used before ``before_us``."""
+
+    worker: str
+    before_us: int
+
+
+TreeOp = Insert | Trim | Forget

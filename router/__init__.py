@@ -1,0 +1,1 @@
+"""The shell: sockets, clocks, Redis, logs. It asks `policies`, and does what they say."""

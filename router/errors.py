@@ -1,0 +1,118 @@
+"""Everything the gateway raises on purpose.
+
+    RouterError
+    ├── ClientError             the request is at fault     4xx; never tried again
+    ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
+    │   ├── NoWorker              nobody may take it now
+    │   └── RequestRejected       before it was queued
+    ├── UpstreamError           a worker is at fault        502 or 504
+    │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
+    │   ├── WorkerSilent          connected, no answer in time: may be redispatched
+    │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
+    └── StateError              Redis or Kubernetes is at fault: degrade and go on
+
+A class knows its HTTP status and its stable ``code``; `error_body` gives the OpenAI shape.
+"""
+
+import orjson
+
+
+class RouterError(Exception):
+    """Base of all expected failures."""
+
+    status = 500
+    code = "internal_error"
+    kind = "server_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+
+class ClientError(RouterError):
+    """The request is at fault."""
+
+    status = 400
+    code = "invalid_request"
+    kind = "invalid_request_error"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, status: int = 400
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.status = status
+
+
+class Overloaded(RouterError):
+    """We cannot serve it now; trying again later is sensible."""
+
+    status = 503
+    code = "overloaded"
+    kind = "overloaded_error"
+
+    def __init__(self, message: str, *, retry_after_s: float, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+
+
+class NoWorker(Overloaded):
+    """Workers for the model exist, but none may take a request now."""
+
+    code = "no_worker_available"
+
+
+class RequestRejected(Overloaded):
+    """Rejected before it was queued."""
+
+    status = 429
+    code = "rejected"
+
+
+class UpstreamError(RouterError):
+    """A worker is at fault."""
+
+    status = 502
+    code = "upstream_error"
+    kind = "upstream_error"
+
+
+class WorkerUnreachable(UpstreamError):
+    """No byte of an answer came: refused, reset, closed or not connected in time."""
+
+    code = "upstream_unreachable"
+
+
+class WorkerSilent(UpstreamError):
+    """Connected and sent, but no answer within the first-byte timeout."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class StreamBroken(UpstreamError):
+    """Part of an answer came, then a reset, a truncation, bad framing or the idle timeout."""
+
+    code = "upstream_stream_broken"
+
+
+class StateError(RouterError):
+    """Redis or Kubernetes is at fault."""
+
+    code = "state_unavailable"
+
+
+def error_body(error: RouterError) -> bytes:
+    """Encode an error in the OpenAI shape: ``{"error": {message, type, param, code}}``."""
+    return orjson.dumps(
+        {
+            "error": {
+                "message": error.message,
+                "type": error.kind,
+                "param": error.param,
+                "code": error.code,
+            }
+        }
+    )

@@ -1,0 +1,1 @@
+"""Which workers exist, and whether they are well."""

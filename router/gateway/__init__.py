@@ -1,0 +1,1 @@
+"""One request: parse, identify, dispatch, learn from the answer."""

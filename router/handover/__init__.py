@@ -1,0 +1,1 @@
+"""How prefill workers hand KV blocks to decode workers."""

@@ -1,0 +1,1 @@
+"""HTTP/1.1 streaming between client and worker."""

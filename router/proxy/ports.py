@@ -1,0 +1,117 @@
+"""The two ports between sockets and decisions.
+
+    client <-> ClientConnection <-> Exchange (router.gateway) <-> UpstreamRequest <-> worker
+
+An *exchange* is one client request from its last byte to the last byte of its answer. The
+proxy package moves bytes and enforces HTTP; the exchange decides where they go. All calls are
+synchronous callbacks on the event loop: no task, no queue and no copy per chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+Header = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A complete client request, within limits, as it came.
+
+    Attributes:
+        method: ``b"POST"``...
+        path: Raw path without the query.
+        query: Raw query without ``?``.
+        headers: Names in lower case, in order, as received.
+        body: The whole body as one buffer, not decoded.
+        client: Peer address for the log, without the port.
+        received_s: Monotonic seconds when the last byte of the body came.
+        started_s: Monotonic seconds when the first byte of the head came.
+    """
+
+    method: bytes
+    path: bytes
+    query: bytes
+    headers: Sequence[Header]
+    body: bytes
+    client: str
+    received_s: float
+    started_s: float
+
+
+class ClientConnection(Protocol):
+    """What an exchange may do to its client. Calls after the client left do nothing."""
+
+    def send_head(self, status: int, headers: Sequence[Header], *, length: int | None) -> None:
+        """Begin the answer.
+
+        Args:
+            status: HTTP status.
+            headers: Without connection, length and transfer-encoding headers, which are ours.
+            length: Body length if known, else chunked.
+        """
+
+    def send_body(self, data: bytes) -> None:
+        """Pass on body bytes. Backpressure arrives as `Exchange.pause` and `Exchange.resume`."""
+
+    def finish(self) -> None:
+        """End the answer; keep the connection if HTTP allows."""
+
+    def abort(self) -> None:
+        """Close the connection now: the answer cannot be completed."""
+
+
+class Exchange(Protocol):
+    """What a client connection tells the exchange that it started."""
+
+    def pause(self) -> None:
+        """The client reads too slowly: stop reading from the worker."""
+
+    def resume(self) -> None:
+        """The client caught up."""
+
+    def client_left(self) -> None:
+        """The client closed the connection before `ClientConnection.finish`. Comes at most once."""
+
+
+class StartExchange(Protocol):
+    """The gateway's front door for the server: begin serving one request."""
+
+    def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
+        """Start. May answer at once, before it returns."""
+
+
+class UpstreamSink(Protocol):
+    """What a worker's answer is delivered to.
+
+    Order: ``head data* (end | failed)`` or just ``failed``. Nothing comes after ``end`` or
+    ``failed``, nor after `UpstreamRequest.abort`.
+    """
+
+    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+        """The answer's head came; hop-by-hop headers are removed, names are in lower case.
+
+        ``length`` is its Content-Length; None for chunked or until-close.
+        """
+
+    def upstream_data(self, data: bytes) -> None:
+        """Decoded body bytes, as they came."""
+
+    def upstream_end(self) -> None:
+        """The answer is complete."""
+
+    def upstream_failed(self, error: Exception) -> None:
+        """It failed: a `router.errors.UpstreamError`, whose class says how far it got."""
+
+
+class UpstreamRequest(Protocol):
+    """A request on its way to a worker."""
+
+    def pause(self) -> None:
+        """Stop reading the answer (backpressure)."""
+
+    def resume(self) -> None:
+        """Read on."""
+
+    def abort(self) -> None:
+        """Drop it now: the connection is closed, the sink hears nothing more. Idempotent."""

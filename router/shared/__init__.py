@@ -1,0 +1,1 @@
+"""The shared log, snapshots and heartbeats on Redis."""
