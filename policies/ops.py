@@ -87,7 +87,7 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     role: str = "plain"
     draining: bool = False
     capacity_tokens: int = 0
-    labels: dict[str, str] = {}  # noqa: RUF012 - msgspec copies mutable defaults
+    labels: dict[str, str] = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
