@@ -1,1 +1,95 @@
-"""One file per placement policy, one registry."""
+"""One file per placement policy, one registry.
+
+A policy turns one request and the columns of its candidates into costs: the lowest wins, +inf
+means not considered. `policies.placement` picks and breaks ties; a policy returns columns that
+nobody changes, sometimes a candidate's own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from policies.scoring.affinity import AffinityOptions, affinity
+from policies.scoring.cache_aware import CacheAwareOptions, cache_aware
+from policies.scoring.consistent_hash import ConsistentHashOptions, consistent_hash
+from policies.scoring.expected_cost import expected_cost
+from policies.scoring.kv_cost import KvCostOptions, kv_cost
+from policies.scoring.least_load import least_load
+from policies.scoring.lmetric import lmetric
+from policies.scoring.min_ttft import min_ttft
+from policies.scoring.options import checked_options
+from policies.scoring.power_of_two import power_of_two
+from policies.scoring.prefix_hash import PrefixHashOptions, prefix_hash
+from policies.scoring.round_robin import round_robin
+from policies.scoring.uniform import uniform
+from policies.views import Candidates, Floats, RequestView
+
+DEFAULT_POLICY = "expected_cost"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A scoring rule, ready to use.
+
+    Attributes:
+        name: Its name in the registry, for metrics and logs.
+        costs: One cost per candidate; the lowest wins, +inf is not considered.
+        uses_cache: Whether costs depend on what workers have cached.
+    """
+
+    name: str
+    costs: Callable[[RequestView, Candidates], Floats]
+    uses_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """An entry of the registry.
+
+    Attributes:
+        costs: The scoring function; takes its options as a third argument if it has any.
+        options: Their dataclass.
+        uses_cache: See `Policy`.
+    """
+
+    costs: Callable[..., Floats]
+    options: type[Any] | None = None
+    uses_cache: bool = False
+
+
+POLICIES: Mapping[str, Rule] = MappingProxyType(
+    {
+        DEFAULT_POLICY: Rule(expected_cost, uses_cache=True),
+        "min_ttft": Rule(min_ttft, uses_cache=True),
+        "affinity": Rule(affinity, AffinityOptions, uses_cache=True),
+        "kv_cost": Rule(kv_cost, KvCostOptions, uses_cache=True),
+        "lmetric": Rule(lmetric, uses_cache=True),
+        "cache_aware": Rule(cache_aware, CacheAwareOptions, uses_cache=True),
+        "prefix_hash": Rule(prefix_hash, PrefixHashOptions),
+        "consistent_hash": Rule(consistent_hash, ConsistentHashOptions),
+        "power_of_two": Rule(power_of_two),
+        "least_load": Rule(least_load),
+        "round_robin": Rule(round_robin),
+        "random": Rule(uniform),
+    }
+)
+
+
+def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy:
+    """Make a policy by name.
+
+    Args:
+        name: A key of `POLICIES`.
+        options: Its options; what is missing keeps its default.
+
+    Raises:
+        ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
+    """
+    rule = POLICIES.get(name)
+    if rule is None:
+        raise ValueError(f"unknown policy {name!r}; known are: {', '.join(POLICIES)}")
+    bound = checked_options(name, rule.options, options)
+    costs = rule.costs if bound is None else partial(rule.costs, options=bound)
+    return Policy(name, costs, rule.uses_cache)

@@ -1,0 +1,42 @@
+"""Options of a policy: a frozen dataclass whose fields are numbers with a range.
+
+The registry (`policies.scoring`) reads names, defaults and ranges from the dataclass, so that
+a wrong option is refused with a sentence and the documentation can list the right ones.
+"""
+
+from collections.abc import Mapping
+from dataclasses import field, fields
+from math import inf, isfinite
+from typing import Any
+
+
+def option(default: float, *, low: float = 0.0, high: float = inf) -> Any:
+    """Declare one option of a dataclass: finite and in ``[low, high]``."""
+    return field(default=default, metadata={"low": low, "high": high})
+
+
+def checked_options(policy: str, kind: type[Any] | None, values: Mapping[str, float]) -> Any:
+    """Make the options of a policy from what somebody wrote.
+
+    Args:
+        policy: Its name, for the message.
+        kind: Its options dataclass; None if it has no options.
+        values: By name; what is missing keeps its default.
+
+    Returns:
+        An instance of ``kind``, or None without one.
+
+    Raises:
+        ValueError: An unknown name, or a value out of range.
+    """
+    known = {} if kind is None else {entry.name: entry for entry in fields(kind)}
+    for name, value in values.items():
+        if name not in known:
+            raise ValueError(
+                f"policy {policy!r} has no option {name!r}; it has: {', '.join(sorted(known)) or 'none'}"
+            )
+        low, high = known[name].metadata["low"], known[name].metadata["high"]
+        if not (isfinite(value) and low <= value <= high):
+            wanted = f"at least {low:g}" if high == inf else f"between {low:g} and {high:g}"
+            raise ValueError(f"option {name!r} of policy {policy!r} must be {wanted}, not {value!r}")
+    return None if kind is None else kind(**values)

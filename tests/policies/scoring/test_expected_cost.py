@@ -1,0 +1,70 @@
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import Candidates, RequestView
+from policies.scoring import make_policy
+
+MakeRequest = Callable[..., RequestView]
+MakeCandidates = Callable[..., Candidates]
+
+seconds = st.floats(0.0, 1e3)
+
+
+def test_a_match_saves_its_prefill_and_what_that_prefill_takes_from_others(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """4,000 tokens at 1,000/s, kappa 0.5.
+
+    warm: x = 1, V' = 2: 2 + 1 + 0.5·1·2.5 = 4.25.     idle: x = 4, V' = 0: 4 + 0.5·4·2 = 8.
+    Without kappa they would be 3 and 4.
+    """
+    workers = make_candidates(safe_tokens=[3000, 0], backlog_s=[2, 0], congestion_per_s=[0.5, 0.5])
+
+    assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [4.25, 8.0]
+
+
+def test_a_fetch_overlaps_the_backlog_and_a_transfer_adds_to_the_work(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """With kappa 0.5, 3,000 of 4,000 matched: s = 1.
+
+    F = 2 over V = 1:  V' = 2, x = 1: 3 + 0.5·1·2.5 = 4.25.     V = 2 over F = 1: the same.
+    X = 1:             V' = 0, x = 2: 2 + 0.5·2·1 = 3.
+    """
+    workers = make_candidates(
+        safe_tokens=[3000, 3000, 3000],
+        backlog_s=[1, 2, 0],
+        fetch_s=[2, 1, 0],
+        transfer_s=[0, 0, 1],
+        congestion_per_s=[0.5, 0.5, 0.5],
+    )
+
+    assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [4.25, 4.25, 3.0]
+
+
+def test_a_token_behind_a_long_context_costs_more(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """c0 = 1,000, c = 1,000, u = 2,000, a = 0.5: s = 0.5 + 2·(1 + 2000/1000) = 6.5."""
+    workers = make_candidates(safe_tokens=[1000], a_s=[0.5], c0_tokens=[1000])
+
+    assert make_policy("expected_cost").costs(make_request(3000), workers).tolist() == [6.5]
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 4000.0), seconds, seconds, seconds), min_size=1, max_size=8))
+def test_where_nobody_else_waits_it_is_the_time_to_first_token(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    rows: list[tuple[float, float, float, float]],
+) -> None:
+    safe, backlog, fetch, transfer = zip(*rows, strict=True)
+    workers = make_candidates(safe_tokens=safe, backlog_s=backlog, fetch_s=fetch, transfer_s=transfer)
+
+    np.testing.assert_allclose(
+        make_policy("expected_cost").costs(make_request(), workers),
+        make_policy("min_ttft").costs(make_request(), workers),
+        rtol=1e-12,
+    )

@@ -1,0 +1,235 @@
+from collections import Counter
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import Candidates, Chosen, RequestView, Shed
+from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
+from policies.scoring import POLICIES, Policy, make_policy
+
+MakeRequest = Callable[..., RequestView]
+MakeCandidates = Callable[..., Candidates]
+
+NO_WORKER = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
+DEFAULT = make_policy("expected_cost")
+
+
+@st.composite
+def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[float]]:
+    """Columns of 1 to 6 workers, with values that tie often and backlogs that matter."""
+    n = draw(st.integers(1, 6))
+
+    def column(*values: float) -> list[float]:
+        return draw(st.lists(st.sampled_from(values), min_size=n, max_size=n))
+
+    return {
+        "worker_hash": draw(st.lists(st.integers(0, 2**64 - 1), min_size=n, max_size=n, unique=True)),
+        "safe_tokens": column(0.0, 1000.0, 3000.0, 3999.0, prompt_tokens),
+        "backlog_s": column(0.0, 0.5, 3.0, 40.0),
+        "prefill_tokens": column(0.0, 500.0, 30_000.0),
+        "inflight_requests": column(0.0, 1.0, 2.0, 90.0),
+        "inflight_tokens": column(0.0, 4000.0, 100_000.0),
+        "held_tokens": column(0.0, 1e5, 1e6),
+        "a_s": column(0.0, 0.02),
+        "congestion_per_s": column(0.0, 1.0, 20.0),
+        "fetch_s": column(0.0, 0.3),
+        "transfer_s": column(0.0, 0.2),
+    }
+
+
+def test_the_choice_says_what_to_expect(make_request: MakeRequest, make_candidates: MakeCandidates) -> None:
+    """3,000 of 4,000 tokens at 1,000/s: 1 s of prefill, 1.5 + 1 + 0.25 s to the first token."""
+    workers = make_candidates(
+        slots=[11, 12],
+        matched_tokens=[0, 3200],
+        safe_tokens=[0, 3000],
+        backlog_s=[0, 1.5],
+        fetch_s=[0, 0.5],
+        transfer_s=[0, 0.25],
+    )
+
+    assert place(make_request(4000), workers, DEFAULT) == Chosen(
+        slot=12,
+        matched_tokens=3200,
+        safe_tokens=3000,
+        uncached_tokens=1000,
+        service_s=1.0,
+        estimated_ttft_s=2.75,
+        reason=Reason.AFFINITY,
+    )
+
+
+def test_the_choice_holds_plain_numbers(make_request: MakeRequest, make_candidates: MakeCandidates) -> None:
+    """They go into msgpack, JSON and logs, which refuse numpy's."""
+    chosen = place(make_request(4000.4), make_candidates(safe_tokens=[0.6, 1.0]), DEFAULT)
+
+    assert isinstance(chosen, Chosen)
+    assert [type(getattr(chosen, name)) for name in Chosen.__slots__] == [
+        int,
+        int,
+        int,
+        int,
+        float,
+        float,
+        Reason,
+    ]
+
+
+def test_a_prefix_match_is_worth_exactly_the_prefill_it_saves(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """3,000 matched tokens at 1,000 tokens/s outweigh a queue of up to three seconds."""
+    policy = make_policy("min_ttft")
+
+    warm = place(make_request(4000), make_candidates(safe_tokens=[0, 3000], backlog_s=[0, 2.999]), policy)
+    busy = place(make_request(4000), make_candidates(safe_tokens=[0, 3000], backlog_s=[0, 3.001]), policy)
+
+    assert isinstance(warm, Chosen)
+    assert isinstance(busy, Chosen)
+    assert (warm.slot, busy.slot) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("safe", "backlog", "reason"),
+    [
+        ([0], [0], Reason.ONLY),
+        ([3000], [0], Reason.ONLY),
+        ([0, 0], [0, 5], Reason.COLD),
+        ([3000, 0], [1, 0], Reason.AFFINITY),
+        ([3000, 3000], [1, 9], Reason.AFFINITY),
+        ([3000, 0], [9, 0], Reason.BALANCED),
+        ([3000, 2000], [9, 0], Reason.BALANCED),
+    ],
+)
+def test_the_reason_compares_the_match_of_the_chosen_with_the_longest(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    safe: list[float],
+    backlog: list[float],
+    reason: Reason,
+) -> None:
+    workers = make_candidates(safe_tokens=safe, backlog_s=backlog)
+
+    chosen = place(make_request(4000), workers, DEFAULT)
+
+    assert isinstance(chosen, Chosen)
+    assert chosen.slot == 0 or reason is Reason.BALANCED
+    assert chosen.reason == reason
+
+
+def test_without_a_candidate_it_is_shed(make_request: MakeRequest, make_candidates: MakeCandidates) -> None:
+    assert place(make_request(), None, DEFAULT) == NO_WORKER
+    assert place(make_request(), make_candidates(slots=[]), DEFAULT) == NO_WORKER
+
+
+def test_when_the_policy_considers_nobody_it_is_shed(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    nobody = Policy("nobody", lambda _, workers: np.full(len(workers), inf), uses_cache=False)
+
+    assert place(make_request(), make_candidates(slots=[0, 1]), nobody) == NO_WORKER
+
+
+@pytest.mark.parametrize(
+    ("costs", "rows"),
+    [
+        ([3.0, 3.0 + 1e-9, 3.1], {0, 1}),
+        ([3.0, 3.0 + 1e-8, 3.1], {0}),
+        ([-3.0, -3.0 + 1e-9, 1.0], {0, 1}),
+        ([0.0, 1e-12, 0.0], {0, 2}),
+        ([inf, 2.0, 2.0], {1, 2}),
+    ],
+)
+def test_costs_a_billionth_apart_are_a_tie(
+    make_candidates: MakeCandidates, costs: list[float], rows: set[int]
+) -> None:
+    workers = make_candidates(slots=[0, 1, 2])
+
+    assert {cheapest_row(key, workers, np.array(costs)) for key in range(100)} == rows
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name != "round_robin"])
+def test_ties_spread_evenly_over_workers(
+    make_request: MakeRequest, make_candidates: MakeCandidates, name: str
+) -> None:
+    """4,000 prompts over 8 equal workers: 500 each, give or take 5 standard deviations (21)."""
+    workers, policy = make_candidates(slots=range(8)), make_policy(name)
+
+    wins = Counter(
+        chosen.slot
+        for key in range(4000)
+        if isinstance(chosen := place(make_request(key=key, prefix_key=key), workers, policy), Chosen)
+    )
+
+    assert len(wins) == 8
+    assert all(abs(count - 500) < 105 for count in wins.values())
+
+
+@given(
+    columns=fleets(),
+    name=st.sampled_from([name for name in POLICIES if name != "round_robin"]),
+    key=st.integers(0, 2**64 - 1),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_the_order_of_the_candidates_does_not_matter(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    columns: dict[str, list[float]],
+    name: str,
+    key: int,
+    shuffle: Random,
+) -> None:
+    order = list(range(len(columns["a_s"])))
+    shuffle.shuffle(order)
+    shuffled = {column: [values[row] for row in order] for column, values in columns.items()}
+    request, policy = make_request(key=key, prefix_key=key), make_policy(name)
+
+    assert place(request, make_candidates(slots=order, **shuffled), policy) == place(
+        request, make_candidates(**columns), policy
+    )
+
+
+@given(
+    columns=fleets(),
+    name=st.sampled_from([name for name in POLICIES if make_policy(name).uses_cache]),
+    more=st.floats(1.0, 4000.0),
+)
+def test_a_longer_match_never_takes_a_request_away(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    columns: dict[str, list[float]],
+    name: str,
+    more: float,
+) -> None:
+    policy = make_policy(name)
+    before = place(make_request(), make_candidates(**columns), policy)
+    assert isinstance(before, Chosen)
+    safe = list(columns["safe_tokens"])
+    safe[before.slot] = min(safe[before.slot] + more, 4000.0)
+
+    after = place(make_request(), make_candidates(**{**columns, "safe_tokens": safe}), policy)
+
+    assert isinstance(after, Chosen)
+    assert after.slot == before.slot
+    assert after.estimated_ttft_s <= before.estimated_ttft_s
+
+
+@given(columns=fleets(), name=st.sampled_from(list(POLICIES)), sequence=st.integers(0, 2**40))
+def test_a_decision_changes_nothing_it_looked_at(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    columns: dict[str, list[float]],
+    name: str,
+    sequence: int,
+) -> None:
+    workers, untouched = make_candidates(**columns), make_candidates(**columns)
+
+    place(make_request(sequence=sequence), workers, make_policy(name))
+
+    for column in Candidates.__slots__:
+        assert getattr(workers, column).tolist() == getattr(untouched, column).tolist()
