@@ -1,0 +1,44 @@
+"""The program: wires the command line to what its commands run.
+
+Everything is imported when it is needed, so that ``cacheway config`` starts without the server and the
+gateway without the development tools. This is the only module of the gateway that may import `loadtest`.
+"""
+
+import os
+import sys
+
+from router import cli
+from router.settings import Settings
+
+
+def _serve(settings: Settings) -> int:
+    from router.app import serve
+
+    return serve(settings)
+
+
+def _engine(argv: list[str]) -> int:
+    from loadtest.engine.cli import main as engine
+
+    return engine(argv)
+
+
+def _demo(argv: list[str]) -> int:
+    from loadtest.demo import main as demo
+
+    return demo(argv)
+
+
+TOOLS = {
+    "engine": (_engine, "run emulated engines (extra: loadtest)"),
+    "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
+}
+
+
+def main() -> int:
+    """Run the command line of this process."""
+    return cli.main(sys.argv[1:], os.environ, serve=_serve, tools=TOOLS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,154 @@
+"""The settings as a flat list: one row per setting, derived from the tree in `router.settings`.
+
+    server.request_timeout_s  ->  --request-timeout-secs  ->  CACHEWAY_REQUEST_TIMEOUT_SECS
+    key (section.name)            flag                        environment variable
+
+Command line, environment, file, reference and error sentences all read these rows, so a setting
+cannot be reachable by one way and unknown to another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from router.settings import Section, Settings
+
+Kind = Literal["boolean", "integer", "number", "text", "secret", "choice", "list", "map"]
+
+ENV_PREFIX = "CACHEWAY_"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        section: Name of its section.
+        name: Name within the section.
+        flag: Command-line flag, with dashes.
+        env: Environment variable.
+        kind: What its text is parsed as.
+        default: Value when nobody sets it.
+        choices: Allowed words; empty if not limited to words.
+        allowed: What it may be, to be read after "give": ``a whole number, 1 to 65535``.
+        description: For people.
+    """
+
+    section: str
+    name: str
+    flag: str
+    env: str
+    kind: Kind
+    default: Any
+    choices: tuple[str, ...]
+    allowed: str
+    description: str
+
+    @property
+    def key(self) -> str:
+        """Dotted name, as in messages and in the file."""
+        return f"{self.section}.{self.name}"
+
+
+def section_title(section: str) -> str:
+    """What a section is about, from its docstring."""
+    kind = Settings.model_fields[section].annotation
+    assert isinstance(kind, type)
+    return (kind.__doc__ or "").strip().rstrip(".")
+
+
+def _bare(annotation: Any) -> Any:
+    """Drop ``Annotated`` and ``| None``."""
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, UnionType):
+            annotation = next(arm for arm in get_args(annotation) if arm is not type(None))
+        else:
+            return annotation
+
+
+def _kind(annotation: Any, choices: tuple[str, ...]) -> Kind:
+    kinds: dict[Any, Kind] = {bool: "boolean", int: "integer", float: "number", SecretStr: "secret"}
+    if choices:
+        return "choice"
+    if get_origin(annotation) is tuple:
+        return "list"
+    if get_origin(annotation) is dict:
+        return "map"
+    return kinds.get(annotation, "text")
+
+
+def _range(field: FieldInfo) -> str:
+    """The limits of a number, in words; empty without any."""
+    limits = {name: getattr(entry, name) for entry in field.metadata for name in ("ge", "gt", "le", "lt")
+              if hasattr(entry, name)}  # fmt: skip
+    words = []
+    if "ge" in limits and "le" in limits:
+        return f", {limits['ge']} to {limits['le']}"
+    for name, word in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
+        if name in limits:
+            words.append(f"{word} {limits[name]}")
+    return f", {' and '.join(words)}" if words else ""
+
+
+def _allowed(kind: Kind, field: FieldInfo, choices: tuple[str, ...]) -> str:
+    """What a setting may be, in words."""
+    match kind:
+        case "boolean":
+            return "true or false"
+        case "integer":
+            return f"a whole number{_range(field)}"
+        case "number":
+            return f"a number{_range(field)}"
+        case "choice":
+            return f"one of {', '.join(choices)}"
+        case "list":
+            return "a list; in the environment separated by commas or spaces"
+        case "map":
+            return "NAME=VALUE pairs or a YAML mapping"
+        case "secret" | "text":
+            return "text"
+
+
+def _row(section: str, name: str, field: FieldInfo) -> Setting:
+    extra: Any = field.json_schema_extra
+    annotation = _bare(field.annotation)
+    choices = tuple(extra["choices"])
+    if get_origin(annotation) is Literal:
+        choices = get_args(annotation)
+    kind = _kind(annotation, choices)
+    seconds = name.endswith("_s") and not name.endswith("_per_s")
+    flag = extra["flag"] or (f"{name[:-2]}_secs" if seconds else name).replace("_", "-")
+    return Setting(
+        section=section,
+        name=name,
+        flag=f"--{flag}",
+        env=ENV_PREFIX + flag.replace("-", "_").upper(),
+        kind=kind,
+        default=field.default,
+        choices=choices,
+        allowed=extra["allowed"] or _allowed(kind, field, choices),
+        description=field.description or "",
+    )
+
+
+def _rows() -> dict[str, Setting]:
+    rows: dict[str, Setting] = {}
+    for section, outer in Settings.model_fields.items():
+        kind = outer.annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, Section)
+        for name, field in kind.model_fields.items():
+            row = _row(section, name, field)
+            rows[row.key] = row
+    return rows
+
+
+CATALOGUE: Mapping[str, Setting] = MappingProxyType(_rows())
+"""All settings by dotted key, in the order of the tree."""

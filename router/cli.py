@@ -1,0 +1,106 @@
+"""The command ``cacheway``.
+
+    cacheway serve [FLAGS]      run the gateway
+    cacheway config [FLAGS]     show the effective settings, or write the reference pages
+    cacheway version
+    cacheway engine|demo ...    development tools, in the optional extra
+
+The commands that do the work are handed in by `router.__main__`: this module parses, loads the settings and
+turns what is wrong with them into sentences and exit status 2.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+from router.flags import Parser, add_flags, chosen
+from router.reference import configuration_reference, effective
+from router.settings import Settings
+from router.sources import SettingsError, load
+
+OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
+
+Serve = Callable[[Settings], int]
+Tool = Callable[[list[str]], int]
+
+
+def main(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    serve: Serve,
+    tools: Mapping[str, tuple[Tool, str]],
+) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name.
+        environ: The environment.
+        serve: Runs the gateway until it is told to stop.
+        tools: Commands of the optional extra by name, with a line of help. They parse their own arguments.
+
+    Returns:
+        The exit status: 2 for a wrong command line or wrong settings.
+    """
+    if argv and argv[0] in tools:
+        return _run_tool(argv[0], tools[argv[0]][0], list(argv[1:]))
+    parser = _parser(tools)
+    if not argv:
+        parser.print_help()
+        return 0
+    arguments = parser.parse_args(argv)
+    if arguments.command == "version":
+        sys.stdout.write(f"{version('cacheway')}\n")
+        return 0
+    if arguments.command == "config" and arguments.reference:
+        sys.stdout.write(configuration_reference())
+        return 0
+    try:
+        loaded = load(chosen(arguments), environ, arguments.config)
+    except SettingsError as error:
+        sys.stderr.writelines(f"cacheway: {problem}\n" for problem in error.problems)
+        return 2
+    if arguments.command == "config":
+        sys.stdout.write(effective(loaded))
+        return 0
+    return serve(loaded.settings)
+
+
+def _parser(tools: Mapping[str, tuple[Tool, str]]) -> Parser:
+    parser = Parser(prog="cacheway", description="A cache-affinity gateway for LLM fleets.")
+    parser.add_argument("--version", action="version", version=version("cacheway"))
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="run the gateway",
+        description="Run the gateway.",
+        usage="cacheway serve [--config FILE] [--worker-urls URL ...] [FLAG ...]",
+    )
+    add_flags(serve)
+    config = commands.add_parser(
+        "config",
+        help="show the effective settings and where each came from",
+        description="Show the effective settings and where each came from. Takes the flags of serve.",
+        usage="cacheway config [--reference] [--config FILE] [FLAG ...]",
+    )
+    config.add_argument("--reference", action="store_true", help="write the configuration reference instead")
+    add_flags(config)
+    commands.add_parser("version", help="print the version")
+    for name, (_, about) in tools.items():
+        commands.add_parser(name, help=about, add_help=False)
+    return parser
+
+
+def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
+    """Run a command of the optional extra, or say that the extra is not installed."""
+    try:
+        return tool(argv)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OUR_PACKAGES:
+            raise
+        sys.stderr.write(
+            f"cacheway {name} needs the optional extra (there is no module {missing}); "
+            'install it with: pip install "cacheway[loadtest]"\n'
+        )
+        return 2

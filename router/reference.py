@@ -1,0 +1,104 @@
+"""The settings as documentation: the Markdown reference, and the effective values with their origins.
+
+Both are written from `router.catalogue`, so they cannot disagree with the code; a test compares
+``docs/configuration.md`` with `configuration_reference`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, SecretStr
+
+from router.catalogue import CATALOGUE, Setting, section_title
+from router.flags import shown_default
+from router.settings import Settings
+from router.sources import CONFIG_ENV, HIDDEN, Loaded
+
+_OPENING = f"""# Configuration reference
+
+Written by `cacheway config --reference`; `make docs` writes it again.
+
+Every setting can be given in three ways. The first that is present wins:
+
+1. a flag of `cacheway serve`: `--request-timeout-secs 600`
+2. an environment variable: `CACHEWAY_REQUEST_TIMEOUT_SECS=600`; an empty one counts as not set
+3. a line of a YAML file named with `--config` or `{CONFIG_ENV}`; a null counts as not set
+
+```yaml
+server:
+  request_timeout_s: 600
+fleet:
+  worker_urls: [http://engine-0:8000, http://engine-1:8000]
+```
+
+`cacheway config` takes the same flags and prints the effective values and where each came from. An unknown
+name or a wrong value stops the start with exit status 2. Lists are separated by spaces after a flag, by
+commas or spaces in the environment. Maps are `NAME=VALUE` pairs, or a YAML mapping such as
+`'{{"*": {{attention: sliding_window, window_tokens: 128}}}}'`.
+"""
+
+
+def configuration_reference() -> str:
+    """The page ``docs/configuration.md``."""
+    lines = [_OPENING]
+    for section in Settings.model_fields:
+        lines += [f"## {section}", "", f"{section_title(section)}.", ""]
+        lines += ["| Setting | Flag and environment | Default | Allowed | What it does |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [_line(row) for row in CATALOGUE.values() if row.section == section]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def _line(row: Setting) -> str:
+    flag = row.flag
+    if row.kind == "boolean" and not flag.startswith("--disable-"):
+        flag = f"{flag}` / `--no-{flag.removeprefix('--')}"
+    cells = [f"`{row.key}`", f"`{flag}` `{row.env}`", f"`{shown_default(row)}`", row.allowed, row.description]
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def effective(loaded: Loaded) -> str:
+    """The effective settings as YAML that can be saved as a file, with a comment on where each came from.
+
+    Secrets are masked, also a password within a URL.
+    """
+    return "\n".join(_effective_lines(loaded)) + "\n"
+
+
+def _effective_lines(loaded: Loaded) -> Iterator[str]:
+    width = max(len(row.name) for row in CATALOGUE.values()) + 26
+    for section in Settings.model_fields:
+        yield f"{section}:"
+        for row in CATALOGUE.values():
+            if row.section == section:
+                value = getattr(getattr(loaded.settings, section), row.name)
+                yield f"{f'  {row.name}: {_flow(_masked(value))}':<{width}}  # {loaded.origins[row.key]}"
+
+
+def _masked(value: Any) -> Any:
+    """A value that may be shown."""
+    match value:
+        case SecretStr():
+            return HIDDEN
+        case BaseModel():
+            return value.model_dump()
+        case dict():
+            return {key: _masked(entry) for key, entry in value.items()}
+        case tuple():
+            return [_masked(entry) for entry in value]
+        case str() if "://" in value and (password := urlsplit(value).password):
+            return value.replace(f":{password}@", f":{HIDDEN}@")
+        case _:
+            return value
+
+
+def _flow(value: Any) -> str:
+    """One value as YAML on one line."""
+    return (
+        yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
+        .removesuffix("...\n")
+        .rstrip()
+    )

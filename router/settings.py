@@ -1,0 +1,483 @@
+"""Everything an operator can set, as one frozen tree.
+
+    Settings
+    ├── server          the socket clients connect to, and its limits
+    ├── fleet           the workers and how their health is checked
+    ├── placement       how a worker is chosen, and what the prefix tree assumes
+    ├── upstream        connections to workers
+    ├── reliability     redispatch and circuit breakers
+    ├── shared          the log that replicas share through Redis
+    ├── tenancy         how requests of different tenants are kept apart
+    └── observability   logs and metrics
+
+A setting is declared once, here; its flag, environment variable, line of the reference and
+error sentences are derived from the declaration (`router.catalogue`). Names follow the house
+style; flags follow the existing routers where the meaning is the same, so that a user can swap the
+binary and keep the command line. `router.sources` fills the tree from flags, environment and
+file. Only `router.app` reads it; everything below gets plain values.
+
+Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from policies.scoring import POLICIES, make_policy
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, distinct
+
+_MIB = 1024 * 1024
+
+
+def setting(
+    default: Any,
+    description: str,
+    *,
+    flag: str = "",
+    choices: tuple[str, ...] = (),
+    allowed: str = "",
+    **limits: Any,
+) -> Any:
+    """Declare a setting.
+
+    Args:
+        default: Value when nobody sets it.
+        description: What it does, its unit, how to turn it off, and why this default.
+        flag: Command-line name without dashes in front, where it is not the field's own name
+            with dashes and ``-secs`` for ``_s``.
+        choices: Values it takes, where its type does not say so.
+        allowed: What it may be, in words, where type and limits do not say so.
+        limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
+    """
+    extra: dict[str, Any] = {"flag": flag, "choices": list(choices), "allowed": allowed}
+    return Field(default=default, description=description, json_schema_extra=extra, **limits)
+
+
+def _known_policy(name: str) -> str:
+    """Check that the registry has a policy."""
+    if name not in POLICIES:
+        raise ValueError(f"there is no policy {name!r}")
+    return name
+
+
+class Section(BaseModel):
+    """A frozen group of settings that refuses keys it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, validate_default=True
+    )
+
+
+class ServerSettings(Section):
+    """The socket clients connect to, and its limits."""
+
+    host: str = setting(
+        "0.0.0.0",  # noqa: S104 - a gateway in a container is reached from outside it; see the description
+        "Address to listen on. The default is every interface, as the peers have it, since a gateway "
+        "usually runs in a container; 127.0.0.1 keeps it on this machine.",
+        allowed="an address or a host name",
+        pattern=r"^\S+$",
+    )
+    port: int = setting(30000, "Port to listen on. The default is the peers'.", ge=1, le=65535)
+    workers: int = setting(
+        1,
+        "Gateway processes on this host that share the port. Each is a replica of its own, so more of "
+        "them cost memory but no affinity. One process serves some thousand requests per second.",
+        ge=1,
+        le=256,
+    )
+    api_key: SecretStr | None = setting(
+        None,
+        "Key that clients must send as a bearer token on the data API. Off while empty. Prefer the "
+        "environment: a command line is visible to every user of the host.",
+    )
+    request_timeout_s: float = setting(
+        1800.0,
+        "Longest time one request may take from its last byte to the last byte of its answer, in seconds. "
+        "The default is the peers'; a hang is found much earlier by the upstream timeouts.",
+        gt=0,
+    )
+    max_concurrent_requests: int = setting(
+        -1,
+        "Requests that one process works on at a time; more are rejected with 429 and Retry-After. -1 or "
+        "0 turns the limit off, which is the default because the workers' queues are the better limit.",
+        ge=-1,
+    )
+    body_bytes_max: int = setting(
+        512 * _MIB,
+        "Largest request body, in bytes; larger ones get 413. The default is the peers', large enough for "
+        "batches of embeddings and images as data. A body is held in memory until it is sent.",
+        flag="max-payload-size",
+        ge=1024,
+    )
+    header_count_max: int = setting(
+        100,
+        "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
+        ge=8,
+    )
+    header_bytes_max: int = setting(
+        64 * 1024,
+        "Largest head of a request, in bytes; larger ones get 431. The default has room for large bearer "
+        "tokens.",
+        ge=1024,
+        le=16 * _MIB,
+    )
+    read_timeout_s: float = setting(
+        60.0,
+        "Longest time a client may take to send the head or the body of a request, in seconds; then it "
+        "gets 408. It frees us from clients that send a byte at a time.",
+        gt=0,
+    )
+    keepalive_s: float = setting(
+        75.0,
+        "Idle time after which a client's connection is closed, in seconds. Keep it above the keep-alive "
+        "time of a load balancer in front (60 s for most), else that one sends into a closing connection.",
+        flag="keepalive-secs",
+        gt=0,
+    )
+    shutdown_grace_s: float = setting(
+        180.0,
+        "Longest time requests in flight may take to finish after SIGTERM, in seconds; then they are cut. "
+        "Keep it below terminationGracePeriodSeconds of the pod. The default is the peers'.",
+        flag="shutdown-grace-period-secs",
+        ge=0,
+    )
+    request_id_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
+        ("x-request-id", "x-correlation-id", "x-trace-id", "request-id"),
+        "Request headers that may hold the request's id; the first one present is used, else an id is "
+        "made. The answer carries it as x-request-id. The default is the peers'.",
+    )
+    ssl_certfile: str = setting("", "PEM file with the certificate chain to serve HTTPS. Off while empty.")
+    ssl_keyfile: str = setting("", "PEM file with the certificate's private key. Needed with ssl_certfile.")
+
+    @model_validator(mode="after")
+    def _certificate_and_key_come_together(self) -> Self:
+        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
+            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
+        return self
+
+
+class FleetSettings(Section):
+    """The workers and how their health is checked."""
+
+    worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
+        (),
+        "Base URLs of the workers. Empty is allowed: workers can be added at run time with POST /workers.",
+    )
+    worker_api_key: SecretStr | None = setting(
+        None,
+        "Key sent to workers as a bearer token when the client sent none, and with health checks. Off "
+        "while empty.",
+    )
+    worker_capacity_tokens: int = setting(
+        1_000_000,
+        "KV cache capacity assumed for a worker that does not report its own, in tokens; 0 means "
+        "unlimited. Too high a value predicts hits that the engine evicted, which its reported cached "
+        "tokens then correct; too low a value forgets prefixes that are still there.",
+        ge=0,
+    )
+    health_check_interval_s: float = setting(
+        5.0,
+        "Time between two health checks of a worker, in seconds. Shorter than the peers' 60 s, so that a "
+        "dead worker is known within 15 s even without traffic.",
+        gt=0,
+    )
+    health_check_timeout_s: float = setting(
+        5.0,
+        "Longest time a health check may take, in seconds. The default is the peers'; a busy engine "
+        "answers late.",
+        gt=0,
+    )
+    health_check_endpoint: str = setting(
+        "/health",
+        "Path of the health check. SGLang, vLLM and the emulator serve the default.",
+        allowed="a path that starts with /",
+        pattern=r"^/\S*$",
+    )
+    health_failure_threshold: int = setting(
+        3, "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.", ge=1
+    )
+    health_success_threshold: int = setting(
+        2,
+        "Successful health checks in a row after which an unhealthy worker is healthy again. The default "
+        "is the peers'. A worker seen for the first time needs one.",
+        ge=1,
+    )
+
+
+class AttentionSettings(Section):
+    """What a model's attention lets an engine reuse: the value type of placement.models."""
+
+    attention: Literal["full", "sliding_window", "linear"] = Field(
+        default="full", description="Kind of attention that limits reuse most."
+    )
+    window_tokens: int = Field(default=0, ge=0, description="Sliding window W, in tokens.")
+    retained_interval_tokens: int = Field(
+        default=0,
+        ge=0,
+        description="Positions at which the engine keeps window or state, in tokens; 0 for none.",
+    )
+
+    @model_validator(mode="after")
+    def _window_belongs_to_sliding_window(self) -> Self:
+        if (self.attention == "sliding_window") != (self.window_tokens > 0):
+            raise ValueError("window_tokens > 0 belongs to attention: sliding_window, and only to it")
+        return self
+
+
+class PlacementSettings(Section):
+    """How a worker is chosen for a request, and what the prefix tree assumes."""
+
+    policy: Annotated[str, AfterValidator(_known_policy)] = setting(
+        "expected_cost",
+        "Policy that chooses a worker. The default prices cache, load and the harm to later requests in "
+        "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
+        choices=tuple(POLICIES),
+    )
+    policy_options: dict[str, float] = setting(
+        {}, "Numbers that the chosen policy takes, as NAME=VALUE. Empty keeps the policy's own defaults."
+    )
+    block_tokens: int = setting(
+        256,
+        "Size of a KV block, the unit of prefix matching, in tokens; for text, four bytes each. Smaller "
+        "blocks match more exactly and cost memory and time. Must be equal in all replicas of a namespace.",
+        ge=16,
+        le=4096,
+    )
+    bytes_per_token: float = setting(
+        4.0,
+        "Prompt bytes per token assumed for a model until the workers' usage has taught better. The "
+        "default is the common figure for English text and code.",
+        ge=0.5,
+        le=64,
+    )
+    expected_output_tokens: int = setting(
+        256, "Output length assumed for a request that states no limit, in tokens.", ge=0
+    )
+    prefill_tokens_per_s: float | None = setting(
+        None,
+        "Prefill speed assumed for a worker at an empty context until observation has taught better, in "
+        "tokens per second. Empty takes the built-in profile of its worker class.",
+        gt=0,
+    )
+    congestion_max: float = setting(
+        20.0,
+        "Upper bound of the congestion factor kappa = arrivals per second / (1 - utilisation) of a "
+        "worker, per second. 0 turns expected_cost into min_ttft. The default only bites next to "
+        "saturation.",
+        ge=0,
+    )
+    tree_blocks_max: int = setting(
+        4_000_000,
+        "Most distinct KV blocks in the prefix tree; the least recently used go first. The default covers "
+        "a thousand million tokens at 256 per block, for roughly 100 to 200 MB per process.",
+        ge=1000,
+    )
+    models: dict[str, AttentionSettings] = setting(
+        {},
+        "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
+        "linear, window_tokens: W, retained_interval_tokens: N}. Models not listed count as full "
+        "attention.",
+    )
+
+    @model_validator(mode="after")
+    def _the_policy_has_these_options(self) -> Self:
+        make_policy(self.policy, self.policy_options)
+        return self
+
+
+class UpstreamSettings(Section):
+    """Connections to workers."""
+
+    connect_timeout_s: float = setting(
+        5.0,
+        "Longest time to connect to a worker, TLS included, in seconds; then another worker is tried.",
+        gt=0,
+    )
+    first_byte_timeout_s: float = setting(
+        300.0,
+        "Longest wait for the first byte of a streamed answer, in seconds. It includes the wait in the "
+        "engine's queue and the prefill, which takes minutes for the longest prompts. Answers that are "
+        "not streamed start when they are complete: server.request_timeout_s limits those.",
+        gt=0,
+    )
+    idle_timeout_s: float = setting(
+        120.0,
+        "Longest gap between two pieces of an answer, in seconds; then the stream ends with an error event.",
+        flag="stream-idle-timeout-secs",
+        gt=0,
+    )
+    connections_max: int = setting(
+        1024,
+        "Most connections of one process to one worker. Beyond it requests wait for one to become free.",
+        flag="upstream-connections-max",
+        ge=1,
+    )
+    keepalive_s: float = setting(
+        3.0,
+        "Idle time after which we close a connection to a worker, in seconds. Keep it below the engine's "
+        "own (5 s for uvicorn, which SGLang and vLLM use), else requests are sent into closing "
+        "connections.",
+        flag="upstream-keepalive-secs",
+        ge=0,
+    )
+    verify: bool = setting(
+        True,  # noqa: FBT003 - a default, not a call's flag
+        "Whether the certificates of https workers are verified.",
+        flag="upstream-verify",
+    )
+    ca_file: str = setting(
+        "",
+        "PEM file with the authorities to verify workers with. Empty: the system's.",
+        flag="upstream-ca-file",
+    )
+    client_cert: str = setting(
+        "", "PEM file with the certificate shown to workers. Off while empty.", flag="upstream-client-cert"
+    )
+    client_key: str = setting(
+        "",
+        "PEM file with that certificate's private key, if not in the same file.",
+        flag="upstream-client-key",
+    )
+
+    @model_validator(mode="after")
+    def _a_key_needs_its_certificate(self) -> Self:
+        if self.client_key and not self.client_cert:
+            raise ValueError("client_key needs client_cert")
+        return self
+
+
+class ReliabilitySettings(Section):
+    """Redispatch and circuit breakers."""
+
+    retry_max_retries: int = setting(
+        5,
+        "How often a request that failed before the first byte of its answer is redispatched. The default "
+        "is the peers'; no worker gets the same request twice while another can take it.",
+        ge=0,
+        le=100,
+    )
+    disable_retries: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never redispatch: a worker's own error passes through.",
+    )
+    retry_budget_ratio: float = setting(
+        0.2,
+        "Redispatches allowed as a share of all requests, 0 to 1, beyond a small floor. It keeps a sick "
+        "fleet from being hammered.",
+        ge=0,
+        le=1,
+    )
+    cb_failure_threshold: int = setting(
+        10, "Failures in a row after which a worker is ejected. The default is the peers'.", ge=1
+    )
+    cb_success_threshold: int = setting(
+        3,
+        "Successes in a row after which an ejected worker takes its full share again. The default is the "
+        "peers'.",
+        ge=1,
+    )
+    cb_timeout_duration_secs: float = setting(
+        60.0,
+        "Time after which an ejected worker gets one request as a probe, in seconds. The default is the "
+        "peers'.",
+        gt=0,
+    )
+    disable_circuit_breaker: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never eject a worker for failing requests; health checks still count.",
+    )
+
+
+class SharedSettings(Section):
+    """The log that replicas share through Redis."""
+
+    redis_url: RedisUrl = setting(
+        "",
+        "Redis or Valkey that replicas share: redis://, rediss:// (TLS), unix:// or redis+sentinel://. "
+        "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+    )
+    namespace: str = setting(
+        "default",
+        "Name of the fleet: replicas with the same name and Redis share what they know.",
+        allowed="1 to 64 letters, digits, '.', '_' or '-'",
+        pattern=r"^[A-Za-z0-9._-]{1,64}$",
+    )
+    replica_id: str = setting(
+        "",
+        "Name of this replica in the log, unique in the namespace; processes beyond the first append "
+        "their number. Empty: made from the host name, the process id and random bits.",
+        allowed="up to 64 letters, digits, '.', '_' or '-'",
+        pattern=r"^[A-Za-z0-9._-]{0,64}$",
+    )
+    flush_interval_ms: float = setting(
+        2.0,
+        "How long operations are gathered before they are sent to Redis, in milliseconds. Longer saves "
+        "CPU and makes siblings learn later.",
+        ge=0,
+        le=1000,
+    )
+    heartbeat_ttl_s: float = setting(
+        3.0,
+        "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
+        "is refreshed three times as often.",
+        ge=0.5,
+        le=60,
+    )
+    snapshot_interval_s: float = setting(
+        10.0,
+        "Time between two snapshots, in seconds. Shorter makes new replicas warm sooner and costs CPU.",
+        ge=1,
+    )
+    buffer_ops_max: int = setting(
+        100_000,
+        "Most operations kept while Redis is gone; the oldest are dropped and counted. The default is a "
+        "minute at 500 requests per second, for some tens of MB.",
+        ge=1000,
+    )
+
+
+class TenancySettings(Section):
+    """How requests of different tenants are kept apart."""
+
+    tenant_header: HeaderName = setting(
+        "x-tenant-id",
+        "Request header that names the tenant. Tenants never match each other's prefixes. A request "
+        "without it belongs to the tenant ''.",
+    )
+
+
+class ObservabilitySettings(Section):
+    """Logs and metrics."""
+
+    log_level: LogLevel = setting("info", "Least severe level that is logged.")
+    request_logs: bool = setting(
+        True,  # noqa: FBT003 - a default
+        "Whether each request is logged with one line at its end. Never holds prompt text.",
+    )
+    prometheus_port: int | None = setting(
+        None,
+        "Port of a second listener that serves only /metrics. Empty: /metrics is on the data port only, "
+        "so that two gateways on one host need no second free port; the peers use 29000.",
+        ge=1,
+        le=65535,
+    )
+    prometheus_host: str = setting(
+        "0.0.0.0",  # noqa: S104 - scraped from outside the container
+        "Address of that listener.",
+        allowed="an address or a host name",
+        pattern=r"^\S+$",
+    )
+
+
+class Settings(Section):
+    """All settings of one gateway."""
+
+    server: ServerSettings = ServerSettings()
+    fleet: FleetSettings = FleetSettings()
+    placement: PlacementSettings = PlacementSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    reliability: ReliabilitySettings = ReliabilitySettings()
+    shared: SharedSettings = SharedSettings()
+    tenancy: TenancySettings = TenancySettings()
+    observability: ObservabilitySettings = ObservabilitySettings()

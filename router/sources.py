@@ -1,0 +1,267 @@
+"""Where values come from, and which one wins.
+
+    flag  >  environment  >  file  >  default
+
+Every source is first turned into *offers*: a setting's key, a raw value, and where it was found.
+The strongest offer of each key goes into one tree, which is validated once, so that a value is
+judged alike whatever way it came. All problems are collected: an operator mends them in one go.
+
+An empty environment variable and a null in the file count as "not set". Variables that Kubernetes
+injects for a Service called ``cacheway`` (``CACHEWAY_PORT=tcp://...``) are not ours and are passed
+over; any other unknown ``CACHEWAY_*`` stops the start.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from router.catalogue import CATALOGUE, ENV_PREFIX, Setting
+from router.settings import Settings
+
+CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
+HIDDEN = "********"
+
+_BY_ENV = {row.env: row for row in CATALOGUE.values()}
+_SERVICE_LINK = re.compile(
+    r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$"
+)
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
+
+
+class SettingsError(Exception):
+    """Settings that the gateway cannot start with: one sentence per problem."""
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from.
+
+    Attributes:
+        kind: The source.
+        place: Flag, variable, or ``FILE line N``; empty for a default.
+    """
+
+    kind: Literal["flag", "environment", "file", "default"]
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Effective settings.
+
+    Attributes:
+        settings: The validated tree.
+        origins: Where each value came from, by dotted key; complete.
+    """
+
+    settings: Settings
+    origins: Mapping[str, Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    row: Setting
+    value: Any
+    origin: Origin
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Loaded:
+    """Find the effective settings.
+
+    Args:
+        flags: What the command line says, by dotted key.
+        environ: The environment.
+        file: Path of a YAML file; it wins over the path in ``CACHEWAY_CONFIG``.
+
+    Raises:
+        SettingsError: With all that is wrong.
+    """
+    problems: list[str] = []
+    environ = environ or {}
+    path = file or environ.get(CONFIG_ENV)
+    offers: dict[str, _Offer] = {}
+    for source in (
+        _from_file(Path(path), problems) if path else [],
+        _from_environment(environ, problems),
+        [
+            _Offer(CATALOGUE[key], value, Origin("flag", CATALOGUE[key].flag))
+            for key, value in (flags or {}).items()
+        ],
+    ):
+        offers.update({offer.row.key: offer for offer in source})
+    settings = _validated(offers, problems)
+    if problems or settings is None:
+        raise SettingsError(problems)
+    default = Origin("default")
+    return Loaded(settings, {key: offers[key].origin if key in offers else default for key in CATALOGUE})
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known word; empty if none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> list[_Offer]:
+    offers = []
+    for name, text in sorted(environ.items()):
+        if not name.startswith(ENV_PREFIX) or name == CONFIG_ENV or not text:
+            continue
+        if _SERVICE_LINK.search(name) or (name.endswith("_PORT") and _SERVICE_URL.match(text)):
+            continue
+        if name in _BY_ENV:
+            offers.append(_Offer(_BY_ENV[name], text, Origin("environment", name)))
+        else:
+            problems.append(f"environment {name}: there is no such setting{did_you_mean(name, _BY_ENV)}")
+    return offers
+
+
+def _from_file(path: Path, problems: list[str]) -> list[_Offer]:
+    """Read ``section: {name: value}`` with the line of every key."""
+    try:
+        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+    except OSError as error:
+        problems.append(f"file {path}: cannot be read ({error.strerror}); check the path given with --config")
+        return []
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.append(f"file {path}: is not YAML: {' '.join(str(error).split())}")
+        return []
+    if root is None:
+        return []
+    offers: dict[str, _Offer] = {}
+    for section, line, inner in _entries(loader, root, f"{path}", problems):
+        if section not in Settings.model_fields:
+            problems.append(f"file {path} line {line}: {_unknown_section(section)}")
+            continue
+        if isinstance(inner, yaml.ScalarNode) and loader.construct_object(inner) is None:
+            continue
+        for name, at, node in _entries(loader, inner, f"{path}", problems):
+            key, origin = f"{section}.{name}", Origin("file", f"{path} line {at}")
+            if key not in CATALOGUE:
+                problems.append(f"{origin}: there is no setting {key}{did_you_mean(key, CATALOGUE)}")
+                continue
+            if key in offers:
+                problems.append(
+                    f"{origin}: {key} is set twice, first in {offers[key].origin.place}; keep one"
+                )
+            try:
+                value = loader.construct_object(node, deep=True)
+            except yaml.YAMLError as error:
+                problems.append(f"{origin}: {key} is not plain YAML: {' '.join(str(error).split())}")
+                continue
+            if value is not None:
+                offers[key] = _Offer(CATALOGUE[key], value, origin)
+    return list(offers.values())
+
+
+def _entries(
+    loader: yaml.SafeLoader, node: yaml.Node, path: str, problems: list[str]
+) -> list[tuple[str, int, yaml.Node]]:
+    """Key, line and value node of each entry of a mapping."""
+    if not isinstance(node, yaml.MappingNode):
+        problems.append(
+            f"file {path} line {node.start_mark.line + 1}: sections hold settings as 'name: value' lines, "
+            "for example server: {port: 30000}"
+        )
+        return []
+    loader.flatten_mapping(node)
+    return [(str(key.value), key.start_mark.line + 1, value) for key, value in node.value]
+
+
+def _unknown_section(name: str) -> str:
+    """Say where a key of the top level belongs."""
+    flat = name.replace("-", "_")
+    for row in CATALOGUE.values():
+        if flat in (row.name, row.flag.removeprefix("--").replace("-", "_")):
+            return f"{name} belongs into a section; write {row.section}: {{{row.name}: ...}}"
+    sections = list(Settings.model_fields)
+    hint = did_you_mean(name, sections) or f"; sections are {', '.join(sections)}"
+    return f"there is no section {name}{hint}"
+
+
+def _parsed(offer: _Offer) -> Any:
+    """Turn the text of a flag or variable into what its kind holds; the file's values are typed already.
+
+    Raises:
+        ValueError: The text has the wrong form.
+    """
+    value, kind = offer.value, offer.row.kind
+    if kind == "list" and offer.origin.kind != "file":
+        pieces = [value] if isinstance(value, str) else value
+        return [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
+    if kind == "map" and offer.origin.kind != "file":
+        return _mapping([value] if isinstance(value, str) else list(value))
+    if isinstance(value, bool) and kind != "boolean":
+        raise ValueError("true and false need quotes to be text, and are no number")
+    return value
+
+
+def _mapping(pieces: list[str]) -> Any:
+    text = " ".join(pieces).strip()
+    if text.startswith("{"):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"it is not a YAML mapping: {' '.join(str(error).split())}") from error
+    pairs = [word.partition("=") for word in re.split(r"[,\s]+", text) if word]
+    if not all(equals for _, equals, _ in pairs):
+        raise ValueError("a pair lacks its '='")
+    return {name: value for name, _, value in pairs}
+
+
+def _validated(offers: Mapping[str, _Offer], problems: list[str]) -> Settings | None:
+    """Validate the strongest offers; adds to ``problems`` and returns None if something is wrong."""
+    tree: dict[str, dict[str, Any]] = {}
+    for offer in offers.values():
+        try:
+            tree.setdefault(offer.row.section, {})[offer.row.name] = _parsed(offer)
+        except ValueError as error:
+            problems.append(_sentence(offer, str(error)))
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        problems.extend(_explained(detail, offers) for detail in error.errors(include_url=False))
+        return None
+
+
+def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
+    """One of pydantic's errors as a sentence that says where, what and what instead."""
+    loc = [str(part) for part in detail["loc"]]
+    own = detail["type"] == "value_error"
+    what = str(detail["ctx"]["error"]) if own else detail["msg"][:1].lower() + detail["msg"][1:]
+    offer = offers.get(".".join(loc[:2]))
+    if offer is None:
+        places = ", ".join(str(entry.origin) for entry in offers.values() if entry.row.section == loc[0])
+        return f"{places}: {loc[0]}: {what}"
+    inner = "".join(f"[{part}]" for part in loc[2:])
+    if offer.row.choices or not (own or inner):
+        return _sentence(offer)
+    return f"{offer.origin}: {offer.row.key}{inner}: {what}"
+
+
+def _sentence(offer: _Offer, why: str = "") -> str:
+    """Say that a value is wrong, and what would be right."""
+    row = offer.row
+    value = "its value" if row.kind == "secret" or "url" in row.name else repr(offer.value)
+    hint = did_you_mean(str(offer.value), row.choices)
+    reason = f" ({why})" if why else ""
+    return f"{offer.origin}: {value} is not allowed for {row.key}{reason}; give {row.allowed}{hint}"

@@ -1,0 +1,74 @@
+"""Kinds of values that settings take: each checks, and says how to mend what is wrong.
+
+A message never quotes a value that may hold a password.
+"""
+
+import re
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator
+
+
+def _http_url(url: str) -> str:
+    """Check and normalise one base URL of a worker."""
+    url = url.rstrip("/")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is not a URL ({error}); write http://HOST:PORT") from error
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(f"{url!r} must start with http:// or https://")
+    if not host:
+        raise ValueError(f"{url!r} names no host; write http://HOST:PORT")
+    if parts.username or parts.password:
+        raise ValueError("a worker URL must not hold a user name or password; use worker_api_key")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{url!r} must end with the host, port or path; drop what follows '?' or '#'")
+    return url
+
+
+def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Refuse a value that is given twice: it is a slip, and hides that another one is missing."""
+    twice = sorted({value for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} is given more than once")
+    return values
+
+
+def _redis_url(url: str) -> str:
+    """Check the scheme of a Redis URL; the client checks the rest."""
+    if url and not url.startswith(("redis://", "rediss://", "unix://", "redis+sentinel://")):
+        raise ValueError(
+            "must start with redis://, rediss://, unix:// or redis+sentinel://, "
+            "for example redis://redis.example:6379/0"
+        )
+    return url
+
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def _header_name(name: str) -> str:
+    """Check an HTTP header name (RFC 9110, section 5.6.2) and lower it."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not an HTTP header name")
+    return name.lower()
+
+
+def _level(value: object) -> object:
+    """Accept ``WARN`` and the like: the peers' command lines hold them."""
+    if not isinstance(value, str):
+        return value
+    lowered = value.lower()
+    return "warning" if lowered == "warn" else lowered
+
+
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+RedisUrl = Annotated[str, AfterValidator(_redis_url)]
+HeaderName = Annotated[str, AfterValidator(_header_name)]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error", "critical"],
+    BeforeValidator(_level),
+]

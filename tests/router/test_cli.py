@@ -1,0 +1,117 @@
+"""The command line: what each command prints, runs and returns."""
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router import cli
+from router.reference import configuration_reference
+from router.settings import Settings
+
+
+class Program:
+    """Runs the command line and remembers what it started."""
+
+    def __init__(self) -> None:
+        self.served: list[Settings] = []
+        self.tool_arguments: list[str] | None = None
+
+    def __call__(self, *argv: str, environ: Mapping[str, str] | None = None) -> int:
+        tools = {"engine": (self._tool, "emulated engines"), "demo": (self._broken_tool, "demo")}
+        return cli.main(argv, environ or {}, serve=self._serve, tools=tools)
+
+    def _serve(self, settings: Settings) -> int:
+        self.served.append(settings)
+        return 0
+
+    def _tool(self, argv: list[str]) -> int:
+        self.tool_arguments = argv
+        return 7
+
+    def _broken_tool(self, argv: list[str]) -> int:
+        raise ModuleNotFoundError(f"No module named {argv[0]!r}", name=argv[0])
+
+
+@pytest.fixture
+def program() -> Program:
+    return Program()
+
+
+def test_serve_runs_the_gateway_with_the_effective_settings(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("placement: {policy: random}\n")
+    arguments = ["--config", str(file), "--port", "1001", "--worker-urls", "http://a:1", "http://b:2"]
+    assert program("serve", *arguments, environ={"CACHEWAY_WORKERS": "2"}) == 0
+    (settings,) = program.served
+    assert (settings.server.port, settings.server.workers, settings.placement.policy) == (1001, 2, "random")
+    assert settings.fleet.worker_urls == ("http://a:1", "http://b:2")
+
+
+def test_wrong_settings_stop_the_start_with_status_2(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program("serve", "--port", "0", environ={"CACHEWAY_WORKERS": "x"}) == 2
+    assert program.served == []
+    workers, port = sorted(capsys.readouterr().err.splitlines())
+    assert workers.startswith(
+        "cacheway: environment CACHEWAY_WORKERS: 'x' is not allowed for server.workers;"
+    )
+    assert port.startswith("cacheway: flag --port: '0' is not allowed for server.port;")
+
+
+def test_config_prints_the_effective_settings(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program("config", "--port", "1001") == 0
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text)["server"]["port"] == 1001
+    assert "# flag --port" in text
+    assert program.served == []
+
+
+def test_config_checks_the_settings_like_serve(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program("config", "--port", "0") == 2
+    assert "server.port" in capsys.readouterr().err
+
+
+def test_config_writes_the_reference(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program("config", "--reference") == 0
+    assert capsys.readouterr().out == configuration_reference()
+
+
+def test_the_version_is_the_distributions(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program("version") == 0
+    with pytest.raises(SystemExit, match="0"):
+        program("--version")
+    assert capsys.readouterr().out.split() == [version("cacheway")] * 2
+
+
+def test_without_a_command_the_help_is_printed(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program() == 0
+    text = capsys.readouterr().out
+    assert all(command in text for command in ("serve", "config", "version", "engine", "demo"))
+
+
+def test_an_unknown_command_is_refused(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        program("sever")
+    assert end.value.code == 2
+    assert "serve" in capsys.readouterr().err
+
+
+def test_a_tool_gets_its_arguments_untouched(program: Program) -> None:
+    assert program("engine", "--port", "1", "--help") == 7
+    assert program.tool_arguments == ["--port", "1", "--help"]
+
+
+def test_a_tool_whose_extra_is_missing_says_what_to_install(
+    program: Program, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program("demo", "rich") == 2
+    assert 'pip install "cacheway[loadtest]"' in capsys.readouterr().err
+
+
+def test_a_missing_module_of_our_own_is_not_mistaken_for_a_missing_extra(program: Program) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        program("demo", "loadtest.nothing")

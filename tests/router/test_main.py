@@ -1,0 +1,29 @@
+"""The program as a process: that the wiring holds."""
+
+import subprocess
+import sys
+
+
+def run(*argv: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "router", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={},
+    )
+
+
+def test_config_runs_as_a_process() -> None:
+    result = run("config", "--port", "1001")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "# flag --port" in result.stdout
+
+
+def test_wrong_settings_end_the_process_with_status_2_and_one_line() -> None:
+    result = run("serve", "--port", "0")
+    assert result.returncode == 2
+    assert result.stderr == (
+        "cacheway: flag --port: '0' is not allowed for server.port; give a whole number, 1 to 65535\n"
+    )

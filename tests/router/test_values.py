@@ -1,0 +1,61 @@
+"""Kinds of values: what is accepted, normalised and refused, and with which words."""
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
+        ("http://10.0.0.1:8000/", "http://10.0.0.1:8000"),
+        ("https://engine.example/base/", "https://engine.example/base"),
+        ("http://[::1]:9001", "http://[::1]:9001"),
+    ],
+)
+def test_a_worker_url_loses_its_trailing_slash(text: str, url: str) -> None:
+    assert TypeAdapter(HttpUrl).validate_python(text) == url
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("10.0.0.1:8000", "must start with http://"),
+        ("grpc://10.0.0.1:8000", "must start with http://"),
+        ("http://:8000", "names no host"),
+        ("http://h:99999", "is not a URL"),
+        ("http://h:8000?x=1", "drop what follows"),
+        ("http://user:secret@h:8000", "use worker_api_key"),
+    ],
+)
+def test_a_wrong_worker_url_is_refused_with_the_way_to_mend_it(text: str, why: str) -> None:
+    with pytest.raises(ValidationError, match=why) as caught:
+        TypeAdapter(HttpUrl).validate_python(text)
+    assert "secret" not in str(caught.value.errors()[0]["msg"])
+
+
+@pytest.mark.parametrize(
+    "url", ["", "redis://h", "rediss://h:1/0", "unix:///run/v.sock", "redis+sentinel://a,b/m"]
+)
+def test_the_redis_urls_that_the_client_understands_are_accepted(url: str) -> None:
+    assert TypeAdapter(RedisUrl).validate_python(url) == url
+
+
+def test_another_redis_scheme_is_refused_without_quoting_it() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(RedisUrl).validate_python("http://u:secret@h")
+    assert "secret" not in caught.value.errors()[0]["msg"]
+    assert "redis://" in caught.value.errors()[0]["msg"]
+
+
+def test_header_names_are_lowered_and_checked() -> None:
+    assert TypeAdapter(HeaderName).validate_python("X-Tenant-ID") == "x-tenant-id"
+    with pytest.raises(ValidationError, match="not an HTTP header name"):
+        TypeAdapter(HeaderName).validate_python("x tenant")
+
+
+@pytest.mark.parametrize(("text", "level"), [("INFO", "info"), ("warn", "warning"), ("error", "error")])
+def test_levels_are_accepted_as_the_peers_write_them(text: str, level: str) -> None:
+    assert TypeAdapter(LogLevel).validate_python(text) == level
