@@ -1,0 +1,330 @@
+"""What every worker has been given and not yet done, over all replicas.
+
+A request is *reserved* from the moment it is placed and released exactly once:
+
+    (nothing) ── Placed ──> prefilling ── FirstToken ──> decoding ── Finished ──> ended
+                                 └────────── Finished, Left, expired ──────────────┘
+
+Backlog ``V`` of a worker is the seconds of prefill reserved there, less what its oldest
+prefill (the *head*) has had time to do: an engine that is slower than predicted never looks
+idle while a request still waits for its first token.
+
+All of it is a fold: sums are integers (microseconds, tokens), so they do not depend on the
+order of addition, and every transition is remembered for a while under the request's id, so
+that repeated or reordered operations change nothing (`policies.ops`). What is remembered is
+bounded by time: two generations of ``memory_us`` each.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.ops import Finished, FirstToken, Left, Placed
+
+Ints = NDArray[np.int64]
+
+RATE_WINDOW_S = 16
+"""Seconds over which arrivals and utilisation are measured: long enough for a few dozen
+requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a burst."""
+
+UTILISATION_MAX = 0.95
+"""Measured load is clipped here before ``1 / (1 - rho)``: beyond it the estimate has no meaning."""
+
+NEVER_US = 2**62
+"""A log time that does not come."""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """One request in flight."""
+
+    replica: str
+    slot: int
+    at_us: int
+    service_us: int
+    uncached_tokens: int
+    context_tokens: int
+    prefilled: bool
+
+
+@dataclass(slots=True)
+class _Trace:
+    """What is remembered of a request that is not in flight here (ended, or not yet seen placed)."""
+
+    slot: int = -1
+    replica: str = ""
+    placed_us: int = 0
+    finished: bool = False
+    prefilled_us: int = 0
+
+
+class Loads:
+    """In-flight requests and their sums per worker slot."""
+
+    def __init__(self, *, memory_us: int = 30_000_000) -> None:
+        self._memory_us = memory_us
+        self._generation = 0
+        self._traces: dict[str, _Trace] = {}
+        self._old_traces: dict[str, _Trace] = {}
+        self._left_us: dict[str, int] = {}
+        self.requests: dict[str, Reservation] = {}
+        self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
+        self._second = 0
+        self._allocate(8)
+
+    def _allocate(self, rows: int) -> None:
+        """Make room for ``rows`` slots, keeping what is there."""
+
+        def grown(name: str, shape: tuple[int, ...]) -> Ints:
+            array = np.zeros(shape, dtype=np.int64)
+            old = getattr(self, name, None)
+            if old is not None:
+                array[: len(old)] = old
+            return array
+
+        self.prefill_us = grown("prefill_us", (rows,))
+        self.prefill_tokens = grown("prefill_tokens", (rows,))
+        self.inflight_requests = grown("inflight_requests", (rows,))
+        self.inflight_tokens = grown("inflight_tokens", (rows,))
+        self._head_us = grown("_head_us", (rows,))
+        self._head_service_us = grown("_head_service_us", (rows,))
+        self._done_us = grown("_done_us", (rows,))
+        self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
+        self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
+
+    def ensure(self, slot: int) -> None:
+        """Make room for a slot."""
+        while len(self._prefilling) <= slot:
+            self._prefilling.append([])
+        if slot >= len(self.prefill_us):
+            self._allocate(max(slot + 1, 2 * len(self.prefill_us)))
+
+    # The fold.
+
+    def placed(self, op: Placed, slot: int) -> None:
+        """Reserve a request on a worker."""
+        if op.request_id in self.requests:
+            return
+        trace = self._trace(op.request_id)
+        if trace is not None and trace.slot >= 0:
+            return  # seen before, and ended
+        self._count_arrival(op, slot)
+        gone = self._left_us.get(op.replica, -1) >= op.at_us
+        if trace is not None:
+            trace.slot, trace.replica, trace.placed_us = slot, op.replica, op.at_us
+            if trace.prefilled_us:
+                self._prefill_done(slot, trace.prefilled_us)
+                self._find_head(slot)
+        if gone or (trace is not None and trace.finished):
+            if trace is None:
+                self._remember(op.request_id, _Trace(slot, op.replica, op.at_us))
+            return
+        prefilled = trace is not None and trace.prefilled_us > 0
+        self.requests[op.request_id] = Reservation(
+            op.replica, slot, op.at_us, op.service_us, op.uncached_tokens, op.context_tokens, prefilled
+        )
+        self.inflight_requests[slot] += 1
+        self.inflight_tokens[slot] += op.context_tokens
+        if not prefilled:
+            self.prefill_us[slot] += op.service_us
+            self.prefill_tokens[slot] += op.uncached_tokens
+            heapq.heappush(self._prefilling[slot], (op.at_us, op.request_id))
+        self._find_head(slot)
+
+    def first_token(self, op: FirstToken) -> None:
+        """Release the prefill part of a reservation."""
+        request = self.requests.get(op.request_id)
+        if request is not None:
+            if not request.prefilled:
+                self._release_prefill(request)
+            self._prefill_done(request.slot, op.at_us)
+            self._find_head(request.slot)
+            return
+        trace = self._trace(op.request_id)
+        if trace is None:
+            trace = self._remember(op.request_id, _Trace())
+        trace.prefilled_us = max(trace.prefilled_us, op.at_us)
+        if trace.slot >= 0:
+            self._prefill_done(trace.slot, op.at_us)
+            self._find_head(trace.slot)
+
+    def finished(self, op: Finished) -> None:
+        """Release all of a reservation."""
+        request = self.requests.get(op.request_id)
+        if request is not None:
+            self._end(op.request_id, request, finished=True)
+            return
+        trace = self._trace(op.request_id)
+        if trace is None:
+            trace = self._remember(op.request_id, _Trace())
+        trace.finished = True
+
+    def left(self, op: Left) -> None:
+        """Release everything a replica had in flight that it placed at or before ``op.at_us``."""
+        if op.at_us <= self._left_us.get(op.replica, -1):
+            return
+        self._left_us[op.replica] = op.at_us
+        gone = [
+            (request_id, request)
+            for request_id, request in self.requests.items()
+            if request.replica == op.replica and request.at_us <= op.at_us
+        ]
+        for request_id, request in gone:
+            self._end(request_id, request, finished=False)
+
+    def collect(self, now_us: int, lifetime_us_max: int) -> int:
+        """Forget what is too old to matter, and release what nobody ever finished.
+
+        Args:
+            now_us: Log time.
+            lifetime_us_max: A request in flight for longer is released.
+
+        Returns:
+            How many requests were released for their age: each one is a bug somewhere.
+        """
+        generation = now_us // self._memory_us
+        if generation != self._generation:
+            stale = generation > self._generation + 1
+            self._old_traces = {} if stale else self._traces
+            self._traces = {}
+            self._generation = generation
+            horizon_us = now_us - 2 * self._memory_us
+            self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        expired = [
+            (request_id, request)
+            for request_id, request in self.requests.items()
+            if now_us - request.at_us > lifetime_us_max
+        ]
+        for request_id, request in expired:
+            self._end(request_id, request, finished=True)
+        return len(expired)
+
+    def drop(self, slot: int) -> None:
+        """Free a slot that has nothing in flight, for another worker."""
+        assert self.inflight_requests[slot] == 0
+        for array in (self._done_us, self._head_us, self._head_service_us, self._arrivals, self._service_us):
+            array[slot] = 0
+        self._prefilling[slot].clear()
+        for traces in (self._traces, self._old_traces):
+            for request_id in [key for key, trace in traces.items() if trace.slot == slot]:
+                del traces[request_id]
+
+    # What decisions read.
+
+    def backlog_s(self, slots: NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
+        """V of each slot, in seconds: reserved prefill less what the head had time to do."""
+        elapsed_us = np.minimum(np.maximum(now_us - self._head_us[slots], 0), self._head_service_us[slots])
+        backlog: NDArray[np.float64] = (self.prefill_us[slots] - elapsed_us) / 1e6
+        return backlog
+
+    def backlog_at_s(self, slot: int, now_us: int) -> float:
+        """V of one slot, in seconds."""
+        elapsed_us = min(max(now_us - self._head_us.item(slot), 0), self._head_service_us.item(slot))
+        return (self.prefill_us.item(slot) - elapsed_us) / 1e6
+
+    def oldest_prefill_us(self, slot: int) -> int:
+        """Log time at which the oldest unfinished prefill of a slot was placed; a far future if none."""
+        heap = self._prefilling[slot]
+        return heap[0][0] if heap else NEVER_US
+
+    def rates(self, now_us: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Arrivals per second and utilisation (0 to `UTILISATION_MAX`), per slot, over the last window."""
+        self._advance(now_us // 1_000_000)
+        arrivals_per_s = self._arrivals.sum(axis=1) / RATE_WINDOW_S
+        utilisation = self._service_us.sum(axis=1) / (1e6 * RATE_WINDOW_S)
+        return arrivals_per_s, np.minimum(utilisation, UTILISATION_MAX)
+
+    # Snapshot.
+
+    def dump_ops(self) -> list[Placed | FirstToken | Left]:
+        """Everything in flight as operations, with slots in place of worker ids (the fleet names them)."""
+        ops: list[Placed | FirstToken | Left] = [
+            Left(replica, at_us) for replica, at_us in sorted(self._left_us.items())
+        ]
+        for request_id, request in sorted(self.requests.items()):
+            ops.append(
+                Placed(
+                    request_id,
+                    request.at_us,
+                    str(request.slot),
+                    request.replica,
+                    request.service_us,
+                    request.uncached_tokens,
+                    request.context_tokens,
+                )
+            )
+            if request.prefilled:
+                ops.append(FirstToken(request_id, int(self._done_us[request.slot])))
+        return ops
+
+    def dump_rates(self, slot: int) -> tuple[int, list[int], list[int]]:
+        """The rate window of one slot: its newest second, arrivals and microseconds of service per second."""
+        return self._second, self._arrivals[slot].tolist(), self._service_us[slot].tolist()
+
+    def merge_rates(self, slot: int, second: int, arrivals: list[int], service_us: list[int]) -> None:
+        """Merge a dumped rate window; the greater count of each second wins."""
+        self._advance(second)
+        for age in range(RATE_WINDOW_S):
+            column = (second - age) % RATE_WINDOW_S
+            if self._second - (second - age) < RATE_WINDOW_S:
+                self._arrivals[slot, column] = max(int(self._arrivals[slot, column]), arrivals[column])
+                self._service_us[slot, column] = max(int(self._service_us[slot, column]), service_us[column])
+
+    # Inside.
+
+    def _trace(self, request_id: str) -> _Trace | None:
+        trace = self._traces.get(request_id)
+        return trace if trace is not None else self._old_traces.get(request_id)
+
+    def _remember(self, request_id: str, trace: _Trace) -> _Trace:
+        self._traces[request_id] = trace
+        return trace
+
+    def _end(self, request_id: str, request: Reservation, *, finished: bool) -> None:
+        del self.requests[request_id]
+        slot = request.slot
+        self.inflight_requests[slot] -= 1
+        self.inflight_tokens[slot] -= request.context_tokens
+        if not request.prefilled:
+            self._release_prefill(request)
+        self._remember(request_id, _Trace(slot, request.replica, request.at_us, finished))
+        self._find_head(slot)
+
+    def _release_prefill(self, request: Reservation) -> None:
+        request.prefilled = True
+        self.prefill_us[request.slot] -= request.service_us
+        self.prefill_tokens[request.slot] -= request.uncached_tokens
+
+    def _prefill_done(self, slot: int, at_us: int) -> None:
+        if at_us > self._done_us[slot]:
+            self._done_us[slot] = at_us
+
+    def _find_head(self, slot: int) -> None:
+        """The oldest request still prefilling started when it was placed or its predecessor was done."""
+        heap = self._prefilling[slot]
+        while heap:
+            request = self.requests.get(heap[0][1])
+            if request is not None and not request.prefilled:
+                self._head_us[slot] = max(request.at_us, int(self._done_us[slot]))
+                self._head_service_us[slot] = request.service_us
+                return
+            heapq.heappop(heap)
+        self._head_us[slot] = self._head_service_us[slot] = 0
+
+    def _count_arrival(self, op: Placed, slot: int) -> None:
+        second = op.at_us // 1_000_000
+        self._advance(second)
+        if self._second - second < RATE_WINDOW_S:
+            self._arrivals[slot, second % RATE_WINDOW_S] += 1
+            self._service_us[slot, second % RATE_WINDOW_S] += op.service_us
+
+    def _advance(self, second: int) -> None:
+        """Empty the columns of the seconds that begin now."""
+        if second <= self._second:
+            return
+        for begun in range(max(self._second + 1, second - RATE_WINDOW_S + 1), second + 1):
+            self._arrivals[:, begun % RATE_WINDOW_S] = 0
+            self._service_us[:, begun % RATE_WINDOW_S] = 0
+        self._second = second

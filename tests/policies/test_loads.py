@@ -1,0 +1,209 @@
+"""What is reserved is counted from placement, over all replicas, and released exactly once."""
+
+from itertools import permutations
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import Finished, FirstToken, Left, Placed
+from policies.loads import RATE_WINDOW_S, Loads
+
+MS = 1000
+SECOND = 1_000_000
+START = 1_000 * SECOND
+
+
+def placed(
+    request_id: str,
+    at_us: int = START,
+    *,
+    replica: str = "one",
+    service_us: int = 200 * MS,
+    tokens: int = 100,
+) -> Placed:
+    return Placed(request_id, at_us, "w", replica, service_us, tokens, 2 * tokens)
+
+
+def loads_after(ops: list[Placed | FirstToken | Finished | Left], slot: int = 0) -> Loads:
+    loads = Loads()
+    loads.ensure(slot)
+    for op in ops:
+        match op:
+            case Placed():
+                loads.placed(op, slot)
+            case FirstToken():
+                loads.first_token(op)
+            case Finished():
+                loads.finished(op)
+            case Left():
+                loads.left(op)
+    return loads
+
+
+def state(loads: Loads, now_us: int = START + SECOND, slot: int = 0) -> tuple[float, ...]:
+    arrivals_per_s, utilisation = loads.rates(now_us)
+    return (
+        loads.backlog_at_s(slot, now_us),
+        float(loads.prefill_tokens[slot]),
+        float(loads.inflight_requests[slot]),
+        float(loads.inflight_tokens[slot]),
+        float(arrivals_per_s[slot]),
+        float(utilisation[slot]),
+    )
+
+
+def test_a_request_is_reserved_from_placement_to_its_end() -> None:
+    """200 ms of prefill and 100 uncached tokens until the first token; 200 tokens until the end."""
+    loads = loads_after([placed("a")])
+    assert (loads.backlog_at_s(0, START), int(loads.prefill_tokens[0])) == (0.2, 100)
+    assert (int(loads.inflight_requests[0]), int(loads.inflight_tokens[0])) == (1, 200)
+
+    loads.first_token(FirstToken("a", START + 150 * MS))
+    assert (loads.backlog_at_s(0, START), int(loads.prefill_tokens[0])) == (0.0, 0)
+    assert (int(loads.inflight_requests[0]), int(loads.inflight_tokens[0])) == (1, 200)
+
+    loads.finished(Finished("a", START + SECOND))
+    assert (int(loads.inflight_requests[0]), int(loads.inflight_tokens[0])) == (0, 0)
+    assert loads.requests == {}
+
+
+def test_backlog_drains_with_time_but_only_the_heads_own_share() -> None:
+    """Three prefills of 200 ms: after 100 ms 500 remain, and without a first token never less than 400."""
+    loads = loads_after([placed("a"), placed("b", START + 1), placed("c", START + 2)])
+    assert loads.backlog_at_s(0, START) == pytest.approx(0.6)
+    assert loads.backlog_at_s(0, START + 100 * MS) == pytest.approx(0.5)
+    assert loads.backlog_at_s(0, START + 60 * SECOND) == pytest.approx(0.4)
+
+    loads.first_token(FirstToken("a", START + 200 * MS))
+    assert loads.backlog_at_s(0, START + 200 * MS) == pytest.approx(0.4)
+    assert loads.backlog_at_s(0, START + 300 * MS) == pytest.approx(0.3)
+
+
+def test_the_backlog_of_many_workers_is_the_backlog_of_each() -> None:
+    loads = Loads()
+    for slot in range(40):
+        loads.ensure(slot)
+        for number in range(slot % 3):
+            loads.placed(placed(f"{slot}-{number}", START + number), slot)
+    slots = np.arange(40)
+    now_us = START + 50 * MS
+    assert loads.backlog_s(slots, now_us).tolist() == [loads.backlog_at_s(slot, now_us) for slot in range(40)]
+
+
+def test_the_oldest_unfinished_prefill_is_known() -> None:
+    loads = loads_after([placed("b", START + 5), placed("a", START)])
+    assert loads.oldest_prefill_us(0) == START
+    loads.first_token(FirstToken("a", START + 10))
+    assert loads.oldest_prefill_us(0) == START + 5
+    loads.finished(Finished("b", START + 20))
+    assert loads.oldest_prefill_us(0) > START + 10**12
+
+
+def test_operations_of_one_request_commute_and_repeat_harmlessly() -> None:
+    ops: list[Placed | FirstToken | Finished | Left] = [
+        placed("a"),
+        FirstToken("a", START + 100 * MS),
+        Finished("a", START + 200 * MS),
+    ]
+    expected = state(loads_after(ops))
+    for order in permutations(ops):
+        assert state(loads_after([*order, *order])) == expected
+
+
+def test_a_replica_that_left_takes_its_reservations_with_it_and_nobody_elses() -> None:
+    loads = loads_after([placed("a"), placed("b", replica="two"), Left("one", START + 10)])
+    assert set(loads.requests) == {"b"}
+    loads.placed(placed("late", START + 5), 0)
+    assert set(loads.requests) == {"b"}
+    loads.placed(placed("again", START + 11), 0)
+    assert set(loads.requests) == {"b", "again"}
+
+
+def test_what_nobody_ever_finished_is_released_for_its_age() -> None:
+    loads = loads_after([placed("a")])
+    assert loads.collect(START + 9 * SECOND, 10 * SECOND) == 0
+    assert loads.collect(START + 11 * SECOND, 10 * SECOND) == 1
+    assert state(loads)[:4] == (0, 0, 0, 0)
+
+
+def test_memory_of_ended_requests_is_bounded() -> None:
+    loads = Loads(memory_us=SECOND)
+    loads.ensure(0)
+    for number in range(50):
+        now_us = START + number * SECOND
+        loads.placed(placed(str(number), now_us), 0)
+        loads.finished(Finished(str(number), now_us + 1))
+        loads.left(Left(f"replica {number}", now_us))
+        loads.collect(now_us, SECOND)
+    assert len(loads._traces) + len(loads._old_traces) <= 2
+    assert len(loads._left_us) <= 2
+    loads.collect(START + 500 * SECOND, SECOND)
+    assert len(loads._traces) + len(loads._old_traces) == 0
+
+
+def test_rates_count_the_last_window_only() -> None:
+    """16 requests of 0.5 s within 16 s: one a second, half busy; 16 s later nothing."""
+    loads = Loads()
+    loads.ensure(0)
+    for number in range(RATE_WINDOW_S):
+        loads.placed(placed(str(number), START + number * SECOND, service_us=500 * MS), 0)
+    arrivals_per_s, utilisation = loads.rates(START + (RATE_WINDOW_S - 1) * SECOND)
+    assert (arrivals_per_s[0], utilisation[0]) == (1.0, 0.5)
+    arrivals_per_s, utilisation = loads.rates(START + (2 * RATE_WINDOW_S - 1) * SECOND)
+    assert (arrivals_per_s[0], utilisation[0]) == (0.0, 0.0)
+
+
+def test_utilisation_is_clipped_below_one() -> None:
+    loads = loads_after([placed("a", service_us=100 * SECOND)])
+    assert loads.rates(START)[1][0] == 0.95
+
+
+def test_merging_a_dumped_rate_window_twice_changes_nothing() -> None:
+    source = loads_after([placed("a"), placed("b", START + 3 * SECOND)])
+    target = loads_after([placed("a")])
+    for _ in range(2):
+        target.merge_rates(0, *source.dump_rates(0))
+        assert target.rates(START + 3 * SECOND)[0][0] == source.rates(START + 3 * SECOND)[0][0]
+
+
+def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
+    loads = loads_after([placed("a"), FirstToken("a", START + 1), Finished("a", START + 2)])
+    loads.drop(0)
+    assert state(loads, START + 2) == (0, 0, 0, 0, 0, 0)
+    loads.placed(placed("b"), 0)
+    assert loads.backlog_at_s(0, START) == 0.2
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["placed", "first", "finished", "left"]),
+        st.integers(0, 5),
+        st.integers(0, 10).map(lambda n: START + n * 100 * MS),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(events, st.randoms(use_true_random=False))
+def test_any_order_and_any_repetition_give_the_same_loads(
+    drawn: list[tuple[str, int, int]], random: Random
+) -> None:
+    """A request is placed, prefilled and finished at one time each, by one replica each."""
+    unique: dict[tuple[str, int], Placed | FirstToken | Finished | Left] = {}
+    for kind, number, at_us in drawn:
+        request_id, replica = f"r{number}", f"replica {number % 2}"
+        op: Placed | FirstToken | Finished | Left = {  # type: ignore[assignment]
+            "placed": placed(request_id, at_us, replica=replica, service_us=(number + 1) * 100 * MS),
+            "first": FirstToken(request_id, at_us),
+            "finished": Finished(request_id, at_us),
+            "left": Left(replica, at_us),
+        }[kind]
+        unique.setdefault((kind, number), op)
+    ops = list(unique.values())
+    shuffled = ops * 2
+    random.shuffle(shuffled)
+    assert state(loads_after(shuffled)) == state(loads_after(ops))
