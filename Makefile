@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lock docs bench clean
+.PHONY: help setup demo test lint check format lock docs bench clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -25,12 +25,13 @@ demo: setup ## Two replicas, four emulated engines, round robin against the defa
 test: setup ## All tests, with coverage of the pure core
 	@$(BIN)/python -m pytest --cov --cov-config=pyproject.toml
 
-check: setup ## Everything CI checks: format, lint, types, imports, tests
+lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(MAKE) --no-print-directory test
+
+check: lint test ## Everything CI checks
 
 format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .
@@ -43,6 +44,11 @@ lock: ## Resolve the dependencies again into requirements.lock (needs uv)
 
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
+	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
+
+bench: setup ## CPU cost of the tree and of prompt identity
+	@$(BIN)/python -m loadtest.bench.tree
+	@$(BIN)/python -m loadtest.bench.identity
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
