@@ -1,0 +1,136 @@
+"""``cacheway engine``: emulated engines on the command line.
+
+Prints one line when all of them listen, and ends at once on SIGTERM or SIGINT.
+"""
+
+import argparse
+import asyncio
+import gc
+import signal
+import sys
+from collections.abc import MutableMapping
+from contextlib import AsyncExitStack
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import uvloop
+
+from loadtest.engine.engine import EmulatedEngine, answer_control
+from loadtest.engine.server import Answer, Connection, Request
+from loadtest.engine.settings import Dialect, EngineSettings
+
+_DEFAULT = EngineSettings()
+
+
+def main(argv: list[str]) -> int:
+    """Run engines until told to stop.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The exit status.
+    """
+    parser = _parser()
+    options = vars(parser.parse_args(argv))
+    engines, control_port = options.pop("engines"), options.pop("control_port")
+    try:
+        options |= {name: tuple(options[name]) for name in ("models", "loras")}
+        settings = EngineSettings(**options)
+    except ValueError as error:
+        parser.error(str(error))
+    if engines < 1:
+        parser.error("--engines must be at least 1")
+    try:
+        uvloop.run(_run(settings, engines, control_port))
+    except OSError as error:
+        print(f"cacheway engine: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+class ControlPort:
+    """Answers ``/_fault`` and ``/_stats`` for all engines: for those that refuse connections."""
+
+    def __init__(self, engines: MutableMapping[int, EmulatedEngine]) -> None:
+        self.body_bytes_max = 1 << 20
+        self._engines = engines
+
+    def handle(self, request: Request, answer: Answer) -> None:
+        """See `Handler`."""
+        answer_control(self._engines, None, request, answer)
+
+    def error_body(self, status: int) -> bytes:
+        """See `Handler`; no fault strikes here."""
+        raise AssertionError(status)
+
+    def opened(self, connection: Connection) -> None:
+        """See `Handler`."""
+
+    def closed(self, connection: Connection) -> None:
+        """See `Handler`."""
+
+
+async def _run(settings: EngineSettings, engines: int, control_port: int | None) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for end in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(end, stop.set)
+    siblings: dict[int, EmulatedEngine] = {}
+    async with AsyncExitStack() as stack:
+        urls = []
+        for number in range(engines):
+            port = settings.port + number if settings.port else 0
+            engine = EmulatedEngine(replace(settings, port=port), siblings)
+            urls.append((await stack.enter_async_context(engine)).url)
+        if control_port is not None:
+            control = await loop.create_server(
+                lambda: Connection(ControlPort(siblings)), settings.host, control_port
+            )
+            stack.callback(control.close)
+            urls.append(f"control http://{settings.host}:{control.sockets[0].getsockname()[1]}")
+        # What exists now lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        print(f"cacheway engine ready: {settings.dialect} {' '.join(urls)}", flush=True)
+        await stop.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cacheway engine",
+        description="Emulated SGLang or vLLM engines: real HTTP, real block cache, modelled time.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+
+    def flag(name: str, text: str, spelled: str | None = None, **more: Any) -> None:
+        default = getattr(_DEFAULT, name)
+        if not more:
+            more["type"] = type(default)
+        option = f"--{spelled or name.replace('_', '-')}"
+        parser.add_argument(option, dest=name, default=default, help=text, **more)
+
+    flag("host", "address to listen on")
+    flag("port", "port of the first engine, the others follow; 0 takes free ones")
+    parser.add_argument("--engines", type=int, default=1, help="how many engines to emulate")
+    parser.add_argument("--control-port", type=int, help="port for /_fault?port= and /_stats?port=")
+    flag("dialect", "whose wire format and cache rules to follow", choices=get_args(Dialect))
+    flag("models", "names of the served model", "served-model-name", nargs="+", metavar="NAME")
+    flag("loras", "LoRA adapters, requested by name", "lora-modules", nargs="*", metavar="NAME")
+    flag("block_tokens", "tokens of a KV block")
+    flag("cache_tokens", "KV capacity of one engine, in tokens")
+    flag("max_model_len", "longest prompt plus output, in tokens")
+    flag("prefill_tokens_per_s", "prefill speed at an empty context, in tokens/s")
+    flag("prefill_base_ms", "fixed time of a prefill step, in milliseconds")
+    flag("context_tokens", "cached tokens that double the cost of an uncached one")
+    flag("chunk_tokens", "tokens that share a prefill step; 0: one whole prompt at a time")
+    flag("max_running", "requests that prefill or decode at the same time")
+    flag("tpot_ms", "time of a decode step, in milliseconds; 0: answers come in one piece")
+    flag("tpot_batch", "running requests that double the time of a decode step; 0: none do")
+    flag("speed", "divide all modelled times by this")
+    flag("output_tokens", "mean length of an answer that the request does not bound")
+    flag("emit_interval_ms", "tokens due within this real time are sent as one chunk, in milliseconds")
+    flag("cache_report", "report cached_tokens in usage", action=argparse.BooleanOptionalAction)
+    flag("body_bytes_max", "largest request body, in bytes")
+    assert {field.name for field in fields(EngineSettings)} <= vars(parser.parse_args([])).keys()
+    return parser

@@ -1,0 +1,233 @@
+"""One emulated engine: cache, scheduler and API behind a listening socket.
+
+    async with EmulatedEngine(EngineSettings(dialect="vllm")) as engine:
+        ... engine.url ...
+
+Several run in one process, each on its own port. All calls happen on the event loop that
+opened it, and model time passes on that loop's clock.
+
+Besides the engine's own API there are three routes for tests and demonstrations:
+``POST`` and ``DELETE /_fault`` (`loadtest.engine.faults`) and ``GET /_stats``. With ``?port=`` they
+speak for another engine of the process, since one that refuses connections cannot be asked.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import MutableMapping
+from typing import Self
+from urllib.parse import parse_qs
+
+import orjson
+
+from loadtest.engine import infos
+from loadtest.engine.cache import PrefixCache
+from loadtest.engine.errors import error_body
+from loadtest.engine.faults import Fault, Faults
+from loadtest.engine.metrics import Counters
+from loadtest.engine.routes import Routes
+from loadtest.engine.server import Answer, Connection, Request
+from loadtest.engine.service import Scheduler
+from loadtest.engine.settings import EngineSettings
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+
+
+class EmulatedEngine:
+    """An engine on a port of its own.
+
+    Args:
+        settings: What it is.
+        siblings: Engines of this process by port; it adds itself.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, siblings: "MutableMapping[int, EmulatedEngine] | None" = None
+    ) -> None:
+        self.settings = settings
+        self.faults = Faults()
+        self.body_bytes_max = settings.body_bytes_max
+        self.port = settings.port
+        self._siblings = {} if siblings is None else siblings
+        self._server: asyncio.Server | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._reopen: asyncio.TimerHandle | None = None
+        self._connections: set[Connection] = set()
+        self._deserted = asyncio.Event()
+        self._started_unix_s = int(time.time())
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"http://{self.settings.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: The port cannot be had.
+        """
+        self._boot()
+        self.accept()
+        assert self._opening is not None
+        await self._opening
+
+    def close(self) -> None:
+        """Stop at once: nobody gets an answer any more."""
+        self._shut()
+        self._scheduler.close()
+        for connection in list(self._connections):
+            connection.reset()
+        self._siblings.pop(self.port, None)
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close, and wait until the loop has dropped the connections."""
+        self.close()
+        if self._connections:
+            await self._deserted.wait()
+
+    def inject(self, fault: Fault) -> None:
+        """Let a fault happen: now, or to the requests it is for."""
+        if fault.kind in ("refuse", "crash"):
+            self._shut()
+            for connection in list(self._connections):
+                if fault.kind == "crash" or connection.idle:
+                    connection.reset()
+            if fault.kind == "crash":
+                self._scheduler.close()
+                self._boot()
+            if fault.seconds:
+                self._reopen = asyncio.get_running_loop().call_later(fault.seconds, self.accept)
+        else:
+            self.faults.add(fault)
+
+    def mend(self) -> None:
+        """End all faults."""
+        self.faults.clear()
+        self.accept()
+
+    def accept(self) -> None:
+        """Listen again, if the port is closed."""
+        if self._reopen is not None:
+            self._reopen.cancel()
+            self._reopen = None
+        if self._opening is not None:
+            return
+        family = socket.AF_INET6 if ":" in self.settings.host else socket.AF_INET
+        # Bound and listening when this returns; the loop takes the socket over a moment later.
+        listener = socket.create_server((self.settings.host, self.port), family=family, backlog=_BACKLOG)
+        self.port = listener.getsockname()[1]
+        self._siblings[self.port] = self
+        self._opening = asyncio.get_running_loop().create_task(self._serve(listener), name="engine.listen")
+
+    async def _serve(self, listener: socket.socket) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
+        except asyncio.CancelledError:
+            listener.close()
+            raise
+
+    def _shut(self) -> None:
+        if self._reopen is not None:
+            self._reopen.cancel()
+            self._reopen = None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _boot(self) -> None:
+        """An engine that has just begun: nothing is cached, nothing is counted."""
+        self.counters = Counters()
+        self.cache = PrefixCache(self.settings.cache_tokens, self.settings.block_tokens)
+        self._scheduler = Scheduler(
+            self.settings, self.cache, asyncio.get_running_loop(), observer=self.counters
+        )
+        self._routes = Routes(self.settings, self._scheduler, self.cache, self.counters, self._started_unix_s)
+
+    def stats(self) -> bytes:
+        """The body of ``/_stats``."""
+        return orjson.dumps(infos.stats(self.settings, self.counters, self._scheduler, self.cache))
+
+    def opened(self, connection: Connection) -> None:
+        """See `Handler`."""
+        self._connections.add(connection)
+        self._deserted.clear()
+
+    def closed(self, connection: Connection) -> None:
+        """See `Handler`."""
+        self._connections.discard(connection)
+        if not self._connections:
+            self._deserted.set()
+
+    def error_body(self, status: int) -> bytes:
+        """See `Handler`."""
+        return error_body(self.settings.dialect, status, "injected fault")
+
+    def handle(self, request: Request, answer: Answer) -> None:
+        """See `Handler`."""
+        if request.path.startswith("/_"):
+            answer_control(self._siblings, self, request, answer)
+            return
+        if self.faults.unhealthy and request.path.startswith("/health"):
+            answer.send(503, b"")
+            return
+        fault = self.faults.take() if self._routes.brings_work(request) else None
+        if fault is None:
+            self._answer(request, answer)
+        elif fault.kind == "slow" or (fault.kind == "stall" and not fault.after_chunks):
+            if fault.seconds:
+                answer.later(fault.seconds, lambda: self._answer(request, answer))
+        elif fault.after_chunks:
+            answer.fault = fault
+            self._answer(request, answer)
+        elif fault.kind == "error":
+            answer.send(fault.status, self.error_body(fault.status))
+        else:
+            answer.strike(fault)
+
+    def _answer(self, request: Request, answer: Answer) -> None:
+        try:
+            self._routes.answer(request, answer)
+        except Exception:
+            logger.exception("request failed", extra={"event": "request.failed", "path": request.path})
+            answer.send(500, error_body(self.settings.dialect, 500, "internal error of the emulator"))
+
+
+def answer_control(
+    engines: MutableMapping[int, EmulatedEngine], own: EmulatedEngine | None, request: Request, answer: Answer
+) -> None:
+    """Answer ``/_fault`` and ``/_stats`` for the engine that ``?port=`` names, or ``own``."""
+    asked = parse_qs(request.query).get("port", [""])[0]
+    engine = engines.get(int(asked)) if asked.isdecimal() else own
+    if engine is None:
+        ports = ", ".join(map(str, sorted(engines)))
+        answer.send(404, orjson.dumps({"error": f"say which engine with ?port=, one of {ports}"}))
+        return
+    match request.method, request.path:
+        case "GET", "/_stats":
+            answer.send(200, engine.stats())
+        case "DELETE", "/_fault":
+            engine.mend()
+            answer.send(200, b"{}")
+        case "POST", "/_fault":
+            try:
+                fault = Fault.parse(orjson.loads(request.body))
+            except ValueError as error:
+                answer.send(400, orjson.dumps({"error": str(error)}))
+                return
+            answer.send(200, b"{}")
+            engine.inject(fault)
+        case _:
+            answer.send(404, orjson.dumps({"error": "there is only /_fault and /_stats"}))

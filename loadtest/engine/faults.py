@@ -1,0 +1,100 @@
+"""Failures on demand, to test what is in front of an engine.
+
+``POST /_fault`` adds one, ``DELETE /_fault`` ends them all. Each hits the next ``count``
+requests of the data API (0: all until it is ended), the oldest fault first. With
+``after_chunks`` 0 it strikes before the first byte of the answer, else after that many chunks
+of a stream (or in the middle of an answer that is one piece).
+
+    kind       what the client sees
+    refuse     the port is closed for ``seconds`` (0: until ended), idle connections with it
+    crash      as refuse, and every answer is reset and the cache lost, as if the process died
+    unhealthy  health checks answer 503; requests are served
+    reset      RST
+    close      FIN: no answer, or a truncated one
+    stall      silence for ``seconds`` (0: for ever), then the rest
+    slow       the request is taken up ``seconds`` later
+    error      ``status`` with the dialect's error body; within a stream, an error event
+    garbage    bytes that are not HTTP
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+FaultKind = Literal["refuse", "crash", "unhealthy", "reset", "close", "stall", "slow", "error", "garbage"]
+
+_PER_REQUEST = frozenset({"reset", "close", "stall", "slow", "error", "garbage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failure.
+
+    Attributes:
+        kind: What happens.
+        after_chunks: Chunks of the answer that still come.
+        count: Requests that it hits; 0 for all.
+        seconds: How long it lasts, in real seconds; see the table above.
+        status: HTTP status of ``error``.
+    """
+
+    kind: FaultKind
+    after_chunks: int = 0
+    count: int = 0
+    seconds: float = 0.0
+    status: int = 500
+
+    @classmethod
+    def parse(cls, fields: Any) -> "Fault":
+        """Make a fault from decoded JSON.
+
+        Raises:
+            ValueError: What is wrong with it.
+        """
+        if not isinstance(fields, Mapping) or fields.get("kind") not in get_args(FaultKind):
+            raise ValueError(f"kind must be one of {', '.join(get_args(FaultKind))}")
+        known = {name: type(default) for name, default in _DEFAULTS.items()}
+        for name, value in fields.items():
+            if name == "kind":
+                continue
+            if name not in known:
+                raise ValueError(f"unknown field {name!r}")
+            if isinstance(value, bool) or not isinstance(value, int | known[name]) or value < 0:
+                raise ValueError(f"{name} must be a number, at least 0")
+        if not 400 <= fields.get("status", 500) <= 599:
+            raise ValueError("status must be from 400 to 599")
+        return cls(**fields)
+
+
+_DEFAULTS: dict[str, int | float] = {"after_chunks": 0, "count": 0, "seconds": 0.0, "status": 500}
+
+
+class Faults:
+    """The faults of one engine that are still to come."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Fault, int]] = []
+        self.unhealthy = False
+
+    def add(self, fault: Fault) -> None:
+        """Arm a fault; ``refuse`` and ``crash`` are the engine's own doing and not kept here."""
+        if fault.kind == "unhealthy":
+            self.unhealthy = True
+        elif fault.kind in _PER_REQUEST:
+            self._waiting.append((fault, fault.count))
+
+    def clear(self) -> None:
+        """End all faults."""
+        self._waiting.clear()
+        self.unhealthy = False
+
+    def take(self) -> Fault | None:
+        """The fault that hits this request, if any."""
+        if not self._waiting:
+            return None
+        fault, left = self._waiting[0]
+        if left == 1:
+            del self._waiting[0]
+        elif left:
+            self._waiting[0] = (fault, left - 1)
+        return fault

@@ -1,0 +1,93 @@
+"""From the scheduler to the socket: sends what has come of a request's jobs, as fast as the client reads.
+
+A stream that cannot be written now (a slow client, a stall) costs no memory: only the number of
+tokens sent is kept, and what came meanwhile goes out as one chunk. A client that leaves takes
+its jobs out of the engine.
+"""
+
+from collections.abc import Callable, Sequence
+
+from loadtest.engine.replies.reply import Reply
+from loadtest.engine.server import Answer
+from loadtest.engine.service import Job
+
+
+class Generation:
+    """One request in the engine: a `Sink` for its jobs and the `Owner` of its answer.
+
+    Args:
+        answer: Where to write.
+        stream: Whether to send events as tokens come.
+        abort: Takes a job out of the engine.
+    """
+
+    def __init__(self, answer: Answer, *, stream: bool, abort: Callable[[Job], None]) -> None:
+        self._answer = answer
+        self._stream = stream
+        self._abort = abort
+        self._reply: Reply | None = None
+        self._jobs: Sequence[Job] = ()
+        self._sent: list[int] = []
+        self._closed: list[bool] = []
+        self._reasons: list[str | None] = []
+        self._open = 0
+        self._started = False
+        answer.owner = self
+
+    def begin(self, jobs: Sequence[Job], reply: Reply) -> None:
+        """Take over the jobs, which are then submitted."""
+        self._jobs = jobs
+        self._reply = reply
+        self._sent = [0] * len(jobs)
+        self._closed = [False] * len(jobs)
+        self._reasons = [None] * len(jobs)
+        self._open = len(jobs)
+
+    def emitted(self, job: Job) -> None:
+        """See `Sink`."""
+        if self._stream:
+            self._flush(job)
+
+    def finished(self, job: Job, reason: str) -> None:
+        """See `Sink`."""
+        self._reasons[job.index] = reason
+        if self._stream:
+            self._flush(job)
+        elif None not in self._reasons:
+            assert self._reply is not None
+            reasons = [reason for reason in self._reasons if reason is not None]
+            self._answer.send(200, self._reply.whole(reasons))
+
+    def resume(self) -> None:
+        """See `Owner`."""
+        if self._stream:
+            for job in self._jobs:
+                self._flush(job)
+
+    def client_left(self) -> None:
+        """See `Owner`."""
+        for job in self._jobs:
+            self._abort(job)
+
+    def _flush(self, job: Job) -> None:
+        """Send what is new of a job, and the end of the stream behind the last one."""
+        assert self._reply is not None
+        index = job.index
+        sent, now = self._sent[index], job.emitted_tokens
+        reason = self._reasons[index]
+        if self._closed[index] or (sent == now and reason is None) or not self._answer.admits():
+            return
+        data = b"" if self._started else self._reply.start()
+        self._started = True
+        self._sent[index] = now
+        if reason is None:
+            data += self._reply.delta(job, sent, now)
+        else:
+            data += self._reply.finish(job, sent, now, reason)
+            self._closed[index] = True
+            self._open -= 1
+        if self._open:
+            self._answer.write(data)
+        else:
+            self._answer.write(data + self._reply.end())
+            self._answer.end()

@@ -1,0 +1,109 @@
+"""What an engine tells about itself: models, versions, sizes, load."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadtest.engine.cache import BlockCache
+from loadtest.engine.metrics import Counters
+from loadtest.engine.service import Scheduler
+from loadtest.engine.settings import EngineSettings
+
+SGLANG_VERSION = "0.5.23"
+VLLM_VERSION = "0.32.0"
+
+
+def models(settings: EngineSettings, created_unix_s: int) -> dict[str, Any]:
+    """``/v1/models``: every served name, then the adapters."""
+    owner = settings.dialect
+
+    def model(name: str, parent: str | None) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": created_unix_s,
+            "owned_by": owner,
+            "root": name,
+            "parent": parent,
+            "max_model_len": settings.max_model_len,
+        }
+
+    names = [model(name, None) for name in settings.models]
+    return {"object": "list", "data": names + [model(name, settings.models[0]) for name in settings.loras]}
+
+
+def model_info(settings: EngineSettings) -> dict[str, Any]:
+    """SGLang's ``/get_model_info``."""
+    name = settings.models[0]
+    return {
+        "model_path": name,
+        "tokenizer_path": name,
+        "is_generation": True,
+        "preferred_sampling_params": None,
+        "weight_version": "default",
+    }
+
+
+def server_info(settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> dict[str, Any]:
+    """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes."""
+    return {
+        "model_path": settings.models[0],
+        "served_model_name": settings.models[0],
+        "host": settings.host,
+        "context_length": settings.max_model_len,
+        "page_size": settings.block_tokens,
+        "chunked_prefill_size": settings.chunk_tokens or -1,
+        "max_running_requests": settings.max_running,
+        "max_total_num_tokens": settings.cache_tokens,
+        "disaggregation_mode": "null",
+        "dp_size": 1,
+        "tp_size": 1,
+        "enable_cache_report": settings.cache_report,
+        "internal_states": [
+            {
+                "effective_max_running_requests_per_dp": settings.max_running,
+                "memory_usage": {"token_capacity": settings.cache_tokens},
+                "num_running_reqs": scheduler.running,
+                "num_queue_reqs": scheduler.waiting,
+                "num_used_tokens": cache.used_tokens,
+            }
+        ],
+        "version": SGLANG_VERSION,
+    }
+
+
+def loads(scheduler: Scheduler, cache: BlockCache) -> list[dict[str, int]]:
+    """SGLang's ``/get_load``."""
+    return [
+        {
+            "dp_rank": 0,
+            "num_reqs": scheduler.running + scheduler.waiting,
+            "num_waiting_reqs": scheduler.waiting,
+            "num_tokens": cache.used_tokens,
+        }
+    ]
+
+
+def stats(
+    settings: EngineSettings, counters: Counters, scheduler: Scheduler, cache: BlockCache
+) -> Mapping[str, Any]:
+    """``/_stats``: what a test or a report wants to know, over the engine's whole life."""
+    return {
+        "requests": counters.requests,
+        "finished": counters.finished,
+        "aborted": counters.finished.get("abort", 0),
+        "prompt_tokens": counters.prompt_tokens,
+        "cached_tokens": counters.cached_tokens,
+        "generated_tokens": counters.generated_tokens,
+        "running": scheduler.running,
+        "waiting": scheduler.waiting,
+        "running_max": scheduler.running_max,
+        "prefill_busy_s": scheduler.busy_s,
+        "cache": {
+            "capacity_tokens": settings.cache_tokens,
+            "block_tokens": settings.block_tokens,
+            "held_tokens": cache.held_tokens,
+            "held_blocks": cache.held_tokens // settings.block_tokens,
+            "used_tokens": cache.used_tokens,
+            "evicted_tokens": cache.evicted_tokens,
+        },
+    }

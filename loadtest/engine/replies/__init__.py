@@ -1,0 +1,1 @@
+"""How answers look on the wire: one file per API, each in both dialects."""

@@ -1,0 +1,256 @@
+"""An engine's API: what each path does."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from loadtest.engine import infos
+from loadtest.engine.cache import BlockCache
+from loadtest.engine.errors import RequestRefused, error_body
+from loadtest.engine.generation import Generation
+from loadtest.engine.intake import Intake, tokenize_intake
+from loadtest.engine.metrics import Counters
+from loadtest.engine.outputs import Output, choose_output
+from loadtest.engine.replies.apis import APIS, Api
+from loadtest.engine.replies.reply import Facts
+from loadtest.engine.server import Answer, Request
+from loadtest.engine.service import Job, Scheduler
+from loadtest.engine.settings import EngineSettings
+from loadtest.engine.tokens import count, pack_ids, unpack_ids, unpack_text
+
+_TEXT = b"text/plain; charset=utf-8"
+_EXPOSITION = b"text/plain; version=0.0.4; charset=utf-8"
+
+
+class Routes:
+    """Answers the requests of one engine.
+
+    Args:
+        settings: What the engine is.
+        scheduler: Where work goes.
+        cache: Its KV cache.
+        counters: What it counts.
+        created_unix_s: When it began.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        scheduler: Scheduler,
+        cache: BlockCache,
+        counters: Counters,
+        created_unix_s: int,
+    ) -> None:
+        self._settings = settings
+        self._vllm = settings.dialect == "vllm"
+        self._scheduler = scheduler
+        self._cache = cache
+        self._counters = counters
+        self._created_unix_s = created_unix_s
+        ours: dict[str, Callable[[Request, Answer], None]] = {
+            "/health": lambda _, answer: answer.send(200, b"", _TEXT),
+            "/ping": lambda _, answer: answer.send(200, b"", _TEXT),
+            "/metrics": self._metrics,
+            "/v1/models": self._json(lambda: infos.models(settings, created_unix_s)),
+            "/tokenize": self._tokenize,
+            "/detokenize": self._detokenize,
+        }
+        if self._vllm:
+            ours |= {
+                "/version": self._json(lambda: {"version": infos.VLLM_VERSION}),
+                "/load": self._json(lambda: {"server_load": scheduler.running + scheduler.waiting}),
+                "/reset_prefix_cache": self._reset_prefix_cache,
+            }
+        else:
+            server_info = self._json(lambda: infos.server_info(settings, scheduler, cache))
+            model_info = self._json(lambda: infos.model_info(settings))
+            ours |= {
+                "/health_generate": lambda _, answer: answer.send(200, b"", _TEXT),
+                "/get_server_info": server_info,
+                "/server_info": server_info,
+                "/get_model_info": model_info,
+                "/model_info": model_info,
+                "/get_load": self._json(lambda: infos.loads(scheduler, cache)),
+                "/flush_cache": self._flush_cache,
+                "/abort_request": self._abort_request,
+            }
+        self._ours = ours
+        # /rerank and /score are vLLM's older names of the same routes.
+        self._apis = dict(APIS) | {"/rerank": APIS["/v1/rerank"], "/score": APIS["/v1/score"]}
+        if self._vllm:
+            del self._apis["/generate"]
+
+    def brings_work(self, request: Request) -> bool:
+        """Whether faults hit it."""
+        return request.path in self._apis
+
+    def answer(self, request: Request, answer: Answer) -> None:
+        """Answer now, or take it up and answer later."""
+        api = self._apis.get(request.path)
+        try:
+            if api is not None:
+                self._take_up(api, request, answer)
+            else:
+                self._ours.get(request.path, _not_found)(request, answer)
+        except RequestRefused as refused:
+            native = api is not None and api.native
+            dialect = self._settings.dialect
+            body = error_body(dialect, refused.status, refused.message, param=refused.param, native=native)
+            answer.send(refused.status, body)
+
+    def _take_up(self, api: Api, request: Request, answer: Answer) -> None:
+        """Turn a request into jobs and hand them to the scheduler."""
+        if request.method != "POST":
+            raise RequestRefused("Method Not Allowed", status=405)
+        body = _decode(request.body)
+        model, namespace = self._model(body, api)
+        intake = api.read(body)
+        outputs = self._outputs(intake)
+        stream = api.streams and bool(body.get("stream"))
+        choices = intake.samplings[0].n
+        options = body.get("stream_options")
+        id_ = self._id(api, request, body)
+        facts = Facts(
+            id=id_,
+            model=model,
+            created=int(time.time()),
+            vllm=self._vllm,
+            choices=choices,
+            batch=intake.batch,
+            include_usage=isinstance(options, dict) and bool(options.get("include_usage")),
+            cache_report=self._settings.cache_report,
+        )
+        ids = self._job_ids(id_, body, len(outputs))
+        generation = Generation(answer, stream=stream, abort=self._scheduler.abort)
+        jobs = [
+            Job(intake.prompts[index // choices], namespace, output, generation, index, ids[index])
+            for index, output in enumerate(outputs)
+        ]
+        generation.begin(jobs, api.reply(facts, jobs, body))
+        if stream and self._vllm:
+            # vLLM answers with the head at once; SGLang waits for the first token.
+            answer.start()
+        self._counters.requests += 1
+        for job in jobs:
+            self._scheduler.submit(job)
+
+    def _model(self, body: Mapping[str, Any], api: Api) -> tuple[str, bytes]:
+        """The model's name as the client wrote it, and the cache namespace."""
+        settings = self._settings
+        asked = body.get("lora_path") if api.native else body.get("model")
+        salt = body.get("cache_salt")
+        if asked is not None and asked not in settings.models and asked not in settings.loras:
+            names = ", ".join((*settings.models, *settings.loras))
+            message = f"The model `{asked}` does not exist. Valid aliases: {names}."
+            raise RequestRefused(message, status=404, param="model")
+        name = settings.models[0] if asked is None else str(asked)
+        adapter = name if name in settings.loras else ""
+        return name, f"{adapter}\0{salt}".encode() if salt is not None else adapter.encode()
+
+    def _outputs(self, intake: Intake) -> list[Output]:
+        """Decide all answers.
+
+        Raises:
+            RequestRefused: A prompt with its answer is longer than the context.
+        """
+        settings = self._settings
+        longest = settings.context_tokens_max
+        outputs: list[Output] = []
+        for prompt, sampling in zip(intake.prompts, intake.samplings, strict=True):
+            length = count(prompt)
+            wanted = 1 if sampling.max_tokens is None else sampling.max_tokens
+            if length + wanted > longest:
+                raise RequestRefused(
+                    f"This model's maximum context length is {longest} tokens. However, you requested "
+                    f"{wanted} output tokens and your prompt contains {length} input tokens, for a total "
+                    f"of {length + wanted} tokens. Please reduce the length of the input prompt or the "
+                    "number of requested output tokens.",
+                    param="input_tokens",
+                )
+            outputs += (
+                choose_output(prompt, choice, sampling, settings.output_tokens, longest - length)
+                for choice in range(sampling.n)
+            )
+        return outputs
+
+    def _id(self, api: Api, request: Request, body: Mapping[str, Any]) -> str:
+        """From X-Request-Id, on which vLLM builds its own; SGLang takes ``rid`` from the body."""
+        if self._vllm:
+            given = request.headers.get(b"x-request-id")
+            return api.prefix + (given.decode("latin-1") if given else uuid4().hex)
+        rid = body.get("rid")
+        if isinstance(rid, str):
+            return rid
+        return uuid4().hex if api.prefix not in ("resp_", "msg_") else api.prefix + uuid4().hex
+
+    def _job_ids(self, id_: str, body: Mapping[str, Any], jobs: int) -> Sequence[str]:
+        rids = body.get("rid")
+        if isinstance(rids, list) and len(rids) == jobs and all(isinstance(rid, str) for rid in rids):
+            return rids
+        return [id_] if jobs == 1 else [f"{id_}_{index}" for index in range(jobs)]
+
+    def _json(self, make: Callable[[], Any]) -> Callable[[Request, Answer], None]:
+        return lambda _, answer: answer.send(200, orjson.dumps(make()))
+
+    def _metrics(self, request: Request, answer: Answer) -> None:
+        body = self._counters.exposition(self._settings, self._scheduler, self._cache)
+        answer.send(200, body, _EXPOSITION)
+
+    def _tokenize(self, request: Request, answer: Answer) -> None:
+        intake = tokenize_intake(_decode(request.body))
+        ids = [unpack_ids(prompt) for prompt in intake.prompts]
+        counts = [len(one) for one in ids]
+        answer.send(
+            200,
+            orjson.dumps(
+                {
+                    "tokens": ids if intake.batch else ids[0],
+                    "count": counts if intake.batch else counts[0],
+                    "max_model_len": self._settings.max_model_len,
+                }
+            ),
+        )
+
+    def _detokenize(self, request: Request, answer: Answer) -> None:
+        try:
+            text = unpack_text(pack_ids(_decode(request.body).get("tokens", ())))
+        except (TypeError, OverflowError) as error:
+            raise RequestRefused("tokens must be a list of token ids", param="tokens") from error
+        answer.send(200, orjson.dumps({"prompt" if self._vllm else "text": text}))
+
+    def _flush_cache(self, request: Request, answer: Answer) -> None:
+        # SGLang flushes only when it is idle, and says so with 400 otherwise.
+        idle = self._scheduler.running == 0 and self._scheduler.waiting == 0
+        if idle:
+            self._cache.clear()
+        answer.send(200 if idle else 400, b"Cache flushed.\n" if idle else b"Requests are running.\n", _TEXT)
+
+    def _reset_prefix_cache(self, request: Request, answer: Answer) -> None:
+        self._cache.clear()
+        answer.send(200, b"", _TEXT)
+
+    def _abort_request(self, request: Request, answer: Answer) -> None:
+        body = _decode(request.body)
+        rid = body.get("rid")
+        if body.get("abort_all"):
+            self._scheduler.abort_id("")
+        elif isinstance(rid, str) and rid:
+            self._scheduler.abort_id(rid)
+        answer.send(200, b"", _TEXT)
+
+
+def _not_found(request: Request, answer: Answer) -> None:
+    raise RequestRefused("Not Found", status=404)
+
+
+def _decode(body: bytes) -> Mapping[str, Any]:
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise RequestRefused(f"JSON decode error: {error}") from error
+    if not isinstance(fields, dict):
+        raise RequestRefused("the request body must be a JSON object")
+    return fields
