@@ -1,0 +1,227 @@
+"""One proxied request on a client's connection, and the answer to it.
+
+    receiving --body complete, its turn--> started --finish--> complete
+        |                                    |--abort--------> complete, connection closed
+        +--refused, its turn--> refused      +--client left--> disconnected
+
+`Answer` is the `ports.ClientConnection` of one exchange. It is also a uvicorn *cycle* (the
+object that stands for a request in `HttpToolsProtocol`), only without an ASGI task behind it, so
+uvicorn's own pipelining, keep-alive and shutdown treat it like any other request.
+
+Every write goes straight to the transport: uvloop gathers what is written during one pass of
+the loop into one system call, so joining head and body here would only add a copy.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from router.errors import RouterError, error_body
+from router.proxy.ports import ClientRequest, Exchange, Header
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from router.proxy.client_protocol import GatewayProtocol
+
+logger = logging.getLogger(__name__)
+
+JOINED_BYTES_MAX = 16 * 1024
+"""Up to this size a chunk is copied into its frame; beyond, frame and data are written side by side."""
+
+PIECE_BYTES_MIN = 4 * 1024
+"""Smaller pieces of a request body are appended to their neighbour, so that a body of tiny chunks costs
+little more memory than its bytes."""
+
+REQUEST_ID_BYTES_MAX = 256
+"""A longer request id is not echoed."""
+
+
+class Answer(RequestResponseCycle):
+    """A request and its answer. Made by `GatewayProtocol` when the head is complete."""
+
+    def __init__(
+        self,
+        protocol: "GatewayProtocol",
+        message_event: asyncio.Event,
+        headers: "list[Header]",
+        *,
+        method: bytes = b"",
+        path: bytes = b"",
+        query: bytes = b"",
+        keep_alive: bool = False,
+        can_chunk: bool = False,
+        started_s: float = 0.0,
+    ) -> None:
+        # The part of uvicorn's interface that `HttpToolsProtocol` uses; its constructor builds an ASGI
+        # request, which this is not.
+        self.message_event = message_event
+        self.keep_alive = keep_alive
+        self.disconnected = False
+        self.response_complete = False
+
+        self.body_complete = False
+        self.expects_continue = False
+        self.refusal: RouterError | None = None
+        self.exchange: Exchange | None = None
+        self._protocol = protocol
+        self._method = method
+        self._path = path
+        self._query = query
+        self._headers = headers
+        self._can_chunk = can_chunk
+        self._started_s = started_s
+        self._pieces: list[bytes | bytearray] = []
+        self._body_bytes = 0
+        self._head_sent = False
+        self._chunked = False
+        self._bodyless = False
+        self._left_bytes: int | None = None
+
+    # The request
+
+    def add_body(self, data: bytes) -> int:
+        """Add a piece of the body; returns its length so far."""
+        pieces = self._pieces
+        if not pieces or len(data) >= PIECE_BYTES_MIN:
+            pieces.append(data)
+        elif isinstance(last := pieces[-1], bytearray):
+            last += data
+        else:
+            pieces.append(bytearray(data))
+        self._body_bytes += len(data)
+        return self._body_bytes
+
+    def start(self) -> None:
+        """Begin the exchange. The body is complete (or refused) and every earlier answer is sent."""
+        pieces, self._pieces = self._pieces, []
+        if self.refusal is not None:
+            self._refuse(self.refusal)
+            return
+        protocol = self._protocol
+        request = ClientRequest(
+            method=self._method,
+            path=self._path,
+            query=self._query,
+            headers=self._headers,
+            body=b"".join(pieces),
+            client=protocol.client[0] if protocol.client else "",
+            received_s=time.monotonic(),
+            started_s=self._started_s,
+        )
+        try:
+            exchange = protocol.start_exchange(request, self)
+        except Exception:
+            logger.exception("request failed", extra={"event": "request.failed"})
+            if self._head_sent:
+                self.abort()
+            else:
+                self._refuse(RouterError("internal error"))
+            return
+        if not self.response_complete:
+            self.exchange = exchange
+            if protocol.flow.write_paused:
+                exchange.pause()
+
+    # ports.ClientConnection
+
+    def send_head(self, status: int, headers: "Sequence[Header]", *, length: int | None) -> None:
+        """Begin the answer; frame it as the client's HTTP version and the status allow."""
+        if self.disconnected or self.response_complete:
+            return
+        assert not self._head_sent
+        self._head_sent = True
+        self._bodyless = self._method == b"HEAD" or status in (204, 304)
+        parts = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if length is not None:
+            if status != 204:
+                parts.append(b"content-length: %d\r\n" % length)
+            self._left_bytes = 0 if self._bodyless else length
+        elif not self._bodyless:
+            if self._can_chunk:
+                self._chunked = True
+                parts.append(b"transfer-encoding: chunked\r\n")
+            else:
+                self.keep_alive = False
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        self._protocol.transport.write(b"".join(parts))
+
+    def send_body(self, data: bytes) -> None:
+        """Pass on body bytes, as a chunk where the answer is chunked."""
+        if self.disconnected or self.response_complete or not data or self._bodyless:
+            return
+        transport = self._protocol.transport
+        if self._chunked:
+            if len(data) <= JOINED_BYTES_MAX:
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            else:
+                transport.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+            return
+        if self._left_bytes is not None:
+            self._left_bytes -= len(data)
+            assert self._left_bytes >= 0, "more body than was announced"
+        transport.write(data)
+
+    def finish(self) -> None:
+        """End the answer. Fewer bytes than announced cannot be a complete answer: that aborts."""
+        if self.disconnected or self.response_complete:
+            return
+        assert self._head_sent
+        if self._left_bytes:
+            self.abort()
+            return
+        if self._chunked:
+            self._protocol.transport.write(b"0\r\n\r\n")
+        self.response_complete = True
+        self.exchange = None
+        if not self.keep_alive:
+            self._protocol.transport.close()
+        self._protocol.answered()
+
+    def abort(self) -> None:
+        """Close the connection so that the client notices."""
+        if self.disconnected or self.response_complete:
+            return
+        self.disconnected = self.response_complete = True
+        self.exchange = None
+        protocol = self._protocol
+        if self._head_sent and not self._chunked and self._left_bytes is None:
+            # This answer ends where the connection ends: only a reset says that it did not end here.
+            sock: socket.socket | None = protocol.transport.get_extra_info("socket")
+            if sock is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        protocol.transport.abort()
+
+    # What the connection reports
+
+    def leave(self) -> None:
+        """The client is gone: tell the exchange, once."""
+        if self.disconnected or self.response_complete:
+            return
+        self.disconnected = True
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            exchange.client_left()
+
+    def _refuse(self, error: RouterError) -> None:
+        body = error_body(error)
+        request_id = next((value for name, value in self._headers if name == b"x-request-id"), b"")
+        if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
+            request_id = uuid4().hex.encode()
+        self.keep_alive = False
+        self.send_head(
+            error.status,
+            ((b"content-type", b"application/json"), (b"x-request-id", request_id)),
+            length=len(body),
+        )
+        self.send_body(body)
+        self.response_complete = True
+        self._protocol.close_politely()

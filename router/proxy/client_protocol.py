@@ -1,0 +1,441 @@
+"""The server side: uvicorn's HTTP protocol, with the proxied routes served by exchanges.
+
+    bytes --> httptools --+--> proxied route: Answer --> start_exchange(request, answer)
+                          +--> any other:     uvicorn's ASGI cycle --> the FastAPI application
+
+uvicorn keeps sockets, TLS, accepting, keep-alive and graceful shutdown. This class
+decides, when a head is complete, which of the two serves it, and enforces limits for both:
+
+* a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431);
+* the body of a proxied request is read whole, up to `body_bytes_max` (413);
+* a request that begins must be complete in time (408), a client must take its answer in time;
+* malformed or ambiguous framing is refused (400), and the connection closed.
+
+A refusal waits for its turn like any answer, so that pipelined requests never mix. After it
+we stop sending and discard what the client still sends for a moment: closing at
+once would reset the connection, and the client might never see why.
+
+A client that closes its side while an exchange is in flight has left, even if it could still
+read: that is how uvicorn treats it, and the worker is freed at once. The exception is a client that
+pipelines: while its later requests wait, its socket is not read, and its leaving is noticed
+when the answer is written.
+
+The protocol upgrades that clients offer (Java's sends ``upgrade: h2c`` with every first request) are
+ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, cast
+
+import httptools
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from router.errors import ClientError
+from router.proxy.answer import Answer
+from router.proxy.ports import Header, StartExchange
+
+LINGER_S = 2.0
+"""How long the rest of a refused request is discarded, so that the refusal arrives."""
+
+_NOTED = frozenset({b"content-length", b"expect", b"transfer-encoding"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """What a client may ask of one connection.
+
+    Attributes:
+        body_bytes_max: Longest body of a proxied request.
+        headers_max: Most headers of a request.
+        head_bytes_max: Longest head: target, names and values.
+        receive_s_max: Longest time from the first byte of a request (or from connecting) to its last.
+        stall_s_max: Longest time a client may leave a full send buffer untouched while it is answered.
+    """
+
+    body_bytes_max: int = 64 * 1024 * 1024
+    headers_max: int = 100
+    head_bytes_max: int = 64 * 1024
+    receive_s_max: float = 60.0
+    stall_s_max: float = 120.0
+
+
+class IsProxied(Protocol):
+    """Which requests are ours, the others being the application's."""
+
+    def __call__(self, method: bytes, path: bytes) -> bool:
+        """Whether an exchange serves this method and raw path."""
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """One client connection. `make_protocol` makes the class that uvicorn needs."""
+
+    start_exchange: ClassVar[StartExchange]
+    is_proxied: ClassVar[IsProxied]
+    limits: ClassVar[ClientLimits]
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin; the first request must come in time."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
+        # Cycles wait on this event of uvicorn's; answers never wait, so they share one.
+        self._message_event = asyncio.Event()
+        self._noted: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._framing_bytes = 0
+        self._started_s = 0.0
+        self._in_head = False
+        self._receiver: Answer | None = None  # the proxied request whose body is coming in
+        self._app_body = False  # the body of an application request is coming in
+        self._ignores_upgrade = False
+        self._turn: Answer | None = None  # the next to start, as soon as it can
+        self._active: Answer | None = None  # started and not complete
+        self._advancing = False
+        self._refused = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._receive_timer: asyncio.TimerHandle | None = None
+        self._watch_receiving()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the exchange in flight; drop those that never began."""
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        for timer in (self._stall_timer, self._receive_timer):
+            if timer is not None:
+                timer.cancel()
+        self._turn = self._receiver = None
+        self.pipeline.clear()
+        active, self._active = self._active, None
+        if active is not None:
+            active.leave()
+
+    def eof_received(self) -> None:
+        """The client closed its side: nobody waits for the answer in flight."""
+        active, self._active = self._active, None
+        if active is not None:
+            active.leave()
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; then start what became complete."""
+        self._unset_keepalive_if_required()
+        if self._refused:
+            return
+        self._framing_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._parse_without_upgrade(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._refuse(
+                cause
+                if isinstance(cause, ClientError)
+                else ClientError(f"malformed HTTP request: {error}", code="malformed_http")
+            )
+        else:
+            if self._framing_bytes > self.limits.head_bytes_max and self._receives():
+                self._refuse(
+                    _too_many_headers("the head is too long")
+                    if self._in_head
+                    else ClientError("too much framing around the body", code="malformed_http")
+                )
+        self._advance()
+        self._watch_receiving()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly: hold the worker back, and the client to a time limit."""
+        super().pause_writing()
+        active = self._active
+        if active is not None and active.exchange is not None:
+            self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._stalled)
+            active.exchange.pause()
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        super().resume_writing()
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        active = self._active
+        if active is not None and active.exchange is not None:
+            active.exchange.resume()
+        self._advance()
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        """A request begins. uvicorn's scope is built only if the application serves it."""
+        self.url = b""
+        self.headers: list[Header] = []
+        self._noted = {}
+        self._head_bytes = self._framing_bytes = 0
+        self._started_s = time.monotonic()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header; those after the body (trailers) are dropped."""
+        if not self._in_head:
+            return
+        name = name.lower()
+        self._head_bytes += len(name) + len(value)
+        self.headers.append((name, value))
+        if name in _NOTED:
+            self._noted[name] = value
+
+    def on_headers_complete(self) -> None:
+        """Choose who serves this request, within the limits."""
+        parser = self.parser
+        limits = self.limits
+        self._in_head = False
+        if len(self.headers) > limits.headers_max:
+            raise _too_many_headers(f"more than {limits.headers_max} headers")
+        if self._head_bytes + len(self.url) > limits.head_bytes_max:
+            raise _too_many_headers("the head is too long")
+        method = parser.get_method()
+        if parser.should_upgrade():
+            if method == b"CONNECT":
+                raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
+            self._ignores_upgrade = True
+            return
+        http_version = parser.get_http_version()
+        coding = self._noted.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or http_version == "1.0"):
+            raise ClientError("only chunked transfer coding is served, over HTTP/1.1", code="malformed_http")
+        path, query = self._target()
+        if not self.is_proxied(method, path):
+            self._begin_application_request()
+            return
+        if int(self._noted.get(b"content-length", b"0")) > limits.body_bytes_max:
+            raise self._too_large()
+        answer = Answer(
+            self,
+            self._message_event,
+            self.headers,
+            method=method,
+            path=path,
+            query=query,
+            keep_alive=http_version != "1.0" and parser.should_keep_alive(),
+            can_chunk=http_version != "1.0",
+            started_s=self._started_s,
+        )
+        answer.expects_continue = (
+            http_version != "1.0" and self._noted.get(b"expect", b"").lower() == b"100-continue"
+        )
+        self._receiver = answer
+        self._enqueue(answer)
+
+    def on_body(self, body: bytes) -> None:
+        """Collect the body of a proxied request, up to the limit."""
+        self._framing_bytes = 0
+        if self._receiver is None:
+            super().on_body(body)
+        elif self._receiver.add_body(body) > self.limits.body_bytes_max:
+            raise self._too_large()
+
+    def on_message_complete(self) -> None:
+        """The request is complete; it starts when the parser has returned."""
+        if self._ignores_upgrade:
+            return
+        receiver = self._receiver
+        if receiver is None:
+            self._app_body = False
+            super().on_message_complete()
+        else:
+            receiver.body_complete = True
+            self._receiver = None
+
+    # Turns: answers go out in the order in which requests came
+
+    def _enqueue(self, answer: Answer) -> None:
+        before = self._unanswered()
+        self.cycle = answer
+        if before is None:
+            self._start_asgi_task(answer, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((answer, self.app))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Called by uvicorn when it is the turn of a cycle."""
+        if not isinstance(cycle, Answer):
+            super()._start_asgi_task(cycle, app)
+            return
+        self._turn = cycle
+        if cycle.expects_continue and not cycle.body_complete and cycle.refusal is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._advance()
+
+    def _advance(self) -> None:
+        if self._advancing:  # an exchange answered at once: the loop below goes on with the next
+            return
+        self._advancing = True
+        try:
+            while (
+                (answer := self._turn) is not None
+                and (answer.body_complete or answer.refusal is not None)
+                and not self.flow.write_paused
+                and not self.transport.is_closing()
+            ):
+                self._turn = None
+                self._active = answer
+                answer.start()
+        finally:
+            self._advancing = False
+
+    def answered(self) -> None:
+        """The active answer is complete: on to the next, or to waiting for one."""
+        self._active = None
+        self.on_response_complete()
+
+    # Refusing
+
+    def _refuse(self, error: ClientError) -> None:
+        self._refused = True
+        self._in_head = False
+        answer = self._receiver
+        if answer is not None:
+            answer.refusal = error
+            self._receiver = None
+            self._advance()
+            return
+        cycle = self._unanswered()
+        if self._app_body and cycle is not None:
+            # The application is reading this very body: from now on it talks to nobody.
+            cycle.disconnected = cycle.response_complete = True
+            cycle.message_event.set()
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+                return
+        answer = Answer(self, self._message_event, self.headers or [])
+        answer.refusal = error
+        self._enqueue(answer)
+
+    def close_politely(self) -> None:
+        """Close after a refusal: stop sending, discard what still comes, for a moment."""
+        self._active = None
+        self._refused = True
+        transport = self.transport
+        if transport.is_closing():
+            return
+        if not transport.can_write_eof():
+            transport.close()
+            return
+        transport.write_eof()
+        self.flow.resume_reading()
+        if self._receive_timer is not None:
+            self._receive_timer.cancel()
+        self._receive_timer = self.loop.call_later(LINGER_S, transport.abort)
+
+    def _too_large(self) -> ClientError:
+        return ClientError(
+            f"the body is longer than {self.limits.body_bytes_max} bytes",
+            code="request_too_large",
+            status=413,
+        )
+
+    # Time limits and shutdown
+
+    def _unanswered(self) -> RequestResponseCycle | None:
+        """The newest request, unless its answer is complete."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return None if cycle is None or cycle.response_complete else cycle
+
+    def _receives(self) -> bool:
+        return self._in_head or self._receiver is not None
+
+    def _watch_receiving(self) -> None:
+        """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
+        if self._receives() or (self._unanswered() is None and self.timeout_keep_alive_task is None):
+            if self._receive_timer is None and not self._refused:
+                self._receive_timer = self.loop.call_later(self.limits.receive_s_max, self._receive_timed_out)
+        elif self._receive_timer is not None and not self._refused:
+            self._receive_timer.cancel()
+            self._receive_timer = None
+
+    def _receive_timed_out(self) -> None:
+        self._receive_timer = None
+        if self._active is not None or self.pipeline or self._unanswered() not in (None, self._receiver):
+            self._watch_receiving()  # an earlier answer keeps this request from being read
+        elif self._receives():
+            self._in_head = False
+            self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
+        else:
+            self.transport.close()
+
+    def _stalled(self) -> None:
+        self._stall_timer = None
+        self.transport.abort()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; a request that has begun has a limit of its own."""
+        if not self._receives():
+            super().timeout_keep_alive_handler()
+
+    def shutdown(self) -> None:
+        """Let the exchange in flight finish, at most for uvicorn's ``timeout_graceful_shutdown``."""
+        super().shutdown()
+        grace_s = self.config.timeout_graceful_shutdown
+        if grace_s is not None and not self.transport.is_closing():
+            self.loop.call_later(grace_s, self.transport.abort)
+
+    # Requests for the application, and upgrades
+
+    def _target(self) -> tuple[bytes, bytes]:
+        if self.url.startswith(b"/"):
+            path, _, query = self.url.partition(b"?")
+            return path, query
+        url = httptools.parse_url(self.url)
+        return url.path or b"/", url.query or b""
+
+    def _begin_application_request(self) -> None:
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
+        self._app_body = True
+        super().on_headers_complete()
+
+    def _parse_without_upgrade(self, rest: bytes) -> None:
+        """Parse this request again as if no upgrade had been offered: the parser skipped its body."""
+        self._ignores_upgrade = False
+        method = self.parser.get_method()
+        version = self.parser.get_http_version().encode("ascii")
+        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
+        lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.data_received(b"\r\n".join([*lines, b"", rest]))
+
+
+def _too_many_headers(message: str) -> ClientError:
+    return ClientError(message, code="too_many_headers", status=431)
+
+
+def make_protocol(
+    start_exchange: StartExchange,
+    is_proxied: IsProxied,
+    limits: ClientLimits | None = None,
+) -> type[GatewayProtocol]:
+    """Make the class for ``uvicorn.Config(http=...)``.
+
+    Args:
+        start_exchange: Called once per proxied request, when it is complete and its turn has come.
+        is_proxied: See `IsProxied`.
+        limits: See `ClientLimits`.
+    """
+    return type(
+        "BoundGatewayProtocol",
+        (GatewayProtocol,),
+        {
+            "start_exchange": staticmethod(start_exchange),
+            "is_proxied": staticmethod(is_proxied),
+            "limits": limits or ClientLimits(),
+        },
+    )

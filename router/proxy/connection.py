@@ -1,0 +1,377 @@
+"""One connection to a worker, and the requests that travel on it one after the other.
+
+    connected --send--> sent --first byte--> answering --last byte--> connected (kept)
+                         |                       |
+                         +--- closed, silent ----+--> closed; the sink hears why
+
+A connection is kept only if the answer's framing was clean: complete, nothing after it,
+``keep-alive`` allowed, and our request fully written. Whatever else happens, the
+connection is closed, so that one request's leftovers never become another's answer.
+
+The parser's callbacks only collect; what they collected is delivered once per read, when
+the parser has returned. So a sink may abort, send again or fail inside any of its
+calls, and a burst of small chunks costs one call.
+
+Nothing here owns a timer: the pool looks at every connection now and then (`check`), so a
+request costs no timer at all and a timeout is noticed up to one look late.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
+from router.proxy.headers import end_to_end
+from router.proxy.ports import Header, UpstreamSink
+
+if TYPE_CHECKING:
+    from router.proxy.upstream import WorkerPool
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Longest head of an answer, and the most framing between two pieces of its body."""
+
+JOINED_BYTES_MAX = 64 * 1024
+"""Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
+
+
+class Malformed(Exception):
+    """The worker's bytes are HTTP that we do not accept."""
+
+
+class PooledRequest:
+    """A request waiting for a connection of a pool, or travelling on one (`ports.UpstreamRequest`)."""
+
+    __slots__ = (
+        "_pool",
+        "body",
+        "body_bytes",
+        "connection",
+        "head",
+        "is_head",
+        "paused",
+        "queued_s",
+        "retried",
+        "sink",
+    )
+
+    def __init__(
+        self,
+        pool: "WorkerPool",
+        head: bytes,
+        body: "list[bytes | memoryview]",
+        body_bytes: int,
+        sink: UpstreamSink,
+        *,
+        is_head: bool,
+    ) -> None:
+        self._pool = pool
+        self.head = head
+        self.body = body
+        self.body_bytes = body_bytes
+        self.sink: UpstreamSink | None = sink
+        self.is_head = is_head
+        self.connection: WorkerConnection | None = None
+        self.paused = False
+        self.queued_s = 0.0
+        self.retried = False
+
+    def pause(self) -> None:
+        """Stop reading the answer."""
+        self.paused = True
+        if self.connection is not None:
+            self.connection.pause()
+
+    def resume(self) -> None:
+        """Read on."""
+        self.paused = False
+        if self.connection is not None:
+            self.connection.resume()
+
+    def abort(self) -> None:
+        """Drop it now; the sink hears nothing more. Idempotent."""
+        self.sink = None
+        if self.connection is not None:
+            self.connection.drop()
+        else:
+            self._pool.forget(self)
+
+    def fail(self, error: UpstreamError) -> None:
+        """Tell the sink, unless it already heard an end or aborted."""
+        sink, self.sink = self.sink, None
+        if sink is not None:
+            sink.upstream_failed(error)
+
+
+class WorkerConnection(asyncio.Protocol):
+    """The protocol of one connection. Only its pool makes and starts it."""
+
+    __slots__ = (
+        "_answered",
+        "_complete",
+        "_delivered",
+        "_extra",
+        "_framing_bytes",
+        "_head_bytes",
+        "_headers",
+        "_keep_alive",
+        "_length",
+        "_loop",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_quiet_since_s",
+        "_request",
+        "_reused",
+        "_sent_requests",
+        "_status",
+        "_transport",
+        "_unsent_bytes",
+        "_until_close",
+        "closed",
+        "idle_since_s",
+    )
+
+    def __init__(self, pool: "WorkerPool", loop: asyncio.AbstractEventLoop) -> None:
+        self._pool = pool
+        self._loop = loop
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport
+        self._request: PooledRequest | None = None
+        self._sent_requests = 0
+        self._delivered = False
+        self.closed = False
+        self.idle_since_s = 0.0
+
+    # What the pool and the request ask for
+
+    def start(self, request: PooledRequest) -> None:
+        """Send a request. The connection is idle."""
+        assert self._request is None
+        self._request = request
+        request.connection = self
+        self._reused = self._sent_requests > 0
+        self._sent_requests += 1
+        self._status = 0
+        self._length: int | None = None
+        self._headers: list[Header] = []
+        self._pieces: list[bytes] = []
+        self._head_bytes = self._framing_bytes = self._unsent_bytes = 0
+        self._answered = self._delivered = self._complete = False
+        self._extra = self._until_close = self._keep_alive = False
+        self._quiet_since_s = self._loop.time()
+        if request.body_bytes <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join((request.head, *request.body)))
+        else:
+            self._transport.writelines([request.head, *request.body])
+        if request.paused:
+            self._transport.pause_reading()
+
+    def pause(self) -> None:
+        """Stop reading."""
+        self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on; the time that passed meanwhile was the client's, not the worker's."""
+        self._quiet_since_s = self._loop.time()
+        self._transport.resume_reading()
+
+    def drop(self) -> None:
+        """Close at once, whatever is under way. No sink hears of it."""
+        self._let_go()
+        if not self.closed:
+            self.closed = True
+            self._transport.abort()
+            self._pool.lost(self)
+
+    def break_off(self, error: UpstreamError) -> None:
+        """Close at once and fail the request under way, if there is one."""
+        request = self._request
+        self.drop()
+        if request is not None:
+            request.fail(error)
+
+    def give_up(self, why: str) -> None:
+        """Close at once and fail the request under way, according to how far it got."""
+        self.break_off(self._broken(why))
+
+    def check(self, now_s: float) -> None:
+        """Close if the worker has been silent for too long. The pool calls this now and then."""
+        request = self._request
+        if request is None or request.paused:
+            return
+        quiet_s = now_s - self._quiet_since_s
+        timeouts = self._pool.timeouts
+        if not self._answered:
+            # Time to send is not time to answer: while bytes leave, the clock starts anew.
+            unsent_bytes = self._transport.get_write_buffer_size()
+            if unsent_bytes != self._unsent_bytes:
+                self._unsent_bytes = unsent_bytes
+                self._quiet_since_s = now_s
+            elif quiet_s > timeouts.first_byte_s:
+                self.break_off(
+                    WorkerSilent(f"{self._pool.origin} did not answer within {timeouts.first_byte_s:g} s")
+                )
+        elif quiet_s > timeouts.idle_s:
+            message = f"{self._pool.origin} sent nothing for {timeouts.idle_s:g} s"
+            self.break_off(
+                StreamBroken(message, code="upstream_idle_timeout")
+                if self._delivered
+                else WorkerSilent(message)
+            )
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport; the pool starts using it when the connection attempt has returned."""
+        # uvloop's transports are no subclass of asyncio.Transport, only like it.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, then deliver what it contained."""
+        request = self._request
+        if request is None:  # an idle worker has nothing to say
+            self.drop()
+            return
+        self._quiet_since_s = self._loop.time()
+        self._answered = True
+        self._framing_bytes += len(data)
+        wrong: str | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            wrong = "an upgrade that nobody asked for"
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            wrong = str(cause if isinstance(cause, Malformed) else error)
+        sink = request.sink
+        assert sink is not None
+        if self._status and not self._delivered:
+            self._delivered = True
+            sink.upstream_head(self._status, end_to_end(self._headers), self._length)
+            if self._request is not request:
+                return
+        if self._pieces:
+            pieces, self._pieces = self._pieces, []
+            sink.upstream_data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if self._request is not request:
+                return
+        if self._complete:
+            self._end(
+                keep=wrong is None
+                and not self._extra
+                and self._keep_alive
+                and self._transport.get_write_buffer_size() == 0
+            )
+        elif wrong is not None:
+            self.give_up(f"sent a malformed answer: {wrong}")
+        elif self._framing_bytes > HEAD_BYTES_MAX:
+            self.give_up("sent more head or framing than is accepted")
+
+    def eof_received(self) -> None:
+        """Forget an idle connection now: by the time it is reported lost, it could be in use again."""
+        if self._request is None:
+            self.drop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Find out what that means for the request under way."""
+        if self.closed:
+            return
+        self.closed = True
+        request = self._request
+        if request is None:
+            self._pool.lost(self)
+        elif self._until_close and self._delivered and exc is None:
+            self._let_go()
+            self._pool.lost(self)
+            self._tell_end(request)
+        elif self._reused and not self._answered and not request.retried:
+            # The worker closed an idle connection while our request was on its way to it.
+            self._let_go()
+            self._pool.lost(self)
+            self._pool.retry(request)
+        else:
+            error = self._broken(
+                "closed the connection before the answer was complete"
+                if exc is None
+                else f"broke the connection: {exc}"
+            )
+            self._let_go()
+            self._pool.lost(self)
+            request.fail(error)
+
+    # Parser callbacks: they collect
+
+    def on_message_begin(self) -> None:
+        """Anything after a complete answer is something nobody asked for."""
+        if self._complete:
+            self._extra = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header; those after the body (trailers) are dropped."""
+        if self._status:
+            return
+        name = name.lower()
+        self._head_bytes += len(name) + len(value) + 4
+        self._headers.append((name, value))
+        if name == b"content-length":
+            self._length = int(value)
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise Malformed("a transfer coding other than chunked")
+
+    def on_headers_complete(self) -> None:
+        """Decide how the body ends; skip interim answers."""
+        if self._status:
+            return
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise Malformed("a head that is too long")
+        status = self._parser.get_status_code()
+        if status < 200:
+            self._headers = []
+            return
+        assert self._request is not None
+        self._status = status
+        if self._request.is_head:
+            self._complete = True
+        elif self._length is None and status not in (204, 304):
+            self._until_close = not any(name == b"transfer-encoding" for name, _ in self._headers)
+
+    def on_body(self, data: bytes) -> None:
+        """Collect a piece of the body."""
+        self._framing_bytes = 0
+        if not self._complete:
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        """Note the end, unless it is that of an interim answer."""
+        if self._status and not self._complete:
+            self._complete = True
+            self._keep_alive = self._parser.should_keep_alive()  # it forgets when this returns
+
+    # Ends
+
+    def _let_go(self) -> None:
+        if self._request is not None:
+            self._request.connection = None
+            self._request = None
+
+    def _end(self, *, keep: bool) -> None:
+        request = self._request
+        assert request is not None
+        if keep:
+            self._let_go()
+            if request.paused:
+                self._transport.resume_reading()
+            self._pool.release(self)
+        else:
+            self.drop()
+        self._tell_end(request)
+
+    def _tell_end(self, request: PooledRequest) -> None:
+        sink, request.sink = request.sink, None
+        if sink is not None:
+            sink.upstream_end()
+
+    def _broken(self, what: str) -> UpstreamError:
+        message = f"{self._pool.origin} {what}"
+        return StreamBroken(message) if self._delivered else WorkerUnreachable(message)

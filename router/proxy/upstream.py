@@ -1,0 +1,308 @@
+"""A worker's connections: bounded, kept alive, given to requests in order of arrival.
+
+    send --> an idle connection, the one used last
+         or  a place in the queue, and a new connection while there are fewer than the bound
+         or  refused: the queue is full
+
+Connections and waiting requests are not tied to each other: whichever connection becomes free
+first serves the request that has waited longest, and a failed attempt to connect fails the
+request that has waited longest. So every request in the queue ends by a connection, by a failed
+attempt or by the clock, whichever is first.
+
+A kept connection may be closed by the worker just as it is used again. A request that was
+written to such a connection and saw no byte of an answer is sent once more, on another
+connection, before anybody hears of it. A request on a fresh connection is never repeated here:
+that decision belongs to the gateway, which may prefer another worker.
+
+One timer per pool looks after idle connections, silent workers and the queue, while there
+is anything to look after; limits are therefore noticed up to one look (a quarter of the shortest limit,
+at most one second) late.
+"""
+
+import asyncio
+import ssl as tls
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from router.errors import UpstreamError, WorkerUnreachable
+from router.proxy.connection import PooledRequest, WorkerConnection
+from router.proxy.headers import end_to_end
+from router.proxy.ports import Header, UpstreamRequest, UpstreamSink
+
+# RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
+_BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamTimeouts:
+    """How long a worker may take, in seconds, all > 0.
+
+    Attributes:
+        connect_s: To get a connection: to set one up, or to wait for one when all are in use.
+        first_byte_s: From the last byte of the request that left to the first of the answer.
+        idle_s: Between two reads of the answer, not counting time the client was paused.
+    """
+
+    connect_s: float = 5.0
+    first_byte_s: float = 600.0
+    idle_s: float = 120.0
+
+
+class WorkerPool:
+    """The connections to one worker. Make it inside a running event loop.
+
+    Attributes:
+        origin: ``http://host:port`` for messages, without a path.
+        timeouts: What was given.
+        opened: Connections set up so far.
+        reused: Requests so far that began on a kept connection.
+        retried: Requests so far that were sent again because a kept connection was stale.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        connections_max: int = 1024,
+        waiting_max: int = 1024,
+        idle_s_max: float = 60.0,
+        timeouts: UpstreamTimeouts | None = None,
+        ssl: tls.SSLContext | None = None,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            url: ``http://`` or ``https://``, host, optional port and base path. IPv6 in brackets.
+            connections_max: Most connections, idle or not.
+            waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
+            idle_s_max: Close connections unused for this long. Engines on uvicorn close theirs after 5 s.
+            timeouts: See `UpstreamTimeouts`.
+            ssl: For ``https``; None verifies against the system's authorities.
+
+        Raises:
+            ValueError: If the URL is none of that.
+        """
+        parts = urlsplit(url)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+            or "@" in parts.netloc
+        ):
+            raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.timeouts = timeouts or UpstreamTimeouts()
+        self.opened = 0
+        self.reused = 0
+        self.retried = 0
+        self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = parts.port or (443 if self._ssl is not None else 80)
+        self._base_path = parts.path.rstrip("/").encode("ascii")
+        self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("idna") + b"\r\n"
+        self._connections_max = connections_max
+        self._waiting_max = waiting_max
+        self._idle_s_max = idle_s_max
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[WorkerConnection] = set()
+        self._idle: list[WorkerConnection] = []
+        self._waiting: OrderedDict[PooledRequest, None] = OrderedDict()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._look_s = min(
+            1.0,
+            min(self.timeouts.connect_s, self.timeouts.first_byte_s, self.timeouts.idle_s, idle_s_max) / 4,
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        """Connections that are set up, idle or in use."""
+        return len(self._connections)
+
+    @property
+    def idle(self) -> int:
+        """Connections kept for the next request."""
+        return len(self._idle)
+
+    @property
+    def in_use(self) -> int:
+        """Connections with a request on them."""
+        return len(self._connections) - len(self._idle)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have no connection yet."""
+        return len(self._waiting)
+
+    def send(
+        self,
+        method: bytes,
+        path: bytes,
+        query: bytes,
+        headers: Sequence[Header],
+        body: Sequence[bytes | memoryview],
+        sink: UpstreamSink,
+    ) -> UpstreamRequest:
+        """Send a request; returns at once. The sink hears nothing before this returns.
+
+        Args:
+            method: In upper case.
+            path: Raw path, appended to the base path of the worker's URL.
+            query: Raw query without ``?``; may be empty.
+            headers: Names in lower case, free of CR and LF; those of a connection are left out.
+            body: Flat pieces, sent in order as they are and not copied if large: never change them.
+            sink: Told about the answer.
+        """
+        body_bytes = sum(map(len, body))
+        parts = [method, b" ", self._base_path, path]
+        if query:
+            parts += (b"?", query)
+        parts.append(self._host_line)
+        for name, value in end_to_end(headers):
+            parts += (name, b": ", value, b"\r\n")
+        if body_bytes or method not in _BODYLESS_METHODS:
+            parts.append(b"content-length: %d\r\n" % body_bytes)
+        parts.append(b"\r\n")
+        request = PooledRequest(
+            self, b"".join(parts), list(body), body_bytes, sink, is_head=method == b"HEAD"
+        )
+        if self._idle:
+            self.reused += 1
+            self._idle.pop().start(request)
+        elif self._closed:
+            self._fail_soon(request, "is no longer used", "upstream_pool_closed")
+        elif len(self._waiting) >= self._waiting_max:
+            self._fail_soon(request, "has no free connection and a full queue", "upstream_pool_full")
+        else:
+            request.queued_s = self._loop.time()
+            self._waiting[request] = None
+            self._connect_more()
+        return request
+
+    def drain(self) -> None:
+        """Close idle connections now and the others when their answers end. Requests are still served."""
+        self._draining = True
+        for connection in tuple(self._idle):
+            connection.drop()
+
+    def close(self) -> None:
+        """Close everything at once; requests that wait or are in flight fail. Idempotent."""
+        self._draining = self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._connecting:
+            task.cancel()
+        error = WorkerUnreachable(f"{self.origin} is no longer used", code="upstream_pool_closed")
+        while self._waiting:
+            self._waiting.popitem(last=False)[0].fail(error)
+        for connection in tuple(self._connections):
+            connection.give_up("is no longer used")
+
+    # What requests and connections report
+
+    def forget(self, request: PooledRequest) -> None:
+        """A waiting request was aborted."""
+        self._waiting.pop(request, None)
+
+    def release(self, connection: WorkerConnection) -> None:
+        """A connection may take another request."""
+        if self._waiting:
+            connection.start(self._waiting.popitem(last=False)[0])
+        elif self._draining:
+            connection.drop()
+        else:
+            connection.idle_since_s = self._loop.time()
+            self._idle.append(connection)
+
+    def lost(self, connection: WorkerConnection) -> None:
+        """A connection is closed: its place is free."""
+        if connection in self._connections:
+            self._connections.remove(connection)
+            if connection in self._idle:
+                self._idle.remove(connection)
+            self._connect_more()
+
+    def retry(self, request: PooledRequest) -> None:
+        """A kept connection turned out to be closed: send the request again, before all others."""
+        if self._closed:
+            self._fail_soon(request, "is no longer used", "upstream_pool_closed")
+            return
+        request.retried = True
+        self.retried += 1
+        request.queued_s = self._loop.time()
+        self._waiting[request] = None
+        self._waiting.move_to_end(request, last=False)
+        self._connect_more()
+
+    # Connecting
+
+    def _connect_more(self) -> None:
+        while (
+            len(self._connecting) < len(self._waiting)
+            and len(self._connections) + len(self._connecting) < self._connections_max
+        ):
+            task = self._loop.create_task(self._connect(), name=f"connect to {self.origin}")
+            self._connecting.add(task)
+        if self._timer is None and not self._closed and (self._waiting or self._connections):
+            self._timer = self._loop.call_later(self._look_s, self._look)
+
+    async def _connect(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        error: UpstreamError | None = None
+        try:
+            async with asyncio.timeout(self.timeouts.connect_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: WorkerConnection(self, self._loop), self._host, self._port, ssl=self._ssl
+                )
+        except TimeoutError:
+            error = self._too_slow_to_connect()
+        except (OSError, UnicodeError) as cause:
+            error = WorkerUnreachable(f"cannot connect to {self.origin}: {cause}")
+        finally:
+            self._connecting.discard(task)
+        if error is None and connection.closed:
+            error = WorkerUnreachable(f"{self.origin} closed the connection as soon as it was made")
+        if error is None:
+            self.opened += 1
+            self._connections.add(connection)
+            self.release(connection)
+        elif self._waiting:
+            self._waiting.popitem(last=False)[0].fail(error)
+        self._connect_more()
+
+    def _too_slow_to_connect(self) -> WorkerUnreachable:
+        return WorkerUnreachable(
+            f"cannot connect to {self.origin} within {self.timeouts.connect_s:g} s",
+            code="upstream_connect_timeout",
+        )
+
+    def _fail_soon(self, request: PooledRequest, why: str, code: str) -> None:
+        self._loop.call_soon(request.fail, WorkerUnreachable(f"{self.origin} {why}", code=code))
+
+    # The clock
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self._loop.time()
+        while self._waiting and now_s - next(iter(self._waiting)).queued_s > self.timeouts.connect_s:
+            request, _ = self._waiting.popitem(last=False)
+            request.fail(
+                self._too_slow_to_connect()
+                if self._connecting
+                else WorkerUnreachable(
+                    f"{self.origin} had no free connection for {self.timeouts.connect_s:g} s",
+                    code="upstream_pool_full",
+                )
+            )
+        while self._idle and now_s - self._idle[0].idle_since_s > self._idle_s_max:
+            self._idle[0].drop()
+        for connection in tuple(self._connections):
+            connection.check(now_s)
+        self._connect_more()

@@ -1,0 +1,153 @@
+"""A scripted worker, a sink that writes down what it hears, and both event loops."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import uvloop
+
+from router.proxy import Header, UpstreamRequest
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
+)
+def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
+    return request.param
+
+
+async def until(condition: Callable[[], object], wait_s_max: float = 5.0) -> None:
+    """Wait for a condition; fail if it does not come true."""
+    async with asyncio.timeout(wait_s_max):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Read one request with a Content-Length; returns head and body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = 0
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            length = int(value)
+    return head, await reader.readexactly(length)
+
+
+class ScriptedWorker:
+    """A TCP server that runs a script per connection and remembers requests and connections."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[bytes, bytes]] = []
+        self.connections = 0
+        self.closed_connections = 0
+        self.url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self, script: Script, ssl: object = None) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.connections += 1
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.add(task)
+            try:
+                await script(reader, writer)
+            except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                pass
+            finally:
+                self.closed_connections += 1
+                self._tasks.discard(task)
+                writer.close()
+
+        self._server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl, limit=2**24)
+        port = self._server.sockets[0].getsockname()[1]
+        self.url = f"{'https' if ssl else 'http'}://127.0.0.1:{port}"
+        return self.url
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        """Read one request, remember it and return its body."""
+        head, body = await read_request(reader)
+        self.requests.append((head, body))
+        return body
+
+    async def answer_with(self, answer: bytes) -> str:
+        """Serve every request with the same bytes, keeping connections alive."""
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while True:
+                await self.request(reader)
+                writer.write(answer)
+
+        return await self.start(script)
+
+    async def answer_once_with(self, answer: bytes) -> str:
+        """Serve one request per connection, then close it."""
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self.request(reader)
+            writer.write(answer)
+
+        return await self.start(script)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await until(lambda: not self._tasks)
+
+
+class RecordingSink:
+    """Writes down what it hears and checks that the order is legal."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: list[Header] = []
+        self.length: int | None = None
+        self.pieces: list[bytes] = []
+        self.ended = False
+        self.error: Exception | None = None
+        self.on_head: Callable[[], None] | None = None
+        self.on_data: Callable[[], None] | None = None
+        self.handle: UpstreamRequest | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.pieces)
+
+    @property
+    def done(self) -> bool:
+        return self.ended or self.error is not None
+
+    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+        assert not self.done
+        assert not self.status
+        self.status, self.headers, self.length = status, headers, length
+        if self.on_head is not None:
+            self.on_head()
+
+    def upstream_data(self, data: bytes) -> None:
+        assert self.status
+        assert not self.done
+        self.pieces.append(data)
+        if self.on_data is not None:
+            self.on_data()
+
+    def upstream_end(self) -> None:
+        assert self.status
+        assert not self.done
+        self.ended = True
+
+    def upstream_failed(self, error: Exception) -> None:
+        assert not self.done
+        self.error = error
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[ScriptedWorker]:
+    worker = ScriptedWorker()
+    yield worker
+    await worker.stop()
