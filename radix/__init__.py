@@ -1,5 +1,28 @@
 """What is cached where: prompt identity as block hashes, and the tree that remembers who holds them."""
 
-from radix.ops import Forget, Insert, TreeOp, Trim
+from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from radix.ops import Forget, Insert, TreeOp, Trim, apply
+from radix.snapshot import TreeSnapshot
+from radix.tree import BLOCKS_MAX, Match, PrefixTree
+from radix.windows import FULL_ATTENTION, PROFILES, AttentionProfile, safe_blocks
 
-__all__ = ["Forget", "Insert", "TreeOp", "Trim"]
+__all__ = [
+    "BLOCKS_MAX",
+    "BLOCK_BYTES",
+    "BLOCK_TOKENS",
+    "FULL_ATTENTION",
+    "PROFILES",
+    "AttentionProfile",
+    "Forget",
+    "Insert",
+    "Match",
+    "PrefixTree",
+    "TreeOp",
+    "TreeSnapshot",
+    "Trim",
+    "apply",
+    "chain_bytes",
+    "chain_token_ids",
+    "root_hash",
+    "safe_blocks",
+]

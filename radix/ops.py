@@ -13,7 +13,11 @@ Log time (``at_us``) is Redis server time in integer microseconds since the epoc
 same on all replicas, and exact, so that comparisons give every replica the same answer.
 """
 
+from typing import assert_never
+
 import msgspec
+
+from radix.tree import PrefixTree
 
 
 class Insert(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
@@ -55,3 +59,20 @@ class Forget(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 
 TreeOp = Insert | Trim | Forget
+
+
+def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
+    """Apply an operation to a tree, with the slot that stands for ``op.worker`` there.
+
+    Raises:
+        ValueError: Its path or time is not one; nothing was changed.
+    """
+    match op:
+        case Insert(path=path, at_us=at_us, end=end):
+            tree.insert(slot, path, at_us, end=end)
+        case Trim(path=path, before_us=before_us):
+            tree.trim(slot, path, before_us)
+        case Forget(before_us=before_us):
+            tree.forget(slot, before_us)
+        case never:
+            assert_never(never)

@@ -1,0 +1,103 @@
+"""Who goes first when a bound is reached.
+
+Blocks are ordered by ``(last used, deeper first, hash)``; the lowest goes first. The order is
+total and is the same on every replica. A block is never used later than the one before it and
+is deeper, so descendants always go before their ancestors and what stays is a set of prefixes.
+
+Keeping the k highest elements of a growing set gives the same k in whatever order the
+elements come, and one that was refused once is refused for good unless it is used again.
+The highest place that was ever evicted, the *floor*, says exactly that: what is at or below it was, or
+would have been, evicted.
+
+The heap is lazy. It has an entry for at least every *leaf* of a worker (a node it holds,
+with no child that it holds too), and no entry is higher than the place of its node:
+
+* times only rise, so an entry can only be too low: it is corrected when it surfaces;
+* a run that is extended goes lower: it gets one more entry;
+* a node whose last child left becomes a leaf: it gets an entry then.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radix.node import Node
+
+Key = tuple[int, int, int]
+"""Place of a block: last use in log microseconds, minus its depth, its hash."""
+
+LOWEST: Key = (-1, 0, 0)
+"""Below every block."""
+
+HIGHEST: Key = (1 << 63, 0, 0)
+"""Above every block."""
+
+SLACK_ENTRIES = 64
+"""Stale entries that are not worth a rebuild."""
+
+
+class EvictionQueue:
+    """A lazy heap of the nodes of one worker, or of all workers.
+
+    Args:
+        used_of: Time of last use of a node by a worker, or None if it does not hold it.
+    """
+
+    __slots__ = ("_heap", "_used_of")
+
+    def __init__(self, used_of: "Callable[[Node, int], int | None]") -> None:
+        self._used_of = used_of
+        self._heap: list[tuple[Key, int, int, Node]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, node: "Node", slot: int, used_us: int) -> None:
+        """Add an entry for a node that a worker holds."""
+        heappush(self._heap, (node.key(used_us), id(node), slot, node))
+
+    def rebuild(self, held: "Iterable[tuple[Node, int, int]]") -> None:
+        """Start again with one entry for each (node, slot, time of last use)."""
+        self._heap = [(node.key(used_us), id(node), slot, node) for node, slot, used_us in held]
+        heapify(self._heap)
+
+    def crowded(self, pairs: int) -> bool:
+        """Whether most entries are stale, with this many pairs of node and worker alive."""
+        return len(self._heap) > 2 * pairs + SLACK_ENTRIES
+
+    def lowest(self) -> "tuple[Key, int, Node] | None":
+        """The pair whose last block goes first: its place, the slot and the node. None if empty."""
+        heap = self._heap
+        while heap:
+            key, _, slot, node = heap[0]
+            used_us = self._used_of(node, slot)
+            if used_us is None:
+                heappop(heap)
+                continue
+            now = node.key(used_us)
+            if now == key:
+                return key, slot, node
+            heapreplace(heap, (now, id(node), slot, node))
+        return None
+
+    def runner_up(self) -> Key:
+        """At most the place of the next pair, after `lowest` found one."""
+        return min((entry[0] for entry in self._heap[1:3]), default=HIGHEST)
+
+
+def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:
+    """How many blocks at the end of a run go before ``limit``, given that the last one does.
+
+    Args:
+        node: The run.
+        key: Place of its last block, not above ``limit``.
+        limit: Place to compare with.
+
+    Returns:
+        1 to the size of the run.
+    """
+    if key[0] < limit[0]:
+        return node.size
+    deeper = limit[1] - key[1]
+    return min(node.size, max(1, deeper))

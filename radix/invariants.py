@@ -1,0 +1,52 @@
+"""What is always true of a prefix tree. For tests: it looks at every node and every pair."""
+
+from radix.blocks import HASH_BYTES
+from radix.node import Node, bits
+from radix.tree import PrefixTree
+
+
+def check(tree: PrefixTree) -> None:
+    """Assert the laws of `radix.tree` and that every count agrees with what it counts."""
+    blocks = nodes = pairs = 0
+    held = [0] * tree.slots
+    stack: list[Node] = [tree.root]
+    while stack:
+        node = stack.pop()
+        for first_hash, child in (node.children or {}).items():
+            assert child.parent is node, "a child knows its parent"
+            assert child.hash_at(child.start + 1) == first_hash, "a child is found by its first hash"
+            assert child.start == node.end, "runs follow each other without a gap"
+            stack.append(child)
+        if node is tree.root:
+            continue
+        assert node.run, "no run is empty"
+        assert len(node.run) % HASH_BYTES == 0, "a run is whole hashes"
+        assert node.holders, "what nobody holds is gone"
+        assert node.children != {}, "no empty dictionary of children"
+        blocks += node.size
+        nodes += 1
+        pairs += node.holders.bit_count()
+        parent = node.parent
+        assert parent is not None
+        for slot in bits(node.holders):
+            used = tree.holdings[slot].used
+            held[slot] += node.size
+            assert used[node] <= tree.newest_us, "no use is newer than the newest time seen"
+            if parent is not tree.root:
+                assert used[parent] >= used[node], "an ancestor is held and used no earlier"
+        for slot, ends in (node.ends or {}).items():
+            assert ends, "no empty dictionary of ends"
+            for depth, at_us in ends.items():
+                assert node.holders >> slot & 1, "ends are held"
+                assert node.start < depth <= node.end, "an end is inside its run"
+                assert at_us <= tree.holdings[slot].used[node], "a block was used when a request ended there"
+    assert (blocks, nodes, pairs) == (tree.blocks, tree.nodes, tree.pairs), "totals"
+    assert blocks <= tree.blocks_max, "the tree's bound"
+    assert pairs == sum(len(holdings.used) for holdings in tree.holdings), "a worker holds only what is here"
+    for slot, holdings in enumerate(tree.holdings):
+        assert held[slot] == holdings.blocks, "a worker's total"
+        assert holdings.capacity is None or holdings.blocks <= holdings.capacity, "a worker's bound"
+        assert (holdings.capacity is None) == (holdings.queue is None), "a queue for a bound"
+        assert all(used_us >= holdings.forgot_us for used_us in holdings.used.values()), (
+            "the forgotten is gone"
+        )

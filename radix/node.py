@@ -1,0 +1,165 @@
+"""The parts of the prefix tree: nodes, and what each worker holds.
+
+A node is a run of blocks that nothing has divided so far. Who holds it is a bitmask on the
+node; *when* each holder last used it is in that holder's own map. So a walk reads one
+integer per segment whatever the number of workers, everything a worker holds is found
+without searching the tree, and a node costs no dictionary of its own.
+"""
+
+from collections.abc import Iterator
+
+from radix.blocks import HASH_BYTES
+from radix.eviction import LOWEST, EvictionQueue, Key
+
+TRIM_HORIZON_US = 120_000_000
+"""How long a trim is remembered: far longer than an entry of the log can be late."""
+
+
+class Node:
+    """A run of blocks held by the same workers, each with one time of last use.
+
+    Attributes:
+        parent: The node above; None for the root and for a node that left the tree.
+        run: Packed hashes; empty for the root only.
+        start: Depth of the first block: how many blocks come before it.
+        holders: Bit ``1 << slot`` is set for every worker that holds the whole run.
+        children: By first hash; None until there is one.
+        ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
+    """
+
+    __slots__ = ("children", "ends", "holders", "parent", "run", "start")
+
+    def __init__(self, parent: "Node | None", run: bytes, start: int, holders: int) -> None:
+        self.parent = parent
+        self.run = run
+        self.start = start
+        self.holders = holders
+        self.children: dict[int, Node] | None = None
+        self.ends: dict[int, dict[int, int]] | None = None
+
+    @property
+    def size(self) -> int:
+        """Blocks in the run."""
+        return len(self.run) // HASH_BYTES
+
+    @property
+    def end(self) -> int:
+        """Depth after the last block."""
+        return self.start + len(self.run) // HASH_BYTES
+
+    def hash_at(self, depth: int) -> int:
+        """Hash of the block that ends at ``depth``, start < depth <= end."""
+        index = (depth - self.start) * HASH_BYTES
+        return int.from_bytes(self.run[index - HASH_BYTES : index], "little")
+
+    def path(self) -> bytes:
+        """All hashes from the root to the end of the run."""
+        runs: list[bytes] = []
+        node: Node | None = self
+        while node is not None:
+            runs.append(node.run)
+            node = node.parent
+        return b"".join(reversed(runs))
+
+    def key(self, used_us: int) -> Key:
+        """Place of the last block in the order of eviction."""
+        return used_us, -self.end, int.from_bytes(self.run[-HASH_BYTES:], "little")
+
+    def children_of(self, bit: int) -> "list[Node]":
+        """The children that one worker holds."""
+        if self.children is None:
+            return []
+        return [child for child in self.children.values() if child.holders & bit]
+
+    def adopt(self, child: "Node") -> None:
+        """Hang a child below this node, under its first hash."""
+        if self.children is None:
+            self.children = {}
+        self.children[child.hash_at(child.start + 1)] = child
+        child.parent = self
+
+    def disown(self, child: "Node") -> None:
+        """Take a child out of the tree."""
+        assert self.children is not None
+        del self.children[child.hash_at(child.start + 1)]
+        if not self.children:
+            self.children = None
+
+    def note_end(self, slot: int, depth: int, at_us: int) -> None:
+        """Remember that a request of this worker ended at ``depth``."""
+        if self.ends is None:
+            self.ends = {}
+        ends = self.ends.setdefault(slot, {})
+        if ends.get(depth, -1) < at_us:
+            ends[depth] = at_us
+
+    def drop_ends(self, slot: int, below: int, before_us: int | None = None) -> None:
+        """Drop a worker's ends deeper than ``below``; if ``before_us`` is given, only older ones."""
+        if self.ends is None or slot not in self.ends:
+            return
+        kept = {
+            depth: at_us
+            for depth, at_us in self.ends[slot].items()
+            if depth <= below or (before_us is not None and at_us >= before_us)
+        }
+        if kept:
+            self.ends[slot] = kept
+            return
+        del self.ends[slot]
+        if not self.ends:
+            self.ends = None
+
+
+class Holdings:
+    """What one worker holds, and what it is known to have lost.
+
+    Attributes:
+        used: Log time of last use of each node held, microseconds.
+        blocks: Blocks held.
+        capacity: Most blocks it may hold; None for no limit of its own.
+        queue: Its order of eviction; None without a capacity.
+        floor: Highest place in that order that was ever evicted: nothing at or below it comes back.
+        forgot_us: Watermark of `PrefixTree.forget`: nothing last used before comes back.
+        trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark.
+        trimmed_us: Newest of them, so that an insert that is not late does not look.
+    """
+
+    __slots__ = ("blocks", "capacity", "floor", "forgot_us", "queue", "trimmed", "trimmed_us", "used")
+
+    def __init__(self) -> None:
+        self.used: dict[Node, int] = {}
+        self.blocks = 0
+        self.capacity: int | None = None
+        self.queue: EvictionQueue | None = None
+        self.floor: Key = LOWEST
+        self.forgot_us = 0
+        self.trimmed: dict[int, int] = {}
+        self.trimmed_us = 0
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the set bits, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def common_blocks(run: bytes, path: bytes, first: int) -> int:
+    """How many blocks a run shares with a path from block ``first`` on, given that the first is shared.
+
+    Whole runs are compared at C speed. Else, since hashes are chained, one equal hash proves
+    everything before it equal, so the place where they part is found by bisection.
+    """
+    start = first * HASH_BYTES
+    if path.startswith(run, start):
+        return len(run) // HASH_BYTES
+    low, high = 1, min(len(run), len(path) - start) // HASH_BYTES
+    while low < high:
+        middle = (low + high + 1) // 2
+        index = middle * HASH_BYTES
+        if run[index - HASH_BYTES : index] == path[start + index - HASH_BYTES : start + index]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,535 @@
+"""The prefix tree: which worker holds which blocks, and since when.
+
+Logically a map ``(worker, block) -> log time of last use``, where inserting raises times and never lowers
+them. Workers are *slots*: small integers that the caller gives out densely and may use again
+after `PrefixTree.drop`. Times are log time in microseconds (`radix.ops`).
+
+The map is kept as a path-compressed tree. A node is a run of blocks with the same holders; a
+run is divided where paths part, or where somebody holds only its first part:
+
+    [a b c d e]  {1, 2}              worker 3 inserts  a b x
+
+    [a b]  {1, 2, 3}                 the lower part stays the same object, so that whoever
+     ├─ [c d e]  {1, 2}              refers to the end of a run (queues, snapshots) still does
+     └─ [x]  {3}
+
+Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
+
+1. A child's holders hold the parent too, and used it no earlier.
+2. Inserts, trims and forgets commute and repeat harmlessly. Removals are remembered, so that an
+   older insert that comes late does not undo them: a forget as one watermark per worker, a trim as a
+   *tombstone* for `TRIM_HORIZON_US`, and what was evicted as the queue's floor (`radix.eviction`).
+3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree: what stays
+   depends on what was inserted, not on the order. (Removals beside a bound do not: room made by a
+   trim before an eviction is room, after it is a gap. So do both bounds at once. Replicas can then
+   differ by blocks that are about to be evicted.)
+4. A session that grows on one worker is one node, however many turns it has.
+
+Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end that
+is older than the worker's newest eviction does not count: its window went with everything else
+of that age.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radix.blocks import BLOCK_TOKENS, HASH_BYTES
+from radix.eviction import LOWEST, EvictionQueue, Key, blocks_at_or_below
+from radix.node import TRIM_HORIZON_US, Holdings, Node, bits, common_blocks
+from radix.snapshot import TreeSnapshot, merge_snapshot, take_snapshot
+from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
+
+BLOCKS_MAX = 8_000_000
+"""Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
+
+TRIMS_MAX = 4096
+"""Most trims remembered per worker; beyond it the older half is dropped."""
+
+FEW_BITS = 8
+"""Up to this many workers are written one by one, more as an unpacked bitmask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How much of a path each worker holds.
+
+    Attributes:
+        blocks: Length of the path.
+        matched: Prefix match by slot, in blocks, 0 to ``blocks``.
+        safe: Window-safe prefix match by slot, in blocks, 0 to ``matched``.
+    """
+
+    blocks: int
+    matched: NDArray[np.int32]
+    safe: NDArray[np.int32]
+
+
+class PrefixTree:
+    """What is cached where, for all workers.
+
+    Args:
+        blocks_max: Most distinct blocks; the least recently used go first.
+        block_tokens: Tokens per block, for window-safe lengths.
+
+    Methods that take a path raise ValueError if it is not whole hashes, and methods that take
+    a time if it is not within 0 to 2**62: both may come from another replica.
+    """
+
+    def __init__(self, blocks_max: int = BLOCKS_MAX, block_tokens: int = BLOCK_TOKENS) -> None:
+        assert blocks_max > 0
+        assert block_tokens > 0
+        self.blocks = 0
+        """Distinct blocks held by anybody."""
+        self.nodes = 0
+        """Runs that they are kept in."""
+        self.newest_us = 0
+        """Latest log time seen."""
+        self.root = Node(None, b"", 0, 0)
+        self.holdings: list[Holdings] = []
+        self.pairs = 0
+        self.blocks_max = blocks_max
+        self.block_tokens = block_tokens
+        self.queue: EvictionQueue | None = None
+        self.floor: Key = LOWEST
+
+    @property
+    def slots(self) -> int:
+        """Slots met so far: the length of a match's arrays."""
+        return len(self.holdings)
+
+    def held_blocks(self, slot: int) -> int:
+        """Blocks that a worker holds; 0 for one never met."""
+        return self.holdings[slot].blocks if slot < len(self.holdings) else 0
+
+    def match(self, path: bytes, profile: AttentionProfile = FULL_ATTENTION) -> Match:
+        """Measure every worker's match of a path.
+
+        Costs one step per segment on the path, not per block or worker. Changes nothing; in
+        particular, matching is not using.
+        """
+        words = _words(path)
+        matched = np.zeros(len(self.holdings), dtype=np.int32)
+        ends: dict[int, int] | None = {} if profile.needs_ends else None
+        node, depth, blocks, holders = self.root, 0, len(words), 0
+        while depth < blocks:
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None:
+                break
+            if child.holders != holders:
+                if holders:
+                    _assign(matched, holders ^ child.holders, depth)
+                holders = child.holders
+            shared = common_blocks(child.run, path, depth)
+            depth += shared
+            node = child
+            if ends is not None and node.ends is not None:
+                self._collect_ends(node, depth, ends)
+            if shared < node.size:
+                break
+        if holders:
+            _assign(matched, holders, depth)
+        if ends is None:
+            return Match(blocks, matched, matched)
+        safe = retained_blocks(matched, profile, self.block_tokens).astype(np.int32)
+        if ends:
+            at = np.fromiter(ends.keys(), dtype=np.intp, count=len(ends))
+            safe[at] = np.maximum(safe[at], np.fromiter(ends.values(), dtype=np.int32, count=len(ends)))
+        return Match(blocks, matched, safe)
+
+    def insert(self, slot: int, path: bytes, at_us: int, *, end: bool) -> None:
+        """A worker holds all blocks of a path: raise the time of each to at least ``at_us``.
+
+        Args:
+            slot: The worker.
+            path: Packed hashes; may be empty.
+            at_us: Log time of use.
+            end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
+        """
+        _words(path)
+        self.see(at_us)
+        holdings = self.holdings_of(slot)
+        admitted = self.admitted(holdings, path, at_us)
+        if not admitted:
+            return
+        node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
+        if end and admitted * HASH_BYTES == len(path):
+            node.note_end(slot, admitted, at_us)
+        self._bound(slot)
+
+    def trim(self, slot: int, path: bytes, before_us: int) -> None:
+        """A worker no longer holds the last block of a path, nor anything below it, unless used since.
+
+        Args:
+            slot: The worker.
+            path: Packed hashes down to and including the first block that is gone; not empty.
+            before_us: What was last used strictly before this log time goes.
+        """
+        words = _words(path)
+        if not len(words):
+            raise ValueError("a trim needs the path of a block")
+        self.see(before_us)
+        holdings = self.holdings_of(slot)
+        self.remember_trim(holdings, words[-1], before_us)
+        node, depth = self.root, 0
+        while depth < len(words):
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None or child not in holdings.used:
+                return
+            shared = common_blocks(child.run, path, depth)
+            node, depth = child, depth + shared
+            if shared < child.size and depth < len(words):
+                return
+        self._trim_below(node, len(words) - 1, slot, before_us)
+
+    def forget(self, slot: int, before_us: int) -> None:
+        """A worker lost its whole cache: drop what it last used strictly before ``before_us``."""
+        self.see(before_us)
+        holdings = self.holdings_of(slot)
+        if before_us <= holdings.forgot_us:
+            return
+        holdings.forgot_us = before_us
+        for node in [node for node, used_us in holdings.used.items() if used_us < before_us]:
+            self._release(node, slot)
+        holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
+
+    def drop(self, slot: int) -> None:
+        """Remove a worker with all that is remembered of it, so that its slot can be used again."""
+        for node in list(self.holdings_of(slot).used):
+            self._release(node, slot)
+        self.holdings[slot] = Holdings()
+
+    def set_capacity(self, slot: int, blocks: int | None) -> None:
+        """Bound what a worker holds, from now on; None for no bound of its own. Evicts at once if needed."""
+        assert blocks is None or blocks >= 0
+        holdings = self.holdings_of(slot)
+        holdings.capacity = blocks
+        if blocks is None:
+            holdings.queue = None
+        elif holdings.queue is None:
+            holdings.queue = EvictionQueue(self._used_us)
+            holdings.queue.rebuild(self._held_by(slot))
+        self._bound(slot)
+
+    def dump(self, slots: Sequence[int]) -> TreeSnapshot:
+        """Copy what these workers hold, as columns.
+
+        Equal states give equal snapshots, whatever they went through. Capacities are settings, not state.
+
+        Args:
+            slots: The workers; the snapshot knows them by their position in this sequence.
+        """
+        return take_snapshot(self, slots)
+
+    def load(self, snapshot: object, slots: Sequence[int]) -> None:
+        """Merge a snapshot, as if what it holds were inserted, trimmed and forgotten here.
+
+        Args:
+            snapshot: A `TreeSnapshot`, or what msgpack made of one.
+            slots: The worker's slot here, for each position of the sequence it was dumped with.
+
+        Raises:
+            ValueError: It is not a snapshot of that many workers; nothing was changed.
+        """
+        merge_snapshot(self, snapshot, slots)
+
+    # Inside the package: what snapshots and invariants work with.
+
+    def see(self, at_us: int) -> None:
+        """Check a log time and keep the latest.
+
+        Raises:
+            ValueError: It is not within 0 to 2**62.
+        """
+        if not 0 <= at_us <= 1 << 62:
+            raise ValueError(f"{at_us} is not a log time in microseconds")
+        if at_us > self.newest_us:
+            self.newest_us = at_us
+
+    def holdings_of(self, slot: int) -> Holdings:
+        """What a worker holds; nothing, for a slot not met before."""
+        assert slot >= 0
+        while slot >= len(self.holdings):
+            self.holdings.append(Holdings())
+        return self.holdings[slot]
+
+    def _used_us(self, node: Node, slot: int) -> int | None:
+        return self.holdings[slot].used.get(node)
+
+    def _held_by(self, slot: int) -> list[tuple[Node, int, int]]:
+        return [(node, slot, used_us) for node, used_us in self.holdings[slot].used.items()]
+
+    def _held_by_all(self) -> list[tuple[Node, int, int]]:
+        return [held for slot in range(len(self.holdings)) for held in self._held_by(slot)]
+
+    def ends_from_us(self, holdings: Holdings) -> int:
+        """Ends older than this do not count."""
+        return max(holdings.forgot_us, holdings.floor[0] + 1, self.floor[0] + 1)
+
+    def _collect_ends(self, node: Node, depth: int, ends: dict[int, int]) -> None:
+        """Note each worker's last end in a node, down to ``depth``."""
+        assert node.ends is not None
+        for slot, at_depth in node.ends.items():
+            from_us = self.ends_from_us(self.holdings[slot])
+            last = max(
+                (end for end, at_us in at_depth.items() if end <= depth and at_us >= from_us), default=0
+            )
+            if last:
+                ends[slot] = last
+
+    def admitted(self, holdings: Holdings, path: bytes, at_us: int) -> int:
+        """How many blocks of a path a use at ``at_us`` still counts for, after all that was removed."""
+        blocks = len(path) // HASH_BYTES
+        if at_us < holdings.forgot_us:
+            return 0
+        for floor in (holdings.floor, self.floor):
+            if at_us > floor[0]:
+                continue
+            if at_us < floor[0]:
+                return 0
+            depth = -floor[1]
+            if blocks >= depth:
+                above = _words(path)[depth - 1] > floor[2]
+                blocks = depth if above else depth - 1
+        if at_us < holdings.trimmed_us:
+            trimmed = holdings.trimmed
+            words = _words(path)
+            if not trimmed.keys().isdisjoint(words):
+                for depth in range(blocks):
+                    if trimmed.get(words[depth], 0) > at_us:
+                        return depth
+        return blocks
+
+    def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
+        """Raise the times on a path that starts below ``node``, which the worker holds at least as recently.
+
+        Args:
+            node: The root, or a node that ends where the path begins.
+            path: Packed hashes; not empty.
+            slot: The worker.
+            at_us: Log time of use.
+            extend: A leaf that only this worker holds may be extended; else its end stays where it is.
+
+        Returns:
+            The node that holds the last block of the path.
+        """
+        holdings = self.holdings[slot]
+        used = holdings.used
+        words = _words(path)
+        first, blocks = 0, len(words)
+        while first < blocks:
+            child = node.children.get(words[first]) if node.children else None
+            if child is None:
+                return self._attach(node, path[first * HASH_BYTES :], slot, at_us, extend=extend)
+            shared = common_blocks(child.run, path, first)
+            used_us = used.get(child)
+            first += shared
+            if shared < child.size:
+                if first == blocks and used_us is not None and used_us >= at_us:
+                    return child
+                child = self.split(child, shared)
+            if used_us is None:
+                child.holders |= 1 << slot
+                used[child] = at_us
+                self.pairs += 1
+                holdings.blocks += shared
+                self._enqueue(child, slot, at_us)
+            elif used_us < at_us:
+                used[child] = at_us
+            node = child
+        return node
+
+    def _attach(self, node: Node, run: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
+        """Hold blocks that nobody holds, below a node."""
+        holdings = self.holdings[slot]
+        size = len(run) // HASH_BYTES
+        holdings.blocks += size
+        self.blocks += size
+        if extend and node.holders == 1 << slot and not node.children and holdings.used[node] == at_us:
+            node.run += run
+        else:
+            child = Node(node, run, node.end, 1 << slot)
+            node.adopt(child)
+            holdings.used[child] = at_us
+            self.pairs += 1
+            self.nodes += 1
+            node = child
+        self._enqueue(node, slot, at_us)
+        return node
+
+    def split(self, node: Node, size: int) -> Node:
+        """Divide a run after ``size`` blocks. Returns the new upper part; the lower part stays this node."""
+        parent = node.parent
+        assert parent is not None
+        assert parent.children is not None
+        assert 0 < size < node.size
+        cut = size * HASH_BYTES
+        upper = Node(parent, node.run[:cut], node.start, node.holders)
+        parent.adopt(upper)
+        node.run = node.run[cut:]
+        node.start += size
+        upper.adopt(node)
+        for slot in bits(node.holders):
+            used = self.holdings[slot].used
+            used[upper] = used[node]
+        self.pairs += node.holders.bit_count()
+        self.nodes += 1
+        if node.ends is not None:
+            for slot, at_depth in list(node.ends.items()):
+                for depth, at_us in at_depth.items():
+                    if depth <= upper.end:
+                        upper.note_end(slot, depth, at_us)
+            for slot in list(upper.ends or ()):
+                kept = {depth: at_us for depth, at_us in node.ends[slot].items() if depth > upper.end}
+                if kept:
+                    node.ends[slot] = kept
+                else:
+                    del node.ends[slot]
+            if not node.ends:
+                node.ends = None
+        return upper
+
+    def _release(self, node: Node, slot: int) -> None:
+        """A worker no longer holds a node. Its children must not be held by it much longer either."""
+        holdings = self.holdings[slot]
+        del holdings.used[node]
+        holdings.blocks -= node.size
+        self.pairs -= 1
+        node.holders &= ~(1 << slot)
+        node.drop_ends(slot, below=0)
+        parent = node.parent
+        assert parent is not None
+        if not node.holders:
+            parent.disown(node)
+            self.blocks -= node.size
+            self.nodes -= 1
+        used_us = holdings.used.get(parent)
+        if used_us is not None:
+            self._enqueue(parent, slot, used_us)
+
+    def _cut(self, node: Node, slot: int, size: int) -> None:
+        """A worker no longer holds the last ``size`` blocks of a node."""
+        holdings = self.holdings[slot]
+        kept = node.size - size
+        if kept and node.holders == 1 << slot and not node.children:
+            node.run = node.run[: kept * HASH_BYTES]
+            node.drop_ends(slot, below=node.end)
+            holdings.blocks -= size
+            self.blocks -= size
+            self._enqueue(node, slot, holdings.used[node])
+            return
+        if kept:
+            self.split(node, kept)
+        self._release(node, slot)
+
+    def _trim_below(self, node: Node, depth: int, slot: int, before_us: int) -> None:
+        """Drop what a worker holds deeper than ``depth``, a depth within ``node``, and used before a time."""
+        used = self.holdings[slot].used
+        doomed: list[Node] = []
+        stack = [node]
+        while stack:
+            below = stack.pop()
+            if used[below] < before_us:
+                doomed.append(below)
+            else:
+                below.drop_ends(slot, below=depth, before_us=before_us)
+            stack.extend(below.children_of(1 << slot))
+        for below in doomed:
+            self._cut(below, slot, below.end - max(below.start, depth))
+
+    def remember_trim(self, holdings: Holdings, block_hash: int, before_us: int) -> None:
+        """Leave a tombstone, and keep their number bounded."""
+        trimmed = holdings.trimmed
+        if before_us <= max(trimmed.get(block_hash, 0), holdings.forgot_us):
+            return
+        trimmed[block_hash] = before_us
+        holdings.trimmed_us = max(holdings.trimmed_us, before_us)
+        if len(trimmed) > TRIMS_MAX:
+            from_us = max(self.newest_us - TRIM_HORIZON_US, sorted(trimmed.values())[TRIMS_MAX // 2])
+            holdings.trimmed = {key: at_us for key, at_us in trimmed.items() if at_us >= from_us}
+
+    def _enqueue(self, node: Node, slot: int, used_us: int) -> None:
+        """Tell the queues that a node may have become a worker's leaf, or has become longer."""
+        holdings = self.holdings[slot]
+        if holdings.queue is not None:
+            holdings.queue.push(node, slot, used_us)
+            if holdings.queue.crowded(len(holdings.used)):
+                holdings.queue.rebuild(self._held_by(slot))
+        if self.queue is not None:
+            self.queue.push(node, slot, used_us)
+            if self.queue.crowded(self.pairs):
+                self.queue.rebuild(self._held_by_all())
+
+    def _bound(self, slot: int) -> None:
+        """Evict what is above a worker's bound, then what is above the tree's."""
+        holdings = self.holdings[slot]
+        if holdings.capacity is not None and holdings.blocks > holdings.capacity:
+            self.evict_from(slot)
+        if self.blocks > self.blocks_max:
+            self.evict_from_all()
+
+    def evict_from(self, slot: int) -> None:
+        """Evict what a worker with a bound holds above it, and what is at or below its floor."""
+        holdings = self.holdings[slot]
+        capacity, queue = holdings.capacity, holdings.queue
+        assert capacity is not None
+        assert queue is not None
+        holdings.floor = self._evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity))
+
+    def evict_from_all(self) -> None:
+        """Evict from the whole tree: its oldest holdings, worker by worker, until few enough blocks are left.
+
+        So a worker that has not used a block for longer than anything in a full tree lives
+        loses it even if others still hold it; else what stays would depend on the order.
+        """
+        if self.queue is None:
+            self.queue = EvictionQueue(self._used_us)
+            self.queue.rebuild(self._held_by_all())
+        self.floor = self._evict(self.queue, self.floor, self._blocks_over)
+
+    def _blocks_over(self, node: Node) -> int:
+        """How many blocks of a node may go at once before the tree is within its bound."""
+        over = max(0, self.blocks - self.blocks_max)
+        return over if node.holders.bit_count() == 1 else over and node.size
+
+    def _evict(self, queue: EvictionQueue, floor: Key, over: Callable[[Node], int]) -> Key:
+        """Cut the lowest blocks of a queue while there are too many or they are at or below the floor.
+
+        Args:
+            queue: The order of eviction.
+            floor: Highest place evicted so far.
+            over: How many blocks at the end of this node are too many; 0 for none.
+
+        Returns:
+            The new floor.
+        """
+        while (lowest := queue.lowest()) is not None:
+            key, slot, node = lowest
+            size = min(over(node), blocks_at_or_below(node, key, queue.runner_up()))
+            if key <= floor:
+                size = max(size, blocks_at_or_below(node, key, floor))
+            if not size:
+                break
+            first = node.end - size + 1
+            floor = max(floor, (key[0], -first, node.hash_at(first)))
+            self._cut(node, slot, size)
+        return floor
+
+
+def _words(path: bytes) -> "memoryview[int]":
+    """The hashes of a path as integers."""
+    if len(path) % HASH_BYTES:
+        raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")
+    return memoryview(path).cast("Q")
+
+
+def _assign(values: NDArray[np.int32], mask: int, value: int) -> None:
+    """Set ``values[slot] = value`` for every slot in a bitmask."""
+    if mask.bit_count() <= FEW_BITS:
+        for slot in bits(mask):
+            values[slot] = value
+        return
+    packed = np.frombuffer(mask.to_bytes((len(values) + 7) // 8, "little"), dtype=np.uint8)
+    values[np.unpackbits(packed, count=len(values), bitorder="little").view(np.bool_)] = value

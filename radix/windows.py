@@ -1,0 +1,147 @@
+"""Window-safe length: how much of a prefix match an engine can really reuse.
+
+Full attention can continue from any held block. A sliding window of W tokens needs
+the W tokens before the boundary to be valid in *every* layer, and a linear layer needs its
+state exactly at the boundary. Engines free both as a request goes on, so matching blocks
+without them are pseudo-hits (SGLang ``SWARadixCache``, vLLM hybrid KV manager; MiMo-V2.5
+paper, arXiv:2607.13095, 3.1.3). A score uses the safe length, never the match.
+
+What is believed to be valid on a worker, for a sequence that ended at ``e``:
+
+* sliding window: the last W tokens, ``[e - W, e]``; so a sequence no longer than its
+  window is valid throughout. Tails of several ends on one path join where they touch.
+* linear: the state at ``e``, and nothing else.
+* both: every multiple of ``retained_interval_tokens``, where the engine keeps windows or
+  states there (vLLM ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
+
+**What blocks imply.** Ends are known as whole blocks: a sequence of ``256·d + r`` tokens, r < 256,
+is an end at block d.
+
+* A request that *continues* the sequence matches d blocks. The engine reuses the r
+  tokens too, so the prediction is low by less than one block.
+* A request that leaves the sequence inside its last, partial block matches d blocks as well,
+  but its window is not valid there if r exceeds the engine's slack of one page. It looks
+  the same from here; the error is bounded by the end's own length, is rare (agents append),
+  and shows in the engine's ``cached_tokens``.
+* Engines keep one page more than W (16 to 128 tokens). Pages are smaller than a block, so
+  page slack adds no block boundary and is left out. vLLM's W - 1 instead of W does not either.
+* A retained position inside a block counts as the boundary before it: the engine reuses at
+  least that much.
+
+Between two ends a boundary is valid only where the tails overlap by a whole window, that is
+when the ends are at most one block apart. So on a path whose ends are all at or above the match,
+the longest safe boundary is the last end itself, and W matters only for ends below the match.
+The tree looks only at ends on the path, so it undershoots by up to W tokens for a request that
+leaves a sequence which was shorter than its window.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from radix.blocks import BLOCK_TOKENS
+
+Attention = Literal["full", "sliding_window", "linear"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionProfile:
+    """What a model's layers need in order to continue from a cached prefix.
+
+    Attributes:
+        kind: The most demanding kind of layer: ``linear`` before ``sliding_window`` before ``full``.
+        window_tokens: W of the widest sliding window, tokens; 0 unless ``sliding_window``.
+        retained_interval_tokens: The engine keeps windows or states at every multiple of
+            this position, tokens; 0 if it does not.
+    """
+
+    kind: Attention
+    window_tokens: int = 0
+    retained_interval_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a profile that contradicts itself.
+
+        Raises:
+            ValueError: A window without ``sliding_window``, or the reverse, or a negative number.
+        """
+        if self.kind not in ("full", "sliding_window", "linear"):
+            raise ValueError(f"attention kind {self.kind!r}: use full, sliding_window or linear")
+        if (self.window_tokens > 0) != (self.kind == "sliding_window") or self.window_tokens < 0:
+            raise ValueError(f"window_tokens={self.window_tokens} does not go with {self.kind} attention")
+        if self.retained_interval_tokens < 0:
+            raise ValueError(
+                f"retained_interval_tokens={self.retained_interval_tokens}: must not be negative"
+            )
+
+    @property
+    def needs_ends(self) -> bool:
+        """Whether inserts for this model must say where requests ended (``end=True``)."""
+        return self.kind != "full"
+
+
+FULL_ATTENTION = AttentionProfile("full")
+
+PROFILES: dict[str, AttentionProfile] = {
+    "full": FULL_ATTENTION,
+    # MiMo-V2.5 paper, 3.1.3: W = 128, 10 full and 60 SWA layers; V2-Flash: config.json, sliding_window 128.
+    "mimo-v2.5-pro": AttentionProfile("sliding_window", window_tokens=128),
+    "mimo-v2-flash": AttentionProfile("sliding_window", window_tokens=128),
+    # Gemma 3 report, arXiv:2503.19786, section 2: 5 local to 1 global layer, span 1024; the 1B model: 512.
+    "gemma-3": AttentionProfile("sliding_window", window_tokens=1024),
+    "gemma-3-1b": AttentionProfile("sliding_window", window_tokens=512),
+    # gpt-oss model card, arXiv:2508.10925, section 2: banded layers of 128 tokens alternate with full ones.
+    "gpt-oss": AttentionProfile("sliding_window", window_tokens=128),
+    # Linear to full layers 3:1, 3:1, 3:1, 7:1: PrfaaS, arXiv:2604.15039, table 1 (Qwen3-Next: model card).
+    "kimi-linear": AttentionProfile("linear"),
+    "qwen3-next": AttentionProfile("linear"),
+    "qwen3.5": AttentionProfile("linear"),
+    "ring-2.5": AttentionProfile("linear"),
+}
+"""Profiles of models whose attention is published, by family."""
+
+
+def safe_blocks(
+    matched: int, ends: Iterable[int], profile: AttentionProfile, block_tokens: int = BLOCK_TOKENS
+) -> int:
+    """Longest boundary within a match from which one worker can continue, in blocks.
+
+    Args:
+        matched: Prefix match in blocks, >= 0.
+        ends: Blocks at which sequences on this path ended on that worker, in any order;
+            those beyond the match count where their tail reaches back into it.
+        profile: What the model's layers need.
+        block_tokens: Tokens per block, > 0.
+
+    Returns:
+        0 to ``matched``. Positions inside a block count as the boundary before it.
+    """
+    if profile.kind == "full":
+        return matched
+    safe = int(retained_blocks(np.asarray([matched]), profile, block_tokens)[0])
+    if profile.kind == "linear":
+        return max([safe, *(end for end in ends if end <= matched)])
+    window = profile.window_tokens
+    tail_start = tail_end = 0  # Tokens [tail_start, tail_end] are valid; tails are joined where they touch.
+    for end in sorted(ends):
+        start = max(0, end * block_tokens - window)
+        if start > tail_end:
+            tail_start = start
+        tail_end = end * block_tokens
+        boundary = min(end, matched)
+        if boundary * block_tokens >= tail_start + (window if tail_start else 0):
+            safe = max(safe, boundary)
+    return safe
+
+
+def retained_blocks(
+    matched: NDArray[np.integer], profile: AttentionProfile, block_tokens: int
+) -> NDArray[np.integer]:
+    """Longest boundary within each match that the engine retains by position alone, in blocks."""
+    interval = profile.retained_interval_tokens
+    if not interval:
+        return np.zeros_like(matched)
+    return np.asarray(matched.astype(np.int64) * block_tokens // interval * interval // block_tokens)

@@ -1,0 +1,380 @@
+"""`PrefixTree` beside a plain dictionary, and the laws that replicas rely on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from radix import (
+    FULL_ATTENTION,
+    AttentionProfile,
+    Forget,
+    Insert,
+    PrefixTree,
+    TreeOp,
+    Trim,
+    apply,
+    chain_bytes,
+    safe_blocks,
+)
+from radix.invariants import check
+
+WORKERS = 4
+WINDOW = AttentionProfile("sliding_window", window_tokens=128)
+LINEAR = AttentionProfile("linear", retained_interval_tokens=512)
+LOWEST = (-1, 0, 0)
+
+Key = tuple[int, int, int]
+
+
+def path(letters: str) -> bytes:
+    """One block per letter; equal beginnings give equal hashes."""
+    return chain_bytes(letters.encode(), root=1, block_bytes=1)
+
+
+@dataclass
+class Model:
+    """The laws of the tree, written for reading: one entry per worker and block."""
+
+    blocks_max: int = 1 << 30
+    used: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
+    ends: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
+    trims: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
+    forgot: list[int] = field(default_factory=lambda: [0] * WORKERS)
+    floors: list[Key] = field(default_factory=lambda: [LOWEST] * WORKERS)
+    capacity: list[int | None] = field(default_factory=lambda: [None] * WORKERS)
+    floor: Key = LOWEST
+
+    def key(self, block: bytes, at_us: int) -> Key:
+        return at_us, -(len(block) // 8), int.from_bytes(block[-8:], "little")
+
+    def insert(self, slot: int, path: bytes, at_us: int, end: bool) -> None:
+        for stop in range(8, len(path) + 1, 8):
+            block = path[:stop]
+            if (
+                at_us < self.forgot[slot]
+                or self.key(block, at_us) <= max(self.floor, self.floors[slot])
+                or at_us < self.trims[slot].get(block, 0)
+            ):
+                break
+            self.used[slot][block] = max(at_us, self.used[slot].get(block, 0))
+            if end and block == path:
+                self.ends[slot][block] = max(at_us, self.ends[slot].get(block, 0))
+        self.evict(slot)
+
+    def trim(self, slot: int, path: bytes, before_us: int) -> None:
+        self.trims[slot][path] = max(before_us, self.trims[slot].get(path, 0))
+        for held in (self.used[slot], self.ends[slot]):
+            for block in [b for b, at_us in held.items() if b.startswith(path) and at_us < before_us]:
+                del held[block]
+
+    def forget(self, slot: int, before_us: int) -> None:
+        self.forgot[slot] = max(before_us, self.forgot[slot])
+        for held in (self.used[slot], self.ends[slot]):
+            for block in [b for b, at_us in held.items() if at_us < before_us]:
+                del held[block]
+
+    def drop(self, slot: int) -> None:
+        self.used[slot], self.ends[slot], self.trims[slot] = {}, {}, {}
+        self.forgot[slot], self.floors[slot], self.capacity[slot] = 0, LOWEST, None
+
+    def set_capacity(self, slot: int, blocks: int | None) -> None:
+        self.capacity[slot] = blocks
+        self.evict(slot)
+
+    def evict(self, slot: int) -> None:
+        capacity = self.capacity[slot]
+        while capacity is not None and len(self.used[slot]) > capacity:
+            self.floors[slot] = min(self.key(*held) for held in self.used[slot].items())
+            self.sweep()
+        while len(self.distinct()) > self.blocks_max:
+            self.floor = min(self.key(*held) for used in self.used for held in used.items())
+            self.sweep()
+
+    def sweep(self) -> None:
+        for slot in range(WORKERS):
+            floor = max(self.floor, self.floors[slot])
+            self.used[slot] = {b: t for b, t in self.used[slot].items() if self.key(b, t) > floor}
+            self.ends[slot] = {b: t for b, t in self.ends[slot].items() if t > floor[0]}
+
+    def distinct(self) -> set[bytes]:
+        return set().union(*self.used)
+
+    def matched(self, slot: int, path: bytes) -> int:
+        return sum(path[:stop] in self.used[slot] for stop in range(8, len(path) + 1, 8))
+
+    def safe(self, slot: int, path: bytes, profile: AttentionProfile) -> int:
+        ends = [len(block) // 8 for block in self.ends[slot] if path.startswith(block)]
+        return safe_blocks(self.matched(slot, path), ends, profile)
+
+
+slots = st.integers(0, WORKERS - 1)
+times = st.integers(1, 30)
+letters = st.text("ab", min_size=1, max_size=3).flatmap(
+    lambda head: st.text("abc", max_size=6).map(lambda tail: head + tail)
+)
+bounds = st.none() | st.integers(0, 12)
+
+
+class TreeBesideModel(RuleBasedStateMachine):
+    """Every operation on both; every worker's match must agree after each."""
+
+    blocks_max = 1 << 30
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree = PrefixTree(blocks_max=self.blocks_max)
+        self.tree.set_capacity(WORKERS - 1, None)
+        self.model = Model(blocks_max=self.blocks_max)
+        self.asked = {"a"}
+
+    @rule(slot=slots, text=letters, at_us=times, end=st.booleans())
+    def insert(self, slot: int, text: str, at_us: int, end: bool) -> None:
+        self.asked.add(text)
+        self.tree.insert(slot, path(text), at_us, end=end)
+        self.model.insert(slot, path(text), at_us, end)
+
+    @rule(slot=slots, text=letters, before_us=times)
+    def trim(self, slot: int, text: str, before_us: int) -> None:
+        self.tree.trim(slot, path(text), before_us)
+        self.model.trim(slot, path(text), before_us)
+
+    @rule(slot=slots, before_us=times)
+    def forget(self, slot: int, before_us: int) -> None:
+        self.tree.forget(slot, before_us)
+        self.model.forget(slot, before_us)
+
+    @rule(slot=slots)
+    def drop(self, slot: int) -> None:
+        self.tree.drop(slot)
+        self.model.drop(slot)
+
+    @rule(slot=slots, blocks=bounds)
+    def set_capacity(self, slot: int, blocks: int | None) -> None:
+        self.tree.set_capacity(slot, blocks)
+        self.model.set_capacity(slot, blocks)
+
+    @rule(order=st.permutations(range(WORKERS)))
+    def move(self, order: list[int]) -> None:
+        """A fresh replica that loads a snapshot, with slots of its own, is the same tree."""
+        fresh = PrefixTree(blocks_max=self.blocks_max)
+        for slot in range(WORKERS):
+            fresh.set_capacity(slot, self.model.capacity[slot])
+        fresh.load(self.tree.dump(order), order)
+        assert fresh.dump(range(WORKERS)) == self.tree.dump(range(WORKERS))
+        self.tree = fresh
+
+    @invariant()
+    def agrees(self) -> None:
+        check(self.tree)
+        assert self.tree.blocks == len(self.model.distinct())
+        for slot in range(WORKERS):
+            assert self.tree.held_blocks(slot) == len(self.model.used[slot])
+        for text in self.asked:
+            asked = path(text + "c")
+            for profile in (FULL_ATTENTION, WINDOW, LINEAR):
+                match = self.tree.match(asked, profile)
+                assert match.blocks == len(text) + 1
+                for slot in range(WORKERS):
+                    assert match.matched[slot] == self.model.matched(slot, asked)
+                    assert match.safe[slot] == self.model.safe(slot, asked, profile)
+
+
+class BoundedTreeBesideModel(TreeBesideModel):
+    """The same below a bound on the whole tree."""
+
+    blocks_max = 10
+
+
+TestTreeBesideModel = TreeBesideModel.TestCase
+TestTreeBesideModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBoundedTreeBesideModel = BoundedTreeBesideModel.TestCase
+TestBoundedTreeBesideModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+inserts = st.builds(Insert, slots.map(str), letters.map(path), times, st.booleans())
+trims = st.builds(Trim, slots.map(str), letters.map(path), times)
+forgets = st.builds(Forget, slots.map(str), times)
+
+
+@st.composite
+def histories(draw: st.DrawFn, ops: st.SearchStrategy[TreeOp]) -> tuple[list[TreeOp], list[TreeOp]]:
+    """The same operations twice, in two orders, some of them repeated."""
+    first = draw(st.lists(ops, max_size=25))
+    repeated = draw(st.lists(st.sampled_from(first), max_size=5)) if first else []
+    return first, draw(st.permutations([*first, *repeated]))
+
+
+def tree_of(
+    ops: Sequence[TreeOp], blocks_max: int = 1 << 30, capacities: Sequence[int | None] = ()
+) -> PrefixTree:
+    tree = PrefixTree(blocks_max=blocks_max)
+    tree.set_capacity(WORKERS - 1, None)
+    for slot, blocks in enumerate(capacities):
+        tree.set_capacity(slot, blocks)
+    for op in ops:
+        apply(tree, op, int(op.worker))
+    check(tree)
+    return tree
+
+
+everyone = range(WORKERS)
+
+
+@given(histories(inserts | trims | forgets))
+def test_the_same_operations_in_any_order_and_number_give_the_same_tree(
+    history: tuple[list[TreeOp], list[TreeOp]],
+) -> None:
+    first, second = map(tree_of, history)
+
+    assert first.dump(everyone) == second.dump(everyone)
+
+
+@given(histories(inserts), st.lists(bounds, min_size=WORKERS, max_size=WORKERS))
+def test_what_a_worker_keeps_depends_on_what_was_inserted_and_not_on_the_order(
+    history: tuple[list[TreeOp], list[TreeOp]], capacities: list[int | None]
+) -> None:
+    first, second = (tree_of(ops, capacities=capacities) for ops in history)
+
+    assert first.dump(everyone) == second.dump(everyone)
+
+
+@given(histories(inserts), st.integers(1, 12))
+def test_what_a_full_tree_keeps_depends_on_what_was_inserted_and_not_on_the_order(
+    history: tuple[list[TreeOp], list[TreeOp]], blocks_max: int
+) -> None:
+    first, second = (tree_of(ops, blocks_max) for ops in history)
+
+    assert first.dump(everyone) == second.dump(everyone)
+
+
+def test_every_workers_match_comes_out() -> None:
+    """Worker 0 holds 4 blocks, worker 1 two of them, worker 2 another second block, worker 3 nothing."""
+    tree = tree_of(
+        [Insert("0", path("abcd"), 1), Insert("1", path("ab"), 1), Insert("2", path("ax"), 1)],
+    )
+
+    match = tree.match(path("abcz"))
+
+    assert match.matched.tolist() == [3, 2, 1, 0]
+    assert match.safe.tolist() == [3, 2, 1, 0]
+    assert match.blocks == 4
+
+
+def test_a_thousand_workers_at_different_depths_all_come_out() -> None:
+    """More than 8 workers part at once at depths 1 and 2, one at a time below."""
+    tree = PrefixTree()
+    text = "abcdefgh"
+    depths = [1] * 500 + [2] * 400 + [3, 4, 5, 6, 7, 8] + [8] * 94
+    for slot, depth in enumerate(depths):
+        tree.insert(slot, path(text[:depth]), 1, end=False)
+
+    assert tree.match(path(text)).matched.tolist() == depths
+    check(tree)
+
+
+def test_a_session_that_grows_on_one_worker_is_one_node() -> None:
+    tree = tree_of([Insert("0", path("abcdefgh"[:length]), length) for length in range(1, 9)])
+
+    assert (tree.nodes, tree.blocks) == (1, 8)
+    assert tree.match(path("abcdex"), WINDOW).safe[0] == 5
+
+
+def test_a_worker_is_safe_only_where_a_request_of_its_own_ended() -> None:
+    """Both hold 4 blocks; worker 0 ended at 2 and at 4, worker 1 at 4 only."""
+    tree = tree_of(
+        [Insert("0", path("ab"), 1), Insert("0", path("abcd"), 2), Insert("1", path("abcd"), 3)],
+    )
+
+    assert tree.match(path("abcx"), WINDOW).matched.tolist()[:2] == [3, 3]
+    assert tree.match(path("abcx"), WINDOW).safe.tolist()[:2] == [2, 0]
+    assert tree.match(path("abcdx"), WINDOW).safe.tolist()[:2] == [4, 4]
+
+
+def test_a_late_insert_below_a_trimmed_block_keeps_only_what_is_above() -> None:
+    tree = tree_of([Trim("0", path("abc"), 10), Insert("0", path("abcd"), 9)])
+    assert tree.match(path("abcd")).matched[0] == 2
+
+    tree.insert(0, path("abcd"), 10, end=False)
+    assert tree.match(path("abcd")).matched[0] == 4
+
+
+def test_the_tail_of_the_oldest_run_is_evicted_first() -> None:
+    """Room for 5: of abcd at 1 and xyz at 2, two blocks of the older run must go."""
+    tree = tree_of([Insert("0", path("abcd"), 1), Insert("0", path("xyz"), 2)], capacities=[5])
+
+    assert tree.match(path("abcd")).matched[0] == 2
+    assert tree.match(path("xyz")).matched[0] == 3
+
+
+def test_a_full_tree_takes_the_oldest_blocks_from_all_their_holders() -> None:
+    """Room for 4 blocks: abc, last used at 2 by anybody, makes room for wxyz, used at 3."""
+    tree = tree_of(
+        [Insert("0", path("abc"), 1), Insert("1", path("abc"), 2), Insert("2", path("wxyz"), 3)], blocks_max=4
+    )
+
+    assert tree.match(path("abc")).matched.tolist() == [0, 0, 0, 0]
+    assert tree.match(path("wxyz")).matched.tolist() == [0, 0, 4, 0]
+
+
+def test_a_slot_starts_from_nothing_after_drop() -> None:
+    tree = tree_of([Insert("0", path("abc"), 5), Trim("0", path("ab"), 9), Forget("0", 7)], capacities=[2])
+
+    tree.drop(0)
+    tree.insert(0, path("abc"), 1, end=False)
+
+    assert tree.match(path("abc")).matched[0] == 3
+
+
+def test_trims_are_forgotten_by_age_and_by_number() -> None:
+    """Of 4,097 trims the older half goes; the newest still holds back a late insert."""
+    tree = PrefixTree()
+    for number in range(4097):
+        tree.trim(0, number.to_bytes(8, "little"), 1000 + number)
+
+    tree.insert(0, (0).to_bytes(8, "little"), 10, end=False)
+    tree.insert(0, (4096).to_bytes(8, "little"), 10, end=False)
+
+    assert tree.held_blocks(0) == 1
+    assert len(tree.holdings[0].trimmed) < 4097
+
+
+def test_stale_queue_entries_do_not_pile_up() -> None:
+    """A session of 2,000 turns beside a bound pushes an entry per turn, and stays one node."""
+    tree = PrefixTree(blocks_max=3000)
+    tree.set_capacity(0, 3000)
+    tree.insert(1, chain_bytes(bytes(3500), 7, 1), 1, end=False)
+    long = chain_bytes(bytes(2000), 1, 1)
+    for turn in range(1, 2001):
+        tree.insert(0, long[: turn * 8], turn, end=False)
+
+    assert tree.holdings[0].queue is not None
+    assert len(tree.holdings[0].queue) < 100
+    assert tree.queue is not None
+    assert len(tree.queue) < 100
+    check(tree)
+
+
+@pytest.mark.parametrize("broken", [b"1234567", b"123456789"])
+def test_a_path_that_is_not_whole_hashes_is_refused(broken: bytes) -> None:
+    tree = PrefixTree()
+    with pytest.raises(ValueError, match="not whole block hashes"):
+        tree.insert(0, broken, 1, end=False)
+    with pytest.raises(ValueError, match="not whole block hashes"):
+        tree.match(broken)
+    with pytest.raises(ValueError, match="not whole block hashes"):
+        tree.trim(0, broken, 1)
+
+
+def test_a_trim_of_nothing_and_a_time_out_of_range_are_refused() -> None:
+    tree = PrefixTree()
+    with pytest.raises(ValueError, match="path of a block"):
+        tree.trim(0, b"", 1)
+    with pytest.raises(ValueError, match="not a log time"):
+        tree.forget(0, 1 << 63)
+    with pytest.raises(ValueError, match="not a log time"):
+        tree.insert(0, path("a"), -1, end=False)
+    assert (tree.newest_us, tree.blocks) == (0, 0)
