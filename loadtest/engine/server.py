@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import unquote
 
 import httptools
@@ -249,8 +249,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.BaseProtocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # Not asserted: uvloop's transports do not derive from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         self.handler.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
