@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
 from router.flags import Parser, add_flags, chosen
+from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
 from router.settings import Settings
 from router.sources import SettingsError, load
@@ -55,6 +56,9 @@ def main(
     if arguments.command == "config" and arguments.reference:
         sys.stdout.write(configuration_reference())
         return 0
+    if arguments.command == "config" and arguments.metrics_reference:
+        sys.stdout.write(metrics_reference())
+        return 0
     try:
         loaded = load(chosen(arguments), environ, arguments.config)
     except SettingsError as error:
@@ -81,9 +85,10 @@ def _parser(tools: Mapping[str, tuple[Tool, str]]) -> Parser:
         "config",
         help="show the effective settings and where each came from",
         description="Show the effective settings and where each came from. Takes the flags of serve.",
-        usage="cacheway config [--reference] [--config FILE] [FLAG ...]",
+        usage="cacheway config [--reference | --metrics-reference] [--config FILE] [FLAG ...]",
     )
     config.add_argument("--reference", action="store_true", help="write the configuration reference instead")
+    config.add_argument("--metrics-reference", action="store_true", help="write the page of metrics instead")
     add_flags(config)
     commands.add_parser("version", help="print the version")
     for name, (_, about) in tools.items():

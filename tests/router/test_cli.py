@@ -1,6 +1,6 @@
 """The command line: what each command prints, runs and returns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from router import cli
+from router.metric_families import metrics_reference
 from router.reference import configuration_reference
 from router.settings import Settings
 
@@ -75,9 +76,14 @@ def test_config_checks_the_settings_like_serve(program: Program, capsys: pytest.
     assert "server.port" in capsys.readouterr().err
 
 
-def test_config_writes_the_reference(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
-    assert program("config", "--reference") == 0
-    assert capsys.readouterr().out == configuration_reference()
+@pytest.mark.parametrize(
+    ("flag", "page"), [("--reference", configuration_reference), ("--metrics-reference", metrics_reference)]
+)
+def test_config_writes_the_reference_pages(
+    program: Program, capsys: pytest.CaptureFixture[str], flag: str, page: Callable[[], str]
+) -> None:
+    assert program("config", flag) == 0
+    assert capsys.readouterr().out == page()
 
 
 def test_the_version_is_the_distributions(program: Program, capsys: pytest.CaptureFixture[str]) -> None:

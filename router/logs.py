@@ -1,0 +1,217 @@
+"""Logs: one JSON object per line on standard error.
+
+    logger.info("worker ejected", extra={"event": "worker.ejected", ...})  ─┐
+    request_log({"event": "request.finished", ...})  (the fast path)       ─┴─> bounded lines ─> thread ─> fd
+
+    {"time":"2026-11-21T04:00:00.123Z","level":"info","event":"worker.ejected","message":"worker ejected",...}
+
+Who logs never waits: lines go to a bounded buffer and a thread writes them. If the output is blocked (a full
+pipe, a stuck disk) lines are dropped and counted, and serving goes on. The thread gathers for
+``GATHER_S`` before it writes, so that thousands of lines a second cost a few system calls.
+
+Never prompt or generated text, never credentials: what is logged is chosen field by field where
+it happens.
+"""
+
+import json
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+
+import orjson
+
+LINES_MAX = 20_000
+"""Lines kept for the thread: two seconds at 10,000 requests per second, about 10 MB."""
+
+GATHER_S = 0.02
+CLOSE_TIMEOUT_S = 2.0
+
+_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
+_QUIET = ("httpx", "httpcore", "uvicorn.access")
+"""Loggers that say something per request, which the request line says already."""
+
+
+def encoded(fields: Mapping[str, object]) -> bytes:
+    """One JSON object; what JSON cannot hold becomes text, so that no line is lost to it."""
+    try:
+        return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a lone surrogate, an integer of more than 64 bits
+        return json.dumps(fields, default=str).encode("ascii")
+
+
+class TimeText:
+    """Formats wall-clock times as RFC 3339 in UTC with milliseconds; most calls share a second.
+
+    For one thread at a time.
+    """
+
+    __slots__ = ("_second", "_text")
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._text = ""
+
+    def __call__(self, unix_s: float) -> str:
+        """Format a time."""
+        second = int(unix_s)
+        if second != self._second:
+            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._second = second
+        return f"{self._text}.{int((unix_s - second) * 1000):03d}Z"
+
+
+class LineWriter:
+    """Writes lines to a file descriptor without making anybody wait.
+
+    A daemon thread does the writing. Lines beyond ``lines_max``, and lines that the system refuses, are
+    dropped and counted.
+    """
+
+    def __init__(self, fd: int, lines_max: int = LINES_MAX) -> None:
+        self._fd = fd
+        self._lines_max = lines_max
+        self._lines: deque[bytes] = deque()
+        self._filled = threading.Event()
+        self._closing = False
+        self._dropped = 0
+        self._lost = 0
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines dropped so far."""
+        return self._dropped + self._lost
+
+    def write(self, line: bytes) -> None:
+        """Take a line that ends with a newline, or drop it if the buffer is full."""
+        lines = self._lines
+        if len(lines) >= self._lines_max:
+            self._dropped += 1
+            return
+        lines.append(line)
+        if not self._filled.is_set():
+            self._filled.set()
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Write what is left, for at most ``timeout_s`` seconds; the descriptor stays open."""
+        self._closing = True
+        self._filled.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        """Write until closed. Nothing but a failing descriptor can go wrong, and that is counted."""
+        while not self._closing:
+            self._filled.wait()
+            if not self._closing:
+                time.sleep(GATHER_S)
+            self._filled.clear()  # before draining: a line that comes later sets it again
+            self._drain()
+        self._drain()
+
+    def _drain(self) -> None:
+        lines = self._lines
+        while lines:
+            batch = [lines.popleft() for _ in range(min(len(lines), 200))]
+            if not self._written(b"".join(batch)):
+                self._lost += len(batch)
+
+    def _written(self, data: bytes) -> bool:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._fd, view) :]
+            except BlockingIOError:  # somebody made the descriptor non-blocking
+                select.select([], [self._fd], [])
+            except OSError:
+                return False
+        return True
+
+
+class Logs:
+    """The logs of one process: a handler for `logging`, and the fast path for request lines."""
+
+    def __init__(self, level: str, fd: int = 2, lines_max: int = LINES_MAX) -> None:
+        self._writer = LineWriter(fd, lines_max)
+        self._time_text = TimeText()
+        self._requests = getattr(logging, level.upper()) <= logging.INFO
+        self.handler = JsonHandler(self._writer)
+
+    @property
+    def dropped(self) -> int:
+        """Lines dropped so far, because the output was blocked or failed."""
+        return self._writer.dropped
+
+    def request_log(self, fields: Mapping[str, object]) -> None:
+        """Log the end of a request at level INFO, from the event loop's thread; ``fields`` hold ``event``."""
+        if self._requests:
+            time_text = self._time_text(time.time())
+            body = encoded(fields)
+            self._writer.write(
+                b'{"time":"%b","level":"info","message":"request finished",%b\n'
+                % (time_text.encode(), body[1:])
+            )
+
+    def close(self) -> None:
+        """Detach from `logging` and write what is left."""
+        logging.getLogger().removeHandler(self.handler)
+        self._writer.close()
+
+
+class JsonHandler(logging.Handler):
+    """Turns records of `logging` into lines."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._time_text = TimeText()
+        self._exceptions = logging.Formatter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; one that cannot be formatted is reported the way `logging` does."""
+        try:
+            self._writer.write(encoded(self._fields(record)) + b"\n")
+        except Exception:  # noqa: BLE001 - the top of a logging call: it must not fail its caller
+            self.handleError(record)
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, object]:
+        extra = {key: value for key, value in vars(record).items() if key not in _RECORD_FIELDS}
+        fields: dict[str, object] = {
+            "time": self._time_text(record.created),
+            "level": record.levelname.lower(),
+            "event": extra.pop("event", "library.logged"),
+            "message": record.getMessage(),
+            "logger": record.name,
+            **extra,
+        }
+        if record.exc_info:
+            fields["exception"] = self._exceptions.formatException(record.exc_info)
+        return fields
+
+
+def configure_logs(level: str, fd: int = 2) -> Logs:
+    """Send everything that is logged in this process to one place.
+
+    The server's own loggers are included; its access log is off, since the request line says more.
+    Start uvicorn with ``log_config=None``.
+
+    Args:
+        level: Least severe level: a value of ``observability.log_level``.
+        fd: Where to write.
+    """
+    logs = Logs(level, fd)
+    root = logging.getLogger()
+    root.handlers[:] = [logs.handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", *_QUIET):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return logs

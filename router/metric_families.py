@@ -1,0 +1,253 @@
+"""What the gateway measures: every metric with its labels, buckets and meaning, declared once.
+
+`router.metrics` records into these families and ``docs/metrics.md`` is written from them. Base units,
+one prefix, ``_total`` for counters. Label values come from enums or from the fleet, never from a request.
+
+With several gateway processes on one host, each process answers a scrape for all of them: counters and
+histograms are summed, gauges combined as `Family.combine` says. What is known of workers is shared by
+all processes, so the process that is scraped tells it alone.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+PREFIX = "cacheway"
+
+SECONDS = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    320.0,
+    640.0,
+)
+TOKEN_SECONDS = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.04,
+    0.06,
+    0.08,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+DECISION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
+ERROR_SECONDS = (-10.0, -2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+ERROR_TOKENS = (-65536.0, -16384.0, -4096.0, -1024.0, -256.0, 0.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric.
+
+    Attributes:
+        name: Without prefix and without ``_total``.
+        kind: ``worker`` is a gauge that is read from the fleet when scraped.
+        about: What it says, for people.
+        labels: Label names.
+        buckets: Upper bounds of a histogram; each is inclusive.
+        combine: How a gauge of several processes becomes one.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram", "worker"]
+    about: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    combine: Literal["livesum", "livemax"] = "livemax"
+
+    @property
+    def exposed_name(self) -> str:
+        """The name as scraped."""
+        return f"{PREFIX}_{self.name}{'_total' if self.kind == 'counter' else ''}"
+
+
+REQUESTS = Family(
+    "requests",
+    "counter",
+    "Requests that ended, by outcome: completed or an error code.",
+    ("endpoint", "outcome"),
+)
+REQUEST_SECONDS = Family(
+    "request_duration_seconds",
+    "histogram",
+    "From the last byte of the request to the last byte of the answer.",
+    ("endpoint",),
+    SECONDS,
+)
+TTFT_SECONDS = Family(
+    "ttft_seconds",
+    "histogram",
+    "Time to first token: from the last byte of a streaming request to the first byte of its answer.",
+    buckets=SECONDS,
+)
+ITL_SECONDS = Family(
+    "inter_token_latency_seconds",
+    "histogram",
+    "Mean gap between two tokens of a streamed answer; one observation per answer.",
+    buckets=TOKEN_SECONDS,
+)
+DECISIONS = Family(
+    "decisions", "counter", "Placements, by policy and why the worker was chosen.", ("policy", "reason")
+)
+DECISION_TIME = Family(
+    "decision_seconds",
+    "histogram",
+    "Time taken by one placement: match, score and pick.",
+    buckets=DECISION_SECONDS,
+)
+PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
+OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
+REPORTED_PROMPT_TOKENS = Family(
+    "reported_prompt_tokens",
+    "counter",
+    "Prompt tokens of the answers whose worker also reported cached tokens.",
+)
+REPORTED_CACHED_TOKENS = Family(
+    "reported_cached_tokens", "counter", "Prompt tokens found in the worker's cache, as reported."
+)
+PREDICTED_CACHED_TOKENS = Family(
+    "predicted_cached_tokens",
+    "counter",
+    "Prompt tokens predicted to be in the worker's cache, of the same answers.",
+)
+CACHED_ERROR = Family(
+    "cached_tokens_error",
+    "histogram",
+    "Predicted minus reported cached tokens of one answer: above 0, the worker had less than expected.",
+    buckets=ERROR_TOKENS,
+)
+TTFT_ERROR = Family(
+    "ttft_error_seconds",
+    "histogram",
+    "Observed minus predicted time to first token of one attempt: above 0, the worker was slower.",
+    buckets=ERROR_SECONDS,
+)
+REDISPATCHES = Family(
+    "redispatches",
+    "counter",
+    "Requests sent to another worker before the first byte, by what failed.",
+    ("reason",),
+)
+UPSTREAM_ERRORS = Family(
+    "upstream_errors", "counter", "Failed attempts, by worker and error code.", ("worker", "kind")
+)
+CLIENT_DISCONNECTS = Family(
+    "client_disconnects", "counter", "Clients that left before their answer was complete."
+)
+REQUEST_BYTES = Family("request_body_bytes", "counter", "Bytes of request bodies.")
+ANSWER_BYTES = Family("answer_body_bytes", "counter", "Bytes of answer bodies passed on.")
+INFLIGHT_REQUESTS = Family(
+    "inflight_requests", "gauge", "Requests of this gateway that have not ended.", combine="livesum"
+)
+DEGRADED = Family("degraded", "gauge", "1 while a component is degraded; serving goes on.", ("component",))
+LOG_LAG = Family("log_lag_seconds", "gauge", "Age of the newest entry of the shared log when it was applied.")
+SNAPSHOT_AGE = Family("snapshot_age_seconds", "gauge", "Age of the newest snapshot of the shared state.")
+LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent to Redis.", combine="livesum")
+OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway sent to the shared log.")
+OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
+OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
+OPS_SKIPPED = Family("ops_skipped", "counter", "Operations skipped because this version does not know them.")
+TREE_BLOCKS = Family("tree_blocks", "gauge", "Distinct KV blocks in the prefix tree of one process.")
+TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one process.")
+LOG_LINES_DROPPED = Family(
+    "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
+)
+BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
+
+WORKER_STATE = Family(
+    "worker_state",
+    "worker",
+    "1 for the state a worker is in, as this gateway sees it.",
+    ("worker", "state"),
+)
+CIRCUIT_STATE = Family(
+    "circuit_state",
+    "worker",
+    "Circuit breaker of a worker: 0 closed, 1 half open, 2 open.",
+    ("worker",),
+)
+WORKER_BACKLOG = Family(
+    "worker_backlog_seconds",
+    "worker",
+    "Prefill time reserved on a worker by all replicas.",
+    ("worker",),
+)
+WORKER_REQUESTS = Family(
+    "worker_inflight_requests",
+    "worker",
+    "Requests in flight on a worker, of all replicas.",
+    ("worker",),
+)
+WORKER_TOKENS = Family(
+    "inflight_tokens",
+    "worker",
+    "Prompt and expected output tokens in flight on a worker, of all replicas.",
+    ("worker",),
+)
+WORKER_PREFILL = Family(
+    "prefill_tokens",
+    "worker",
+    "Uncached tokens queued for prefill on a worker, of all replicas.",
+    ("worker",),
+)
+WORKER_HELD = Family(
+    "held_tokens", "worker", "Tokens the prefix tree believes a worker to hold.", ("worker",)
+)
+
+FAMILIES: tuple[Family, ...] = tuple(
+    entry for entry in tuple(globals().values()) if isinstance(entry, Family)
+)
+"""All of them, in the order above."""
+
+_OPENING = """# Metrics
+
+Written by `cacheway config --metrics-reference`; `make docs` writes it again.
+
+`GET /metrics` on the data port, and on `--prometheus-port` if that is set. With `--workers N` any process
+answers for all processes of the host.
+
+Useful expressions:
+
+```promql
+# hit ratio, as the workers report it, and as it was predicted for the same answers
+rate(cacheway_reported_cached_tokens_total[5m]) / rate(cacheway_reported_prompt_tokens_total[5m])
+rate(cacheway_predicted_cached_tokens_total[5m]) / rate(cacheway_reported_prompt_tokens_total[5m])
+# P99 of the time to first token
+histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
+# share of requests that did not complete
+1 - sum(rate(cacheway_requests_total{outcome="completed"}[5m])) / sum(rate(cacheway_requests_total[5m]))
+```
+
+Gauges with a `worker` label describe the whole fleet as one replica sees it: take `max` or `avg` over
+replicas, not `sum`.
+"""
+
+
+def metrics_reference() -> str:
+    """The page ``docs/metrics.md``."""
+    lines = [_OPENING, "| Metric | Type | Labels | What it says |", "|---|---|---|---|"]
+    for family in FAMILIES:
+        kind = "gauge" if family.kind == "worker" else family.kind
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        lines.append(f"| `{family.exposed_name}` | {kind} | {labels} | {family.about} |")
+    return "\n".join(lines) + "\n"

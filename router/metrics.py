@@ -1,0 +1,390 @@
+"""Recording what happens, and telling it to Prometheus.
+
+    hot path ──> tallies ──flush──> prometheus-client ──exposition──> scrape
+    hooks (gauges read from their owners) ──┘                 └── workers, read at the scrape
+
+One `Metrics` per process, made by `router.app`. A scrape flushes first, so it is exact for its own process;
+the other processes of the host flush once a second (`Metrics.run`), so it is at most that late for them.
+
+With several processes, ``PROMETHEUS_MULTIPROC_DIR`` must be in the environment before
+prometheus-client is imported: it chooses then whether numbers live in memory or in files of that folder.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.registry import Collector
+
+from router import metric_families as families
+from router.metric_families import Family
+from router.tallies import BatchHistogram, Count, Distribution, Total
+
+FLUSH_INTERVAL_S = 1.0
+
+_CIRCUIT = {"closed": 0, "half_open": 1, "open": 2}
+
+
+class Component(StrEnum):
+    """What can be degraded."""
+
+    REDIS = "redis"
+    WORKERS = "workers"
+
+
+class WorkerState(StrEnum):
+    """States of a worker that `Metrics` reports."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSample:
+    """One worker at the moment of a scrape.
+
+    Attributes:
+        worker_id: Its id.
+        state: Its `WorkerState`.
+        circuit: ``closed``, ``half_open`` or ``open``.
+        backlog_s: Seconds of prefill reserved by all replicas.
+        inflight_requests: Requests in flight, of all replicas.
+        inflight_tokens: Their prompt and expected output tokens.
+        prefill_tokens: Uncached tokens not yet prefilled.
+        held_tokens: Tokens the tree believes it holds.
+    """
+
+    worker_id: str
+    state: str
+    circuit: str
+    backlog_s: float
+    inflight_requests: float
+    inflight_tokens: float
+    prefill_tokens: float
+    held_tokens: float
+
+
+class ReportedUsage(Protocol):
+    """What a worker says of one answer."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt length."""
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """How much of it was cached; None if not reported."""
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """Output length; None if not reported."""
+
+
+class Metrics:
+    """All metrics of one process. For use from the event loop's thread."""
+
+    def __init__(self, version: str, *, multiprocess_dir: str | None = None) -> None:
+        """Register all families.
+
+        Args:
+            version: Of the gateway.
+            multiprocess_dir: The value of ``PROMETHEUS_MULTIPROC_DIR``; None for a single process.
+        """
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.collect_hooks: list[Callable[[], None]] = []
+        """Called before numbers are handed over; they set gauges and totals."""
+        self.workers: Callable[[], Iterable[WorkerSample]] = tuple
+        """Asked for the workers at each scrape."""
+        self._registry = CollectorRegistry()
+        self._distributions: list[Distribution] = []
+        self._counts: list[Count] = []
+
+        self._requests = self._count(families.REQUESTS)
+        self._decisions = self._count(families.DECISIONS)
+        self._prompt_tokens = self._count(families.PROMPT_TOKENS)
+        self._output_tokens = self._count(families.OUTPUT_TOKENS)
+        self._reported_prompt_tokens = self._count(families.REPORTED_PROMPT_TOKENS)
+        self._reported_cached_tokens = self._count(families.REPORTED_CACHED_TOKENS)
+        self._predicted_cached_tokens = self._count(families.PREDICTED_CACHED_TOKENS)
+        self._redispatches = self._count(families.REDISPATCHES)
+        self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
+        self._client_disconnects = self._count(families.CLIENT_DISCONNECTS)
+        self._request_bytes = self._count(families.REQUEST_BYTES)
+        self._answer_bytes = self._count(families.ANSWER_BYTES)
+
+        self._ttft_s = self._distribution(families.TTFT_SECONDS)
+        self._itl_s = self._distribution(families.ITL_SECONDS)
+        self._decision_s = self._distribution(families.DECISION_TIME)
+        self._cached_error = self._distribution(families.CACHED_ERROR)
+        self._ttft_error_s = self._distribution(families.TTFT_ERROR)
+        self._durations = self._histogram(families.REQUEST_SECONDS)
+        self._duration_s: dict[str, Distribution] = {}
+
+        self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
+        self._degraded = self._gauge(families.DEGRADED)
+        self._log_lag = self._gauge(families.LOG_LAG)
+        self._snapshot_age = self._gauge(families.SNAPSHOT_AGE)
+        self._log_buffer = self._gauge(families.LOG_BUFFER)
+        self._tree_blocks = self._gauge(families.TREE_BLOCKS)
+        self._tree_nodes = self._gauge(families.TREE_NODES)
+        self._gauge(families.BUILD_INFO).labels(version).set(1)
+
+        self._ops_published = Total(self._counter(families.OPS_PUBLISHED))
+        self._ops_applied = Total(self._counter(families.OPS_APPLIED))
+        self._ops_dropped = Total(self._counter(families.OPS_DROPPED))
+        self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
+        self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
+
+        for component in Component:
+            self.degraded(component, on=False)
+        self._multiprocess_dir = multiprocess_dir
+        self._exposed = self._registry
+        if multiprocess_dir is not None:
+            self._exposed = CollectorRegistry()
+            MultiProcessCollector(self._exposed, multiprocess_dir)  # type: ignore[no-untyped-call]
+        self._exposed.register(_Workers(self))
+
+    # The hot path.
+
+    def decided(self, policy: str, reason: str, decision_s: float) -> None:
+        """A request was placed."""
+        self._decisions.add((policy, reason))
+        self._decision_s.observe(decision_s)
+
+    def answered(
+        self,
+        *,
+        streamed: bool,
+        ttft_s: float,
+        ttft_error_s: float,
+        decode_s: float,
+        predicted_cached_tokens: int,
+        usage: ReportedUsage | None,
+    ) -> None:
+        """A worker's answer is complete.
+
+        Args:
+            streamed: Whether it was a stream: only then the first byte is the first token.
+            ttft_s: From the client's last byte to the answer's first.
+            ttft_error_s: Observed minus predicted, of the attempt that answered.
+            decode_s: From the answer's first byte to its last.
+            predicted_cached_tokens: What placement expected.
+            usage: What the worker reported, if it did.
+        """
+        if streamed:
+            self._ttft_s.observe(ttft_s)
+            self._ttft_error_s.observe(ttft_error_s)
+        if usage is None:
+            return
+        self._prompt_tokens.add(amount=usage.prompt_tokens)
+        output_tokens = usage.completion_tokens
+        if output_tokens:
+            self._output_tokens.add(amount=output_tokens)
+            if streamed and output_tokens > 1:
+                self._itl_s.observe(decode_s / (output_tokens - 1))
+        cached_tokens = usage.cached_tokens
+        if cached_tokens is not None:
+            self._reported_prompt_tokens.add(amount=usage.prompt_tokens)
+            self._reported_cached_tokens.add(amount=cached_tokens)
+            self._predicted_cached_tokens.add(amount=predicted_cached_tokens)
+            self._cached_error.observe(predicted_cached_tokens - cached_tokens)
+
+    def finished(
+        self,
+        endpoint: str | None,
+        outcome: str,
+        duration_s: float,
+        *,
+        request_bytes: int = 0,
+        answer_bytes: int = 0,
+    ) -> None:
+        """A request ended.
+
+        Args:
+            endpoint: Its endpoint; None if it named none.
+            outcome: ``completed``, ``client_left``, ``worker_error`` or the ``code`` of the error.
+            duration_s: From the last byte of the request to the last byte of the answer.
+            request_bytes: Length of its body.
+            answer_bytes: Length of the body sent back.
+        """
+        name = "none" if endpoint is None else endpoint
+        self._requests.add((name, outcome))
+        self._request_bytes.add(amount=request_bytes)
+        self._answer_bytes.add(amount=answer_bytes)
+        duration = self._duration_s.get(name)
+        if duration is None:
+            duration = self._duration_s[name] = self._bound(
+                self._durations.labels(name), families.REQUEST_SECONDS
+            )
+        duration.observe(duration_s)
+
+    def redispatched(self, reason: str) -> None:
+        """A request goes to another worker."""
+        self._redispatches.add((reason,))
+
+    def upstream_failed(self, worker_id: str, kind: str) -> None:
+        """An attempt failed on a worker."""
+        self._upstream_errors.add((worker_id, kind))
+
+    def client_left(self) -> None:
+        """A client left before its answer was complete."""
+        self._client_disconnects.add()
+
+    # What hooks tell.
+
+    def inflight(self, requests: int) -> None:
+        """Set how many requests have not ended."""
+        self._inflight.set(requests)
+
+    def degraded(self, component: Component, *, on: bool) -> None:
+        """Set whether a component is degraded."""
+        self._degraded.labels(component.value).set(on)
+
+    def shared_log(
+        self,
+        *,
+        lag_s: float,
+        snapshot_age_s: float | None,
+        buffered_ops: int,
+        published_ops: int,
+        applied_ops: int,
+        dropped_ops: int,
+        skipped_ops: int,
+    ) -> None:
+        """Set the state of the shared log; operations are totals since the start of this process."""
+        self._log_lag.set(lag_s)
+        if snapshot_age_s is not None:
+            self._snapshot_age.set(snapshot_age_s)
+        self._log_buffer.set(buffered_ops)
+        self._ops_published.follow(published_ops)
+        self._ops_applied.follow(applied_ops)
+        self._ops_dropped.follow(dropped_ops)
+        self._ops_skipped.follow(skipped_ops)
+
+    def tree(self, *, blocks: int, nodes: int) -> None:
+        """Set the size of the prefix tree."""
+        self._tree_blocks.set(blocks)
+        self._tree_nodes.set(nodes)
+
+    def log_lines_dropped(self, total: int) -> None:
+        """Set how many log lines were dropped since the start of this process."""
+        self._lines_dropped.follow(total)
+
+    # Towards Prometheus.
+
+    def flush(self) -> None:
+        """Run the hooks and hand over what has gathered."""
+        for hook in self.collect_hooks:
+            hook()
+        for count in self._counts:
+            count.flush()
+        for distribution in self._distributions:
+            distribution.flush()
+
+    def exposition(self) -> tuple[bytes, str]:
+        """Answer a scrape: the body and its content type."""
+        self.flush()
+        return generate_latest(self._exposed), CONTENT_TYPE_LATEST
+
+    async def run(self) -> None:
+        """Flush once a second, until cancelled, so that siblings answer scrapes with our numbers.
+
+        Owned by `router.app`; needed only with several processes. A hook that raises ends it, as any
+        mistake of ours should.
+        """
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            self.flush()
+
+    def process_died(self, pid: int) -> None:
+        """Forget the gauges of another process of this host; what it counted stays counted."""
+        if self._multiprocess_dir is not None:
+            mark_process_dead(pid, self._multiprocess_dir)  # type: ignore[no-untyped-call]
+
+    # Registration.
+
+    def _counter(self, family: Family) -> Counter:
+        assert family.kind == "counter"
+        return Counter(family.exposed_name, family.about, family.labels, registry=self._registry)
+
+    def _count(self, family: Family) -> Count:
+        count = Count(self._counter(family), len(family.labels))
+        self._counts.append(count)
+        return count
+
+    def _gauge(self, family: Family) -> Gauge:
+        assert family.kind == "gauge"
+        return Gauge(
+            family.exposed_name,
+            family.about,
+            family.labels,
+            registry=self._registry,
+            multiprocess_mode=family.combine,
+        )
+
+    def _histogram(self, family: Family) -> BatchHistogram:
+        assert family.kind == "histogram"
+        return BatchHistogram(
+            family.exposed_name, family.about, family.labels, registry=self._registry, buckets=family.buckets
+        )
+
+    def _distribution(self, family: Family) -> Distribution:
+        return self._bound(self._histogram(family), family)
+
+    def _bound(self, histogram: BatchHistogram, family: Family) -> Distribution:
+        distribution = Distribution(histogram, family.buckets)
+        self._distributions.append(distribution)
+        return distribution
+
+
+class _Workers(Collector):
+    """Tells of workers what is true at the scrape, so that a worker that is gone leaves no series behind."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """One family after the other, with a sample per worker."""
+        samples = list(self._metrics.workers())
+        states = _family(families.WORKER_STATE)
+        for sample in samples:
+            for state in WorkerState:
+                states.add_metric([sample.worker_id, state.value], float(sample.state == state.value))
+        yield states
+        for family, value in _WORKER_VALUES:
+            gauge = _family(family)
+            for sample in samples:
+                gauge.add_metric([sample.worker_id], value(sample))
+            yield gauge
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: a registry that asks at registration would ask for workers that are not there yet."""
+        return ()
+
+
+def _family(family: Family) -> GaugeMetricFamily:
+    return GaugeMetricFamily(family.exposed_name, family.about, labels=family.labels)
+
+
+_WORKER_VALUES: tuple[tuple[Family, Callable[[WorkerSample], float]], ...] = (
+    (families.CIRCUIT_STATE, lambda sample: _CIRCUIT[sample.circuit]),
+    (families.WORKER_BACKLOG, lambda sample: sample.backlog_s),
+    (families.WORKER_REQUESTS, lambda sample: sample.inflight_requests),
+    (families.WORKER_TOKENS, lambda sample: sample.inflight_tokens),
+    (families.WORKER_PREFILL, lambda sample: sample.prefill_tokens),
+    (families.WORKER_HELD, lambda sample: sample.held_tokens),
+)

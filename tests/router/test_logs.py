@@ -1,0 +1,187 @@
+"""Logs: one JSON object per line, and nobody waits for the output."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import orjson
+import pytest
+
+from router.logs import LineWriter, Logs, TimeText, configure_logs, encoded
+
+
+class Pipe:
+    """A pipe whose reading end can be left alone."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe()
+
+    def lines(self) -> list[bytes]:
+        """Everything written, after the writing end was closed."""
+        os.close(self.write_fd)
+        with open(self.read_fd, "rb") as file:  # noqa: PTH123 - a descriptor
+            return file.read().splitlines()
+
+
+@pytest.fixture
+def pipe() -> Pipe:
+    return Pipe()
+
+
+@pytest.fixture
+def untouched_logging() -> Iterator[None]:
+    """Puts the process-wide state of `logging` back."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def entries(pipe: Pipe) -> list[dict[str, object]]:
+    return [orjson.loads(line) for line in pipe.lines()]
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_a_record_is_one_line_with_its_event_and_typed_fields(pipe: Pipe) -> None:
+    logs = configure_logs("info", pipe.write_fd)
+    logging.getLogger("router.fleet").warning(
+        "worker %s", "ejected", extra={"event": "worker.ejected", "worker_id": "a:1", "failures": 3}
+    )
+    logs.close()
+    (entry,) = entries(pipe)
+    written = datetime.fromisoformat(str(entry.pop("time")))
+    assert abs((datetime.now(UTC) - written).total_seconds()) < 60
+    assert entry == {
+        "level": "warning",
+        "event": "worker.ejected",
+        "message": "worker ejected",
+        "logger": "router.fleet",
+        "worker_id": "a:1",
+        "failures": 3,
+    }
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_an_exception_stays_on_the_same_line(pipe: Pipe) -> None:
+    logs = configure_logs("info", pipe.write_fd)
+    try:
+        int("broken\nhere")
+    except ValueError:
+        logging.getLogger("somebody").exception("it failed")
+    logs.close()
+    (entry,) = entries(pipe)
+    assert entry["event"] == "library.logged"
+    assert str(entry["exception"]).endswith(
+        r"ValueError: invalid literal for int() with base 10: 'broken\nhere'"
+    )
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_less_severe_levels_are_not_written(pipe: Pipe) -> None:
+    logs = configure_logs("warning", pipe.write_fd)
+    logging.getLogger("router").info("quiet")
+    logs.request_log({"event": "request.finished"})
+    logging.getLogger("router").warning("loud")
+    logs.close()
+    assert [entry["message"] for entry in entries(pipe)] == ["loud"]
+
+
+@pytest.mark.usefixtures("untouched_logging")
+def test_the_servers_own_lines_come_the_same_way_without_its_access_log(pipe: Pipe) -> None:
+    logs = configure_logs("info", pipe.write_fd)
+    logging.getLogger("uvicorn.error").info("started")
+    logging.getLogger("uvicorn.access").info("GET /")
+    logging.getLogger("httpx").info("HTTP Request: GET")
+    logs.close()
+    assert [entry["message"] for entry in entries(pipe)] == ["started"]
+
+
+def test_a_request_line_holds_its_fields(pipe: Pipe) -> None:
+    logs = Logs("info", pipe.write_fd)
+    logs.request_log(
+        {"event": "request.finished", "request_id": "r1", "status": 200, "ttft_s": 0.25, "model": None}
+    )
+    logs.close()
+    (entry,) = entries(pipe)
+    assert entry.pop("time")
+    assert entry == {
+        "level": "info",
+        "message": "request finished",
+        "event": "request.finished",
+        "request_id": "r1",
+        "status": 200,
+        "ttft_s": 0.25,
+        "model": None,
+    }
+
+
+def test_lines_keep_their_order_and_none_is_lost(pipe: Pipe) -> None:
+    logs = Logs("info", pipe.write_fd)
+    for number in range(500):
+        logs.request_log({"event": "e", "number": number})
+    logs.close()
+    assert [entry["number"] for entry in entries(pipe)] == list(range(500))
+    assert logs.dropped == 0
+
+
+def test_a_blocked_output_drops_lines_and_blocks_nobody(pipe: Pipe) -> None:
+    """Nobody reads the pipe: what the kernel, the thread and the 10 lines of buffer hold is kept."""
+    writer = LineWriter(pipe.write_fd, lines_max=10)
+    line = b"x" * 1023 + b"\n"
+    for _ in range(5000):
+        writer.write(line)
+    assert writer.dropped > 4000
+    kept = 5000 - writer.dropped
+
+    received: list[list[bytes]] = []
+    reader = threading.Thread(target=lambda: received.append(_read_lines(pipe.read_fd, kept)))
+    reader.start()
+    writer.close(timeout_s=60)
+    reader.join(timeout=60)
+    assert received == [[line[:-1]] * kept]
+    os.close(pipe.write_fd)
+
+
+def _read_lines(fd: int, count: int) -> list[bytes]:
+    with open(fd, "rb") as file:
+        return [file.readline().rstrip() for _ in range(count)]
+
+
+def test_a_closed_output_is_counted_not_raised(pipe: Pipe) -> None:
+    os.close(pipe.read_fd)
+    writer = LineWriter(pipe.write_fd)
+    writer.write(b"lost\n")
+    writer.close()
+    assert writer.dropped == 1
+    os.close(pipe.write_fd)
+
+
+def test_a_non_blocking_output_is_waited_for(pipe: Pipe) -> None:
+    """200 lines of 1 KiB do not fit into the pipe at once."""
+    os.set_blocking(pipe.write_fd, False)
+    writer = LineWriter(pipe.write_fd)
+    for _ in range(200):
+        writer.write(b"x" * 1023 + b"\n")
+    received: list[list[bytes]] = []
+    reader = threading.Thread(target=lambda: received.append(_read_lines(pipe.read_fd, 200)))
+    reader.start()
+    writer.close(timeout_s=60)
+    reader.join(timeout=60)
+    assert len(received[0]) == 200
+    os.close(pipe.write_fd)
+
+
+@pytest.mark.parametrize("value", ["\ud800", 2**70, {1, 2}, {2: "x"}, b"bytes", object()])
+def test_no_value_makes_a_line_impossible(value: object) -> None:
+    line = encoded({"event": "e", "value": value})
+    assert line.startswith(b'{"event":')
+    assert b"\n" not in line
+
+
+def test_times_are_rfc_3339_with_milliseconds() -> None:
+    text = TimeText()
+    assert text(0.0) == "1970-01-01T00:00:00.000Z"
+    assert text(1.9996) == "1970-01-01T00:00:01.999Z"
+    assert text(1.25) == "1970-01-01T00:00:01.250Z"

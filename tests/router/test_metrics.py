@@ -1,0 +1,228 @@
+"""Metrics: what is recorded is what a scrape says, in one process and in several."""
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from router.metric_families import FAMILIES
+from router.metrics import Component, Metrics, WorkerSample
+
+Samples = dict[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 1000
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+def parsed(body: bytes) -> Samples:
+    """Samples by name without prefix, and label values in the order of the labels' names."""
+    return {
+        (
+            sample.name.removeprefix("cacheway_"),
+            *(value for _, value in sorted(sample.labels.items())),
+        ): sample.value
+        for family in text_string_to_metric_families(body.decode())
+        for sample in family.samples
+    }
+
+
+def scraped(metrics: Metrics) -> Samples:
+    body, content_type = metrics.exposition()
+    assert content_type.startswith("text/plain")
+    return parsed(body)
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics("1.2.3")
+
+
+def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True) -> None:
+    metrics.answered(
+        streamed=streamed,
+        ttft_s=0.2,
+        ttft_error_s=-0.02,
+        decode_s=1.0,
+        predicted_cached_tokens=768,
+        usage=usage,
+    )
+
+
+def test_every_family_is_exposed(metrics: Metrics) -> None:
+    body, _ = metrics.exposition()
+    for family in FAMILIES:
+        assert f"# TYPE {family.exposed_name} " in body.decode()
+
+
+def test_a_finished_request_counts_by_endpoint_and_outcome(metrics: Metrics) -> None:
+    metrics.finished("/generate", "completed", 0.3, request_bytes=10, answer_bytes=20)
+    metrics.finished(None, "invalid_json", 0.001)
+    found = scraped(metrics)
+    assert found["requests_total", "/generate", "completed"] == 1
+    assert found["requests_total", "none", "invalid_json"] == 1
+    assert found["request_duration_seconds_sum", "/generate"] == 0.3
+    assert (found["request_body_bytes_total",], found["answer_body_bytes_total",]) == (10, 20)
+
+
+def test_a_decision_counts_by_policy_and_reason(metrics: Metrics) -> None:
+    metrics.decided("expected_cost", "affinity", 2e-5)
+    found = scraped(metrics)
+    assert found["decisions_total", "expected_cost", "affinity"] == 1
+    assert found["decision_seconds_bucket", "2e-05"] == 1
+    assert found["decision_seconds_bucket", "1e-05"] == 0
+
+
+def test_predicted_and_reported_hits_are_counted_over_the_same_answers(metrics: Metrics) -> None:
+    """An answer without a report must not look like a miss."""
+    answer(metrics, Usage(1000, cached_tokens=512))
+    answer(metrics, Usage(500, cached_tokens=None))
+    answer(metrics, None)
+    found = scraped(metrics)
+    assert found["prompt_tokens_total",] == 1500
+    assert found["reported_prompt_tokens_total",] == 1000
+    assert found["reported_cached_tokens_total",] == 512
+    assert found["predicted_cached_tokens_total",] == 768
+    assert found["cached_tokens_error_bucket", "0.0"] == 0
+    assert found["cached_tokens_error_bucket", "256.0"] == 1
+
+
+def test_inter_token_latency_is_the_mean_gap(metrics: Metrics) -> None:
+    """1 s of decode for 101 tokens is 100 gaps of 10 ms; one token has no gap."""
+    answer(metrics, Usage(1000, completion_tokens=101))
+    answer(metrics, Usage(1000, completion_tokens=1))
+    found = scraped(metrics)
+    assert found["inter_token_latency_seconds_sum",] == pytest.approx(0.01)
+    assert found["inter_token_latency_seconds_count",] == 1
+    assert found["output_tokens_total",] == 102
+
+
+def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
+    answer(metrics, Usage(1000, completion_tokens=101), streamed=False)
+    assert scraped(metrics)["ttft_seconds_count",] == 0
+    answer(metrics, None)
+    found = scraped(metrics)
+    assert found["ttft_seconds_count",] == found["ttft_error_seconds_count",] == 1
+    assert found["inter_token_latency_seconds_count",] == 0
+
+
+def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
+    metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
+    metrics.redispatched("upstream_timeout")
+    metrics.client_left()
+    found = scraped(metrics)
+    assert found["upstream_errors_total", "upstream_timeout", "10.0.0.1:8000"] == 1
+    assert found["redispatches_total", "upstream_timeout"] == 1
+    assert found["client_disconnects_total",] == 1
+
+
+def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
+    def hook() -> None:
+        metrics.inflight(3)
+        metrics.tree(blocks=10, nodes=2)
+        metrics.degraded(Component.REDIS, on=True)
+        metrics.log_lines_dropped(4)
+        metrics.shared_log(
+            lag_s=0.5,
+            snapshot_age_s=7.0,
+            buffered_ops=1,
+            published_ops=5,
+            applied_ops=6,
+            dropped_ops=7,
+            skipped_ops=8,
+        )
+
+    assert scraped(metrics)["degraded", "redis"] == 0
+    metrics.collect_hooks.append(hook)
+    scraped(metrics)
+    found = scraped(metrics)
+    assert found["inflight_requests",] == 3
+    assert (found["tree_blocks",], found["tree_nodes",]) == (10, 2)
+    assert (found["degraded", "redis"], found["degraded", "workers"]) == (1, 0)
+    assert found["log_lines_dropped_total",] == 4
+    assert (found["log_lag_seconds",], found["snapshot_age_seconds",]) == (0.5, 7.0)
+    totals = [found[f"ops_{name}_total",] for name in ("published", "applied", "dropped", "skipped")]
+    assert totals == [5, 6, 7, 8]
+    assert found["build_info", "1.2.3"] == 1
+
+
+def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
+    workers = [
+        WorkerSample("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000),
+        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0),
+    ]
+    metrics.workers = lambda: workers
+    found = scraped(metrics)
+    assert found["worker_state", "healthy", "a:1"] == 1
+    assert found["worker_state", "unhealthy", "a:1"] == 0
+    assert (found["circuit_state", "a:1"], found["circuit_state", "b:1"]) == (1, 2)
+    assert found["worker_backlog_seconds", "a:1"] == 1.5
+    assert found["worker_inflight_requests", "a:1"] == 2
+    assert found["inflight_tokens", "a:1"] == 300
+    assert found["prefill_tokens", "a:1"] == 40
+    assert found["held_tokens", "a:1"] == 5000
+
+    workers.pop()
+    assert ("circuit_state", "b:1") not in scraped(metrics)
+
+
+async def test_the_loop_hands_over_without_a_scrape(metrics: Metrics) -> None:
+    flushed = asyncio.Event()
+    metrics.collect_hooks.append(flushed.set)
+    task = asyncio.create_task(metrics.run(), name="flush metrics")
+    await asyncio.wait_for(flushed.wait(), timeout=30)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+PROCESS = """
+import os, sys
+from router.metrics import Metrics
+metrics = Metrics("1", multiprocess_dir=os.environ["PROMETHEUS_MULTIPROC_DIR"])
+metrics.finished("/generate", "completed", 0.3)
+metrics.decided("random", "cold", 0.1)
+metrics.inflight(2)
+metrics.tree(blocks=int(sys.argv[1]), nodes=1)
+metrics.flush()
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[2:] == ["scrape"]:
+    metrics.process_died(int(sys.stdin.readline()))
+    sys.stdout.write(metrics.exposition()[0].decode())
+"""
+
+
+def test_any_process_of_a_host_answers_for_all(tmp_path: Path) -> None:
+    """Three processes with one request each; one dies: its requests stay counted, its gauges go."""
+
+    def start(*argv: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", PROCESS, *argv],
+            env={"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    dead, sibling, asked = start("900"), start("7"), start("5", "scrape")
+    for process in (dead, sibling, asked):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    dead.communicate("\n", timeout=60)
+    body, _ = asked.communicate(f"\n{dead.pid}\n", timeout=60)
+    sibling.communicate("\n", timeout=60)
+
+    found = parsed(body.encode())
+    assert found["requests_total", "/generate", "completed"] == 3
+    assert found["request_duration_seconds_count", "/generate"] == 3
+    assert found["decision_seconds_bucket", "+Inf"] == 3
+    assert found["inflight_requests",] == 4
+    assert found["tree_blocks",] == 7
