@@ -1,5 +1,7 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
     BytesPerToken,
     Finished,
@@ -13,22 +15,41 @@ from policies.ops import (
     decode_ops,
     encode_ops,
 )
+from policies.placement import Reason, place
+from policies.scoring import POLICIES, Policy, make_policy
 from policies.views import Candidates, Chosen, RequestView, Shed
+from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
+    "FULL_ATTENTION",
+    "POLICIES",
+    "PROFILES",
+    "AttentionProfile",
     "BytesPerToken",
     "Candidates",
     "Chosen",
     "Finished",
     "FirstToken",
     "Fitted",
+    "FleetRules",
+    "FleetState",
+    "Forget",
+    "Insert",
     "Left",
     "Op",
     "Placed",
+    "Policy",
+    "Reason",
     "RequestView",
+    "ServiceFit",
+    "ServiceModel",
     "Shed",
+    "Trim",
+    "Worker",
     "WorkerGone",
     "WorkerPut",
     "decode_ops",
     "encode_ops",
+    "make_policy",
+    "place",
 ]

@@ -1,0 +1,438 @@
+"""The fleet's state: a fold over the shared log (design law 2).
+
+Owns who the workers are, what each holds (`radix.PrefixTree`), what each has been given
+(`policies.loads`) and what was learned about them. Every replica applies everybody's operations;
+operations commute and repeat harmlessly, so replicas that saw the same ones decide the same.
+
+    WorkerPut, WorkerGone   newest (time, replica) wins; a removal also forgets the worker's cache
+    Placed                  reserves load, and inserts the prompt: a burst of requests with one
+                            prefix must meet on one worker, not after the first has been prefilled
+    FirstToken, Finished, Left   release
+    Insert, Trim, Forget    correct what the worker holds
+    Fitted, BytesPerToken   newest (time, replica) wins
+
+A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
+snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from policies.costs import PROFILES, ServiceModel, congestion_per_s
+from policies.loads import Loads
+from policies.ops import (
+    BytesPerToken,
+    Finished,
+    FirstToken,
+    Fitted,
+    Left,
+    Op,
+    Placed,
+    WorkerGone,
+    WorkerPut,
+    decode_ops,
+    encode_ops,
+)
+from policies.views import Candidates
+from radix import AttentionProfile, Forget, Insert, PrefixTree, Trim
+
+SNAPSHOT_VERSION = 1
+
+REFRESH_US = 100_000
+"""How stale the slow columns (congestion, held tokens) may be: they are averages over seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker as the log describes it.
+
+    Attributes:
+        worker_id: ``host:port`` of the URL, with a path if it has one.
+        slot: Its row in the columns of this process.
+        url: Base URL without a trailing slash.
+        role: ``plain``, ``prefill`` or ``decode``.
+        draining: True while it takes no new requests.
+        capacity_tokens: KV capacity in tokens; 0 if unknown.
+        labels: Free labels; ``worker_class`` selects the cost profile.
+        version: ``(log time, replica)`` of the newest change.
+        gone: True after removal; kept for a while so that late operations do not revive it.
+    """
+
+    worker_id: str
+    slot: int
+    url: str = ""
+    role: str = "plain"
+    draining: bool = False
+    capacity_tokens: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    version: tuple[int, str, bool] = (0, "", False)
+    gone: bool = False
+
+    @property
+    def worker_class(self) -> str:
+        """Which cost profile applies."""
+        return self.labels.get("worker_class", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """What the fold needs to know from the settings.
+
+    Attributes:
+        block_tokens: Tokens per block.
+        capacity_tokens: KV capacity assumed for a worker that does not report one; 0 means unbounded.
+        blocks_max: Bound on distinct blocks in the tree.
+        congestion_max_per_s: Upper bound of kappa.
+        lifetime_s_max: A request in flight for longer is released.
+        memory_s: How long ended requests and removed workers are remembered, seconds.
+        default_model: Service model of a worker class without a fit or a profile.
+    """
+
+    block_tokens: int = 256
+    capacity_tokens: int = 0
+    blocks_max: int = 8_000_000
+    congestion_max_per_s: float = 50.0
+    lifetime_s_max: float = 7200.0
+    memory_s: float = 30.0
+    default_model: ServiceModel = PROFILES["default"]
+
+
+class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """A snapshot as bytes: the state that is small as operations, the tree as columns."""
+
+    version: int
+    workers: list[str]
+    ops: bytes
+    rates: list[tuple[int, list[int], list[int]]]
+    tree: Any
+
+
+class FleetState:
+    """What this replica knows of the fleet."""
+
+    def __init__(self, rules: FleetRules = FleetRules()) -> None:
+        self.rules = rules
+        self.tree = PrefixTree(blocks_max=rules.blocks_max)
+        self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
+        self.revision = 0
+        """Counts changes of workers, so that a caller can keep lists of them."""
+        self._workers: dict[str, Worker] = {}
+        self._by_slot: list[Worker | None] = []
+        self._free: list[int] = []
+        self._fits: dict[str, Fitted] = {}
+        self._bytes_per_token: dict[str, BytesPerToken] = {}
+        self._refreshed_us = -REFRESH_US
+        self._columns: dict[str, NDArray[np.float64]] = {}
+        self._worker_hash = np.zeros(0, dtype=np.uint64)
+        self._allocate(8)
+        self._apply: dict[type, Callable[[Any], None]] = {
+            Placed: self._placed,
+            FirstToken: self.loads.first_token,
+            Finished: self.loads.finished,
+            Left: self.loads.left,
+            WorkerPut: self._worker_put,
+            WorkerGone: self._worker_gone,
+            Fitted: self._fitted,
+            BytesPerToken: self._learned_bytes,
+            Insert: self._insert,
+            Trim: self._trim,
+            Forget: self._forget,
+        }
+
+    # The fold.
+
+    def apply(self, op: Op) -> None:
+        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
+        self._apply[type(op)](op)
+
+    def collect(self, now_us: int) -> int:
+        """Forget what is too old to matter; call every few seconds.
+
+        Returns:
+            Requests released only because they were in flight for longer than ``lifetime_s_max``.
+        """
+        expired = self.loads.collect(now_us, round(self.rules.lifetime_s_max * 1e6))
+        horizon_us = now_us - round(2e6 * self.rules.memory_s)
+        for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+            idle = self.loads.inflight_requests[worker.slot] == 0
+            if idle and worker.version[0] < horizon_us:
+                self.tree.drop(worker.slot)
+                self.loads.drop(worker.slot)
+                del self._workers[worker.worker_id]
+                self._by_slot[worker.slot] = None
+                self._free.append(worker.slot)
+                self.revision += 1
+        return expired
+
+    # Questions.
+
+    def workers(self) -> list[Worker]:
+        """The workers that exist, in order of their ids."""
+        return [self._workers[key] for key in sorted(self._workers) if self._exists(self._workers[key])]
+
+    def worker(self, worker_id: str) -> Worker | None:
+        """One worker by id, or None if there is none of that name."""
+        worker = self._workers.get(worker_id)
+        return worker if worker is not None and self._exists(worker) else None
+
+    def at_slot(self, slot: int) -> Worker:
+        """The worker in a slot that `candidates` returned."""
+        worker = self._by_slot[slot]
+        assert worker is not None
+        return worker
+
+    def bytes_per_token(self, model: str, default: float) -> float:
+        """Prompt bytes per token of a model, learned from answers of any replica."""
+        learned = self._bytes_per_token.get(model)
+        return learned.bytes_per_token if learned is not None else default
+
+    def service_model(self, worker_class: str) -> ServiceModel:
+        """The service model that prices a worker class now: the newest fit, else its profile."""
+        fit = self._fits.get(worker_class)
+        if fit is not None:
+            return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
+        return self.profile(worker_class)
+
+    def profile(self, worker_class: str) -> ServiceModel:
+        """The service model of a worker class before anything was learned."""
+        if worker_class == "default":
+            return self.rules.default_model
+        return PROFILES.get(worker_class, self.rules.default_model)
+
+    def candidates(
+        self,
+        slots: NDArray[np.intp],
+        paths: Sequence[bytes],
+        profile: AttentionProfile,
+        prompt_tokens: float,
+        tokens_per_block: float,
+        now_us: int,
+    ) -> Candidates:
+        """Build the view of the workers that may take a request.
+
+        Args:
+            slots: Their slots, not empty.
+            paths: Packed block hashes of the prompt; several for a batch, whose matches add up.
+            profile: Attention profile of the model: what of a match is reusable.
+            prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
+            tokens_per_block: Estimated tokens in one block of these paths.
+            now_us: Log time.
+        """
+        if now_us - self._refreshed_us >= REFRESH_US:
+            self._refresh(now_us)
+        matched, safe = self._matches(slots, paths, profile)
+        matched_tokens = np.minimum(matched * tokens_per_block, prompt_tokens)
+        columns, loads = self._columns, self.loads
+        zeros = np.zeros(len(slots))
+        return Candidates(
+            slots=slots,
+            worker_hash=self._worker_hash[slots],
+            matched_tokens=matched_tokens,
+            safe_tokens=np.minimum(safe * tokens_per_block, prompt_tokens),
+            backlog_s=loads.backlog_s(slots, now_us),
+            prefill_tokens=loads.prefill_tokens[slots].astype(np.float64),
+            inflight_requests=loads.inflight_requests[slots].astype(np.float64),
+            inflight_tokens=loads.inflight_tokens[slots].astype(np.float64),
+            held_tokens=columns["held_tokens"][slots],
+            a_s=columns["a_s"][slots],
+            b_s=columns["b_s"][slots],
+            c0_tokens=columns["c0_tokens"][slots],
+            congestion_per_s=columns["congestion_per_s"][slots],
+            fetch_s=zeros,
+            transfer_s=zeros,
+        )
+
+    # Snapshot.
+
+    def snapshot(self) -> bytes:
+        """Encode the state for a newcomer; workers are named, times are log times."""
+        workers = sorted(self._workers.values(), key=lambda worker: worker.worker_id)
+        ops: list[Op] = []
+        for worker in workers:
+            at_us, replica, gone = worker.version
+            if gone:
+                ops.append(WorkerGone(worker.worker_id, at_us, replica))
+            elif worker.url:
+                ops.append(
+                    WorkerPut(
+                        worker.worker_id,
+                        at_us,
+                        replica,
+                        worker.url,
+                        worker.role,
+                        worker.draining,
+                        worker.capacity_tokens,
+                        worker.labels,
+                    )
+                )
+        for op in self.loads.dump_ops():
+            if isinstance(op, Placed):
+                op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
+            ops.append(op)
+        ops.extend(self._fits[key] for key in sorted(self._fits))
+        ops.extend(self._bytes_per_token[key] for key in sorted(self._bytes_per_token))
+        return msgspec.msgpack.encode(
+            _Snapshot(
+                SNAPSHOT_VERSION,
+                [worker.worker_id for worker in workers],
+                encode_ops(ops),
+                [self.loads.dump_rates(worker.slot) for worker in workers],
+                self.tree.dump([worker.slot for worker in workers]),
+            )
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Merge a snapshot, as if its operations were applied.
+
+        Raises:
+            ValueError: If it is not a snapshot that this version can read; nothing was changed.
+        """
+        try:
+            snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"not a readable snapshot: {error}") from error
+        if snapshot.version != SNAPSHOT_VERSION:
+            raise ValueError(f"snapshot version {snapshot.version}, this replica reads {SNAPSHOT_VERSION}")
+        slots = [self._slot(worker_id) for worker_id in snapshot.workers]
+        for op in decode_ops(snapshot.ops)[0]:
+            self.apply(op)
+        for slot, (second, arrivals, service_us) in zip(slots, snapshot.rates, strict=True):
+            self.loads.merge_rates(slot, second, arrivals, service_us)
+        self.tree.load(snapshot.tree, slots)
+        self._refreshed_us = -REFRESH_US
+
+    # Inside.
+
+    @staticmethod
+    def _exists(worker: Worker) -> bool:
+        return bool(worker.url) and not worker.gone
+
+    def _slot(self, worker_id: str) -> int:
+        """The worker's slot; a worker that only operations have named so far gets one too."""
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            return worker.slot
+        slot = self._free.pop() if self._free else len(self._by_slot)
+        if slot == len(self._by_slot):
+            self._by_slot.append(None)
+        if slot >= len(self._worker_hash):
+            self._allocate(2 * len(self._worker_hash))
+        self.loads.ensure(slot)
+        self._set_worker(Worker(worker_id, slot))
+        return slot
+
+    def _set_worker(self, worker: Worker) -> None:
+        slot = worker.slot
+        self._workers[worker.worker_id] = worker
+        self._by_slot[slot] = worker
+        self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker.worker_id.encode())
+        self._price(worker)
+        capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
+        blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
+        self.tree.set_capacity(slot, blocks)
+        self.revision += 1
+
+    def _allocate(self, rows: int) -> None:
+        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "held_tokens")
+        for name in names:
+            grown = np.zeros(rows)
+            old = self._columns.get(name)
+            if old is not None:
+                grown[: len(old)] = old
+            self._columns[name] = grown
+        hashes = np.zeros(rows, dtype=np.uint64)
+        hashes[: len(self._worker_hash)] = self._worker_hash
+        self._worker_hash = hashes
+
+    def _price(self, worker: Worker) -> None:
+        model = self.service_model(worker.worker_class)
+        self._columns["a_s"][worker.slot] = model.a_s
+        self._columns["b_s"][worker.slot] = model.b_s
+        self._columns["c0_tokens"][worker.slot] = model.c0_tokens
+
+    def _refresh(self, now_us: int) -> None:
+        """Recompute the slow columns for all workers."""
+        self._refreshed_us = now_us
+        count = len(self._by_slot)
+        arrivals_per_s, utilisation = self.loads.rates(now_us)
+        self._columns["congestion_per_s"][:count] = congestion_per_s(
+            arrivals_per_s[:count], utilisation[:count], self.rules.congestion_max_per_s
+        )
+        held = [self.tree.held_blocks(slot) for slot in range(count)]
+        self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
+
+    def _matches(
+        self, slots: NDArray[np.intp], paths: Sequence[bytes], profile: AttentionProfile
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        if len(paths) == 1:
+            match = self.tree.match(paths[0], profile)
+            return _rows(match.matched, slots), _rows(match.safe, slots)
+        matched = np.zeros(len(slots))
+        safe = np.zeros(len(slots))
+        for path in paths:
+            match = self.tree.match(path, profile)
+            matched = matched + _rows(match.matched, slots)
+            safe = safe + _rows(match.safe, slots)
+        return matched, safe
+
+    def _placed(self, op: Placed) -> None:
+        slot = self._slot(op.worker)
+        self.loads.placed(op, slot)
+        for path in op.paths:
+            self.tree.insert(slot, path, op.at_us, end=op.ends)
+
+    def _insert(self, op: Insert) -> None:
+        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end)
+
+    def _trim(self, op: Trim) -> None:
+        self.tree.trim(self._slot(op.worker), op.path, op.before_us)
+
+    def _forget(self, op: Forget) -> None:
+        self.tree.forget(self._slot(op.worker), op.before_us)
+
+    def _worker_put(self, op: WorkerPut) -> None:
+        slot = self._slot(op.worker)
+        version = (op.at_us, op.replica, False)
+        if version <= self._workers[op.worker].version:
+            return
+        self._set_worker(
+            Worker(
+                op.worker, slot, op.url, op.role, op.draining, op.capacity_tokens, dict(op.labels), version
+            )
+        )
+
+    def _worker_gone(self, op: WorkerGone) -> None:
+        slot = self._slot(op.worker)
+        self.tree.forget(slot, op.at_us)
+        version = (op.at_us, op.replica, True)
+        if version > self._workers[op.worker].version:
+            self._set_worker(Worker(op.worker, slot, version=version, gone=True))
+
+    def _fitted(self, op: Fitted) -> None:
+        known = self._fits.get(op.worker_class)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._fits[op.worker_class] = op
+            for worker in self._workers.values():
+                if worker.worker_class == op.worker_class:
+                    self._price(worker)
+
+    def _learned_bytes(self, op: BytesPerToken) -> None:
+        known = self._bytes_per_token.get(op.model)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._bytes_per_token[op.model] = op
+
+
+def _rows(by_slot: NDArray[Any], slots: NDArray[np.intp]) -> NDArray[Any]:
+    """Rows of an array that may be shorter than the newest slot (a worker the tree has not met)."""
+    if len(slots) and int(slots[-1]) >= len(by_slot):
+        known = slots < len(by_slot)
+        rows = np.zeros(len(slots), dtype=by_slot.dtype)
+        rows[known] = by_slot[slots[known]]
+        return rows
+    return by_slot[slots]

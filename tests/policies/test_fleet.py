@@ -1,0 +1,335 @@
+"""The fold: any order, any repetition, a snapshot in between: the same fleet."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import (
+    FULL_ATTENTION,
+    PROFILES,
+    AttentionProfile,
+    BytesPerToken,
+    Candidates,
+    Chosen,
+    Finished,
+    FirstToken,
+    Fitted,
+    FleetRules,
+    FleetState,
+    Forget,
+    Insert,
+    Left,
+    Op,
+    Placed,
+    RequestView,
+    ServiceModel,
+    Trim,
+    WorkerGone,
+    WorkerPut,
+    make_policy,
+    place,
+)
+from radix import chain_bytes
+
+SECOND = 1_000_000
+START = 1_000 * SECOND
+
+
+def path(*blocks: int) -> bytes:
+    """The path of a prompt made of these blocks; equal beginnings are equal prefixes."""
+    return chain_bytes(b"".join(bytes([block]) * 1024 for block in blocks), 7)
+
+
+def put(worker: str, at_us: int = 1, **more: object) -> WorkerPut:
+    return WorkerPut(worker, at_us, "static", f"http://{worker}", **more)  # type: ignore[arg-type]
+
+
+def placed(
+    request_id: str,
+    worker: str,
+    prompt: bytes,
+    at_us: int = START,
+    *,
+    replica: str = "one",
+    ends: bool = False,
+) -> Placed:
+    return Placed(request_id, at_us, worker, replica, 100_000, 300, 500, (prompt,), ends)
+
+
+def fleet_after(*ops: Op, rules: FleetRules | None = None) -> FleetState:
+    fleet = FleetState(rules or FleetRules())
+    for op in ops:
+        fleet.apply(op)
+    return fleet
+
+
+def candidates(
+    fleet: FleetState,
+    prompt: bytes,
+    now_us: int = START,
+    profile: AttentionProfile = FULL_ATTENTION,
+) -> Candidates:
+    slots = np.array(sorted(worker.slot for worker in fleet.workers()), dtype=np.intp)
+    return fleet.candidates(slots, (prompt,), profile, len(prompt) * 32.0, 256.0, now_us)
+
+
+def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[str, object]:
+    """Everything a decision can see, by worker id, so that slots do not matter."""
+    rows: dict[str, object] = {}
+    for worker in fleet.workers():
+        view = fleet.candidates(
+            np.array([worker.slot]),
+            tuple(prompts),
+            AttentionProfile("sliding_window", 128),
+            1e6,
+            256.0,
+            now_us,
+        )
+        rows[worker.worker_id] = (
+            worker.url,
+            worker.draining,
+            worker.capacity_tokens,
+            worker.labels,
+            [float(getattr(view, name)[0]) for name in ("matched_tokens", "safe_tokens", "backlog_s")],
+            [float(getattr(view, name)[0]) for name in ("inflight_requests", "inflight_tokens")],
+            [float(getattr(view, name)[0]) for name in ("a_s", "b_s", "c0_tokens", "congestion_per_s")],
+            float(view.held_tokens[0]),
+            [fleet.tree.match(prompt).matched[worker.slot : worker.slot + 1].tolist() for prompt in prompts],
+        )
+    rows["bytes_per_token"] = fleet.bytes_per_token("tiny", 4.0)
+    return rows
+
+
+def test_a_placed_prompt_is_matched_at_once_and_its_load_is_seen() -> None:
+    """Four blocks of 256 tokens; 100 ms reserved; the other worker has neither."""
+    fleet = fleet_after(put("a:1"), put("b:1"), placed("r", "a:1", path(1, 2, 3, 4)))
+    view = candidates(fleet, path(1, 2, 3, 9))
+    assert view.matched_tokens.tolist() == [768.0, 0.0]
+    assert view.backlog_s.tolist() == [0.1, 0.0]
+    assert view.inflight_tokens.tolist() == [500.0, 0.0]
+    assert fleet.at_slot(int(view.slots[0])).worker_id == "a:1"
+
+
+def test_the_match_is_never_longer_than_the_prompt() -> None:
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1, 2)))
+    view = fleet.candidates(np.array([0]), (path(1, 2),), FULL_ATTENTION, 400.0, 256.0, START)
+    assert view.matched_tokens.tolist() == [400.0]
+
+
+def test_a_batch_matches_with_all_its_prompts() -> None:
+    fleet = fleet_after(put("a:1"), put("b:1"), placed("r", "a:1", path(1, 2)), placed("s", "b:1", path(3)))
+    view = fleet.candidates(np.array([0, 1]), (path(1, 2), path(3)), FULL_ATTENTION, 1e6, 256.0, START)
+    assert view.matched_tokens.tolist() == [512.0, 256.0]
+
+
+def test_a_worker_the_tree_has_not_met_matches_nothing() -> None:
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1)), put("b:1"))
+    assert candidates(fleet, path(1)).matched_tokens.tolist() == [256.0, 0.0]
+
+
+def test_window_models_reuse_only_up_to_where_a_request_ended() -> None:
+    """A prompt that leaves the earlier one after two of four blocks finds no valid window there."""
+    window = AttentionProfile("sliding_window", 128)
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1, 2, 3, 4), ends=True))
+    fork = candidates(fleet, path(1, 2, 9, 9), profile=window)
+    assert (fork.matched_tokens[0], fork.safe_tokens[0]) == (512.0, 0.0)
+    more = candidates(fleet, path(1, 2, 3, 4, 5), profile=window)
+    assert (more.matched_tokens[0], more.safe_tokens[0]) == (1024.0, 1024.0)
+
+
+def test_trim_and_forget_correct_what_a_worker_holds() -> None:
+    fleet = fleet_after(put("a:1"), Insert("a:1", path(1, 2, 3), START, False))
+    fleet.apply(Trim("a:1", path(1, 2), START + 1))
+    assert candidates(fleet, path(1, 2, 3)).matched_tokens.tolist() == [256.0]
+    fleet.apply(Forget("a:1", START + 1))
+    assert candidates(fleet, path(1, 2, 3)).matched_tokens.tolist() == [0.0]
+
+
+def test_the_newest_word_about_a_worker_wins_whole() -> None:
+    newer, older = put("a:1", 20, draining=True, labels={"zone": "x"}), put("a:1", 10, capacity_tokens=5)
+    for order in ((newer, older), (older, newer)):
+        worker = fleet_after(*order).worker("a:1")
+        assert worker is not None
+        assert (worker.draining, worker.capacity_tokens, worker.labels) == (True, 0, {"zone": "x"})
+
+
+def test_a_removed_worker_stays_removed_until_somebody_adds_it_later() -> None:
+    """What the settings name has log time 1: removal through the API is newer and survives a restart."""
+    fleet = fleet_after(put("a:1"), WorkerGone("a:1", START, "one"), put("a:1"))
+    assert fleet.workers() == []
+    assert fleet.worker("a:1") is None
+    fleet.apply(put("a:1", START + 1))
+    assert [worker.worker_id for worker in fleet.workers()] == ["a:1"]
+
+
+def test_a_removed_worker_is_forgotten_and_its_row_used_again() -> None:
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1)), WorkerGone("a:1", START + 1, "one"))
+    fleet.collect(START + 100 * SECOND)
+    assert fleet.tree.held_blocks(0) == 0
+    fleet.apply(put("b:1", START + 100 * SECOND))
+    assert fleet.worker("b:1") is not None
+    assert fleet.worker("b:1").slot == 1  # type: ignore[union-attr] # a request is still in flight on row 0
+    fleet.apply(Finished("r", START + 100 * SECOND))
+    fleet.collect(START + 101 * SECOND)
+    fleet.apply(put("c:1", START + 101 * SECOND))
+    assert fleet.worker("c:1").slot == 0  # type: ignore[union-attr]
+    assert candidates(fleet, path(1)).matched_tokens.tolist() == [0.0, 0.0]
+
+
+def test_capacity_bounds_what_a_worker_is_believed_to_hold() -> None:
+    """1,024 tokens are four blocks: the older prompt loses its tail."""
+    fleet = fleet_after(
+        put("a:1", capacity_tokens=1024),
+        Insert("a:1", path(1, 2, 3), START, False),
+        Insert("a:1", path(5, 6, 7), START + 1, False),
+    )
+    assert candidates(fleet, path(1, 2, 3)).matched_tokens.tolist() == [256.0]
+    assert candidates(fleet, path(5, 6, 7)).matched_tokens.tolist() == [768.0]
+    assert candidates(fleet, path(5)).held_tokens.tolist() == [1024.0]
+
+
+def test_fits_and_token_ratios_are_shared_and_the_newest_wins() -> None:
+    fleet = fleet_after(
+        put("a:1"),
+        put("b:1", labels={"worker_class": "slow"}),
+        Fitted("slow", 20, "one", 0.5, 1e-3, 1e5),
+        Fitted("slow", 10, "two", 9.0, 9e-3, 9e5),
+        BytesPerToken("tiny", 20, "one", 3.0),
+        BytesPerToken("tiny", 10, "two", 9.0),
+    )
+    view = candidates(fleet, path(1))
+    default = PROFILES["default"]
+    assert view.a_s.tolist() == [default.a_s, 0.5]
+    assert view.b_s.tolist() == [default.b_s, 1e-3]
+    assert fleet.service_model("slow") == ServiceModel(0.5, 1e-3, 1e5)
+    assert fleet.service_model("unheard of") == fleet.profile("default")
+    assert (fleet.bytes_per_token("tiny", 4.0), fleet.bytes_per_token("other", 4.0)) == (3.0, 4.0)
+
+
+def test_congestion_follows_arrivals_and_utilisation() -> None:
+    """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
+    fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
+    view = candidates(fleet, path(0), START + 15 * SECOND)
+    assert view.congestion_per_s[0] == pytest.approx(1 / 0.9)
+
+
+def test_more_workers_than_rows_make_room() -> None:
+    fleet = fleet_after(*(put(f"w:{n}") for n in range(50)), placed("r", "w:49", path(1)))
+    view = candidates(fleet, path(1))
+    assert len(view) == 50
+    assert view.matched_tokens.sum() == 256.0
+
+
+def test_what_nobody_finished_is_released_for_its_age() -> None:
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1)), rules=FleetRules(lifetime_s_max=10))
+    assert fleet.collect(START + 11 * SECOND) == 1
+    assert candidates(fleet, path(1)).inflight_requests.tolist() == [0.0]
+
+
+def test_a_snapshot_gives_a_newcomer_the_same_decisions() -> None:
+    """Including work in flight, rates, fits and ends of requests."""
+    fleet = fleet_after(
+        put("a:1", capacity_tokens=10_000),
+        put("b:1", draining=True),
+        put("d:1"),
+        WorkerGone("d:1", START, "one"),
+        placed("r1", "a:1", path(1, 2, 3), ends=True),
+        placed("r2", "b:1", path(1, 2, 4, 5), START + 5, replica="two", ends=True),
+        FirstToken("r1", START + 10),
+        Fitted("default", 20, "one", 0.5, 1e-3, 1e5),
+        BytesPerToken("tiny", 20, "one", 3.0),
+        Left("three", START),
+    )
+    newcomer = FleetState(FleetRules())
+    newcomer.apply(put("c:1"))
+    fleet.apply(put("c:1"))
+    prompts = [path(1, 2, 3, 9), path(1, 2, 4, 5, 6)]
+    for _ in range(2):
+        newcomer.restore(fleet.snapshot())
+        assert seen(newcomer, prompts, START + 20) == seen(fleet, prompts, START + 20)
+    for op in (Finished("r1", START + 30), FirstToken("r2", START + 30)):
+        newcomer.apply(op)
+        fleet.apply(op)
+    assert seen(newcomer, prompts, START + 40) == seen(fleet, prompts, START + 40)
+    assert chosen(newcomer, prompts[0]) == chosen(fleet, prompts[0])
+
+
+def chosen(fleet: FleetState, prompt: bytes) -> str:
+    """The worker that the default policy chooses."""
+    view = RequestView(1, 1, 1024.0, 100.0, 0)
+    outcome = place(view, candidates(fleet, prompt, START + 40), make_policy("expected_cost"))
+    assert isinstance(outcome, Chosen)
+    return fleet.at_slot(outcome.slot).worker_id
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", b"\x91\x01", b"\x95\xcd\x03\xe7\x90\x91\x90\x90\xc0"])
+def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: bytes) -> None:
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1)))
+    before = seen(fleet, [path(1)])
+    with pytest.raises(ValueError, match="snapshot"):
+        fleet.restore(data)
+    assert seen(fleet, [path(1)]) == before
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["placed", "first", "finished", "left", "put", "gone", "insert", "trim", "forget", "fit", "bytes"]
+        ),
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.integers(0, 12),
+    ),
+    max_size=30,
+)
+
+
+def made(kind: str, number: int, which: int, tick: int) -> Op:
+    """One operation; the same arguments give the same one."""
+    at_us = START + tick * SECOND
+    worker, replica, request_id = f"w{which}:1", f"replica {number % 2}", f"r{number}-{which}-{tick}"
+    prompt = path(*[(1, 2, 3), (1, 2, 4, 5), (1, 6), (7,)][number])
+    made_of: dict[str, Op] = {
+        "placed": placed(request_id, worker, prompt, at_us, replica=replica, ends=True),
+        "first": FirstToken(request_id, at_us + SECOND),
+        "finished": Finished(request_id, at_us + 2 * SECOND),
+        "left": Left(replica, at_us),
+        "put": put(worker, at_us, labels={"version": str(number)}),
+        "gone": WorkerGone(worker, at_us, replica),
+        "insert": Insert(worker, prompt, at_us),
+        "trim": Trim(worker, prompt[:16], at_us),
+        "forget": Forget(worker, at_us),
+        "fit": Fitted("default", at_us, replica, 0.01 * (number + 1), 1e-4, 1e5),
+        "bytes": BytesPerToken("tiny", at_us, replica, 2.0 + number),
+    }
+    return made_of[kind]
+
+
+@settings(max_examples=200, deadline=None)
+@given(operations, st.randoms(use_true_random=False))
+def test_any_order_and_any_repetition_give_the_same_fleet(
+    drawn: list[tuple[str, int, int, int]], random: Random
+) -> None:
+    ops = list(dict.fromkeys(made(*arguments) for arguments in drawn if arguments[0] != "put"))
+    ops += [
+        made(*arguments) for arguments in {(d[1], d[2], d[3]): d for d in drawn if d[0] == "put"}.values()
+    ]
+    workers = [put(f"w{which}:1") for which in range(3)]
+    shuffled = ops * 2
+    random.shuffle(shuffled)
+    prompts = [path(1, 2, 3), path(1, 2, 4, 5), path(1, 6), path(7)]
+    now_us = START + 15 * SECOND
+    expected = seen(fleet_after(*workers, *ops), prompts, now_us)
+    assert seen(fleet_after(*shuffled, *workers), prompts, now_us) == expected
+
+    half = len(shuffled) // 2
+    middle, late = fleet_after(*shuffled[:half], *workers), FleetState()
+    for op in shuffled[half:]:
+        late.apply(op)
+    late.restore(middle.snapshot())
+    assert [w.worker_id for w in late.workers()] == [
+        w.worker_id for w in fleet_after(*shuffled, *workers).workers()
+    ]

@@ -1,0 +1,56 @@
+"""Operations survive the wire, and what this version does not know is skipped, not fatal."""
+
+import msgspec
+import pytest
+
+from policies import (
+    BytesPerToken,
+    Finished,
+    FirstToken,
+    Fitted,
+    Forget,
+    Insert,
+    Left,
+    Op,
+    Placed,
+    Trim,
+    WorkerGone,
+    WorkerPut,
+    decode_ops,
+    encode_ops,
+)
+
+ALL: list[Op] = [
+    Placed("r1", 5, "a:1", "one", 200_000, 100, 400, (b"12345678", b""), True),
+    FirstToken("r1", 6),
+    Finished("r1", 7),
+    Left("one", 8),
+    WorkerPut("a:1", 9, "one", "http://a:1", "plain", True, 1000, {"worker_class": "h200"}),
+    WorkerGone("a:1", 10, "one"),
+    Fitted("default", 11, "one", 0.01, 1e-4, 140_000.0),
+    BytesPerToken("tiny", 12, "one", 3.5),
+    Insert("a:1", b"12345678", 13, False),
+    Trim("a:1", b"12345678", 14),
+    Forget("a:1", 15),
+]
+
+
+def test_every_operation_survives_the_wire() -> None:
+    assert decode_ops(encode_ops(ALL)) == (ALL, 0)
+
+
+def test_an_unknown_tag_is_skipped_and_counted() -> None:
+    """A newer replica writes a kind 99; what it wrote beside it still counts."""
+    raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
+    data = msgspec.msgpack.encode([raw[0], [99, "new"], raw[1]])
+    assert decode_ops(data) == (ALL[:2], 1)
+
+
+def test_fields_added_at_the_end_by_a_newer_version_are_ignored() -> None:
+    raw = msgspec.msgpack.decode(encode_ops([ALL[1]]))
+    assert decode_ops(msgspec.msgpack.encode([[*raw[0], "added later"]])) == ([ALL[1]], 0)
+
+
+@pytest.mark.parametrize("data", [b"", b"junk", msgspec.msgpack.encode({"not": "a list"})])
+def test_an_entry_that_is_no_list_of_operations_counts_as_one(data: bytes) -> None:
+    assert decode_ops(data) == ([], 1)
