@@ -12,7 +12,7 @@ from router.settings import Settings
 
 
 def _serve(settings: Settings) -> int:
-    from router.app import serve
+    from router.serving import serve
 
     return serve(settings)
 

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from multiprocessing.util import Finalize
 
 import orjson
 
@@ -193,25 +194,45 @@ class JsonHandler(logging.Handler):
         return fields
 
 
+_logs: Logs | None = None
+"""Those of this process. `logging` is one per process too, and this is where its lines go."""
+
+
 def configure_logs(level: str, fd: int = 2) -> Logs:
-    """Send everything that is logged in this process to one place.
+    """Send everything that is logged in this process to one place; replaces what was configured before.
 
     The server's own loggers are included; its access log is off, since the request line says more.
-    Start uvicorn with ``log_config=None``.
+    Start uvicorn with ``log_config=None``. What is left is written when the process ends.
 
     Args:
         level: Least severe level: a value of ``observability.log_level``.
         fd: Where to write.
     """
-    logs = Logs(level, fd)
+    global _logs
+    if _logs is not None:
+        _logs.close()
+    _logs = Logs(level, fd)
+    # Runs at the end of the main process and, unlike `atexit`, of the children of `multiprocessing`.
+    Finalize(_logs, _logs.close, exitpriority=0)
     root = logging.getLogger()
-    root.handlers[:] = [logs.handler]
+    root.handlers[:] = [_logs.handler]
     root.setLevel(level.upper())
     for name in ("uvicorn", "uvicorn.error", *_QUIET):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-        logger.setLevel(logging.NOTSET)
-    for name in _QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return logs
+        logger.setLevel(logging.WARNING if name in _QUIET else logging.NOTSET)
+    return _logs
+
+
+def request_log(fields: Mapping[str, object]) -> None:
+    """Log the end of a request (`Logs.request_log`); before `configure_logs`, the way `logging` is set up."""
+    if _logs is not None:
+        _logs.request_log(fields)
+    else:
+        logging.getLogger(__name__).info("request finished", extra=dict(fields))
+
+
+def lines_dropped() -> int:
+    """Lines of this process dropped so far (`Logs.dropped`)."""
+    return 0 if _logs is None else _logs.dropped

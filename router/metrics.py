@@ -11,9 +11,11 @@ prometheus-client is imported: it chooses then whether numbers live in memory or
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 from prometheus_client import (
@@ -298,6 +300,8 @@ class Metrics:
     def exposition(self) -> tuple[bytes, str]:
         """Answer a scrape: the body and its content type."""
         self.flush()
+        if self._multiprocess_dir is not None:
+            _forget_dead_processes(self._multiprocess_dir)
         return generate_latest(self._exposed), CONTENT_TYPE_LATEST
 
     async def run(self) -> None:
@@ -309,11 +313,6 @@ class Metrics:
         while True:
             await asyncio.sleep(FLUSH_INTERVAL_S)
             self.flush()
-
-    def process_died(self, pid: int) -> None:
-        """Forget the gauges of another process of this host; what it counted stays counted."""
-        if self._multiprocess_dir is not None:
-            mark_process_dead(pid, self._multiprocess_dir)  # type: ignore[no-untyped-call]
 
     # Registration.
 
@@ -349,6 +348,15 @@ class Metrics:
         distribution = Distribution(histogram, family.buckets)
         self._distributions.append(distribution)
         return distribution
+
+
+def _forget_dead_processes(folder: str) -> None:
+    """Drop the gauges of processes that ended, however they did; what they counted stays counted."""
+    for pid in {int(path.stem.rpartition("_")[2]) for path in Path(folder).glob("gauge_live*.db")}:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
 
 
 class _Workers(Collector):

@@ -4,9 +4,9 @@ Both are written from `router.catalogue`, so they cannot disagree with the code;
 ``docs/configuration.md`` with `configuration_reference`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, SecretStr
@@ -15,6 +15,8 @@ from router.catalogue import CATALOGUE, Setting, section_title
 from router.flags import shown_default
 from router.settings import Settings
 from router.sources import CONFIG_ENV, HIDDEN, Loaded
+
+_PASSWORD = re.compile(r"(?<=://)[^@/]*:[^@/]*(?=@)|(?<=password=)[^&]*")
 
 _OPENING = f"""# Configuration reference
 
@@ -89,8 +91,8 @@ def _masked(value: Any) -> Any:
             return {key: _masked(entry) for key, entry in value.items()}
         case tuple():
             return [_masked(entry) for entry in value]
-        case str() if "://" in value and (password := urlsplit(value).password):
-            return value.replace(f":{password}@", f":{HIDDEN}@")
+        case str() if "://" in value:
+            return _PASSWORD.sub(HIDDEN, value)
         case _:
             return value
 

@@ -21,10 +21,10 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from policies.scoring import POLICIES, make_policy
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, distinct
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, distinct
 
 _MIB = 1024 * 1024
 
@@ -86,7 +86,7 @@ class ServerSettings(Section):
         ge=1,
         le=256,
     )
-    api_key: SecretStr | None = setting(
+    api_key: Secret = setting(
         None,
         "Key that clients must send as a bearer token on the data API. Off while empty. Prefer the "
         "environment: a command line is visible to every user of the host.",
@@ -164,7 +164,7 @@ class FleetSettings(Section):
         (),
         "Base URLs of the workers. Empty is allowed: workers can be added at run time with POST /workers.",
     )
-    worker_api_key: SecretStr | None = setting(
+    worker_api_key: Secret = setting(
         None,
         "Key sent to workers as a bearer token when the client sent none, and with health checks. Off "
         "while empty.",

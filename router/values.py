@@ -7,7 +7,7 @@ import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 
 def _http_url(url: str) -> str:
@@ -65,9 +65,20 @@ def _level(value: object) -> object:
     return "warning" if lowered == "warn" else lowered
 
 
+def _secret(value: object) -> object:
+    """Drop the line break that secret files end with; an empty secret is none."""
+    if not isinstance(value, str):
+        return value
+    value = value.strip()
+    if not (value.isascii() and value.isprintable() and " " not in value):
+        raise ValueError("a key is printable ASCII without spaces")
+    return value or None
+
+
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
+Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error", "critical"],
     BeforeValidator(_level),

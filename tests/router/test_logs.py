@@ -2,14 +2,19 @@
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import orjson
 import pytest
 
 from router.logs import LineWriter, Logs, TimeText, configure_logs, encoded
+
+ROOT = Path(__file__).parents[2]
 
 
 class Pipe:
@@ -36,7 +41,8 @@ def untouched_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def entries(pipe: Pipe) -> list[dict[str, object]]:
@@ -185,3 +191,47 @@ def test_times_are_rfc_3339_with_milliseconds() -> None:
     assert text(0.0) == "1970-01-01T00:00:00.000Z"
     assert text(1.9996) == "1970-01-01T00:00:01.999Z"
     assert text(1.25) == "1970-01-01T00:00:01.250Z"
+
+
+PROGRAM = """
+import logging, multiprocessing, sys
+from router.logs import configure_logs, lines_dropped, request_log
+
+def serve(name):
+    configure_logs("info")
+    logging.getLogger("router").info(name)
+    request_log({"event": "request.finished", "by": name})
+    assert lines_dropped() == 0
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=serve, args=("child",))
+    child.start()
+    child.join()
+    serve("replaced")
+    serve("parent")
+"""
+
+
+def test_the_last_lines_of_a_process_are_written_also_in_a_child_and_after_a_second_call(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    result = subprocess.run([sys.executable, program], capture_output=True, timeout=60, check=True, cwd=ROOT)
+    written = [orjson.loads(line) for line in result.stderr.splitlines()]
+    assert [entry.get("by", entry["message"]) for entry in written] == [
+        name for name in ("child", "replaced", "parent") for _ in range(2)
+    ]
+
+
+def test_before_the_logs_are_configured_a_request_line_goes_the_way_of_logging() -> None:
+    """In a process of its own, since this one may have configured its logs in another test."""
+    code = (
+        "import logging; logging.basicConfig(level='INFO', format='%(message)s %(request_id)s');"
+        "from router.logs import lines_dropped, request_log;"
+        "request_log({'event': 'request.finished', 'request_id': 'r1'}); assert lines_dropped() == 0"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True
+    )
+    assert result.stderr == "request finished r1\n"

@@ -47,7 +47,16 @@ def test_each_value_says_where_it_came_from() -> None:
     assert lines["workers"].endswith("# default")
 
 
-def test_secrets_are_masked_also_within_a_url() -> None:
-    text = effective(load({"server.api_key": "hunter2", "shared.redis_url": "redis://u:hunter2@h:1/0"}))
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://u:hunter2@h:1/0", "redis://********@h:1/0"),
+        ("redis+sentinel://:hunter2@a:1,b:1/main", "redis+sentinel://********@a:1,b:1/main"),
+        ("unix:///run/valkey.sock?password=hunter2&db=1", "unix:///run/valkey.sock?password=********&db=1"),
+        ("redis://h:1/0", "redis://h:1/0"),
+    ],
+)
+def test_secrets_are_masked_also_within_a_url(url: str, shown: str) -> None:
+    text = effective(load({"server.api_key": "hunter2", "shared.redis_url": url}))
     assert "hunter2" not in text
-    assert yaml.safe_load(text)["shared"]["redis_url"] == "redis://u:********@h:1/0"
+    assert yaml.safe_load(text)["shared"]["redis_url"] == shown

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,20 @@ def test_header_names_are_lowered_and_checked() -> None:
 @pytest.mark.parametrize(("text", "level"), [("INFO", "info"), ("warn", "warning"), ("error", "error")])
 def test_levels_are_accepted_as_the_peers_write_them(text: str, level: str) -> None:
     assert TypeAdapter(LogLevel).validate_python(text) == level
+
+
+def test_a_secret_loses_the_line_break_of_its_file() -> None:
+    secret = TypeAdapter(Secret).validate_python("hunter2\n")
+    assert secret is not None
+    assert secret.get_secret_value() == "hunter2"
+
+
+def test_an_empty_secret_is_none() -> None:
+    """Else an empty key would let everybody in who sends an empty token."""
+    assert TypeAdapter(Secret).validate_python(" \n") is None
+
+
+@pytest.mark.parametrize("text", ["two words", "line\nbreak", "schlüssel"])
+def test_a_secret_that_no_header_can_hold_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="printable ASCII"):
+        TypeAdapter(Secret).validate_python(text)
