@@ -80,7 +80,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_flag(group: "argparse._ArgumentGroup", row: Setting) -> None:
-    about = f"{first_sentence(row.description)} [default {shown_default(row)}]".replace("%", "%%")
+    words = f": {', '.join(row.choices)}" if row.choices else ""
+    about = f"{first_sentence(row.description)}{words} [default {shown_default(row)}]".replace("%", "%%")
     common: dict[str, Any] = {"dest": row.key, "default": argparse.SUPPRESS, "help": about}
     match row.kind:
         case "boolean":

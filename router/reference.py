@@ -5,12 +5,16 @@ Both are written from `router.catalogue`, so they cannot disagree with the code;
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from inspect import getmodule
+from math import inf
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, SecretStr
 
+from policies import POLICIES
 from router.catalogue import CATALOGUE, Setting, section_title
 from router.flags import shown_default
 from router.settings import Settings
@@ -51,7 +55,37 @@ def configuration_reference() -> str:
         lines += ["|---|---|---|---|---|"]
         lines += [_line(row) for row in CATALOGUE.values() if row.section == section]
         lines += [""]
-    return "\n".join(lines)
+    lines += [
+        "## Policies",
+        "",
+        "What placement.policy can be, and the placement.policy_options of each.",
+        "",
+    ]
+    lines += ["| Policy | Options | What it picks |", "|---|---|---|"]
+    lines += [
+        f"| `{name}` | {_options(rule.options)} | {_about(rule.costs)} |" for name, rule in POLICIES.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _options(kind: type[Any] | None) -> str:
+    """The options of a policy with defaults and ranges."""
+    if kind is None:
+        return "none"
+    return ", ".join(
+        f"`{option.name}={option.default:g}` ({_interval(**option.metadata)})" for option in fields(kind)
+    )
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
+
+
+def _about(rule: Callable[..., object]) -> str:
+    """The headline of a policy's module, without the name in front."""
+    headline = (getmodule(rule).__doc__ or "").strip().partition("\n")[0]
+    _, _, about = headline.partition(": ")
+    return about[:1].upper() + about[1:]
 
 
 def _line(row: Setting) -> str:

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from policies.scoring import POLICIES, make_policy
+from policies import POLICIES, make_policy
 from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, distinct
 
 _MIB = 1024 * 1024
@@ -82,7 +82,7 @@ class ServerSettings(Section):
     workers: int = setting(
         1,
         "Gateway processes on this host that share the port. Each is a replica of its own, so more of "
-        "them cost memory but no affinity. One process serves some thousand requests per second.",
+        "them cost memory but no affinity.",
         ge=1,
         le=256,
     )
@@ -166,8 +166,8 @@ class FleetSettings(Section):
     )
     worker_api_key: Secret = setting(
         None,
-        "Key sent to workers as a bearer token when the client sent none, and with health checks. Off "
-        "while empty.",
+        "Key sent to workers as a bearer token in place of the client's, and with health checks. Empty: "
+        "what the client sent is passed on, unless it is the gateway's own key (server.api_key).",
     )
     worker_capacity_tokens: int = setting(
         1_000_000,
@@ -270,7 +270,7 @@ class PlacementSettings(Section):
     tree_blocks_max: int = setting(
         4_000_000,
         "Most distinct KV blocks in the prefix tree; the least recently used go first. The default covers "
-        "a thousand million tokens at 256 per block, for roughly 100 to 200 MB per process.",
+        "a thousand million tokens at 256 per block.",
         ge=1000,
     )
     models: dict[str, AttentionSettings] = setting(
@@ -432,7 +432,7 @@ class SharedSettings(Section):
     buffer_ops_max: int = setting(
         100_000,
         "Most operations kept while Redis is gone; the oldest are dropped and counted. The default is a "
-        "minute at 500 requests per second, for some tens of MB.",
+        "minute at 500 requests per second.",
         ge=1000,
     )
 

@@ -38,6 +38,7 @@ def test_help_names_every_flag_under_its_section(parser: Parser) -> None:
     for row in CATALOGUE.values():
         assert row.flag in text
         assert f"\n{row.section}:\n" in text
+        assert all(word in text for word in row.choices)
 
 
 @pytest.mark.parametrize(

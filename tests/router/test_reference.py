@@ -1,10 +1,12 @@
 """The settings as documentation: complete, up to date, and free of secrets."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
 
+from policies import POLICIES
 from router.catalogue import CATALOGUE
 from router.reference import configuration_reference, effective
 from router.sources import load
@@ -24,6 +26,14 @@ def test_every_setting_is_in_the_reference(key: str) -> None:
         f"`{key}`" in line and row.flag in line and row.env in line
         for line in configuration_reference().split("\n")
     )
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_is_in_the_reference_with_its_options(name: str) -> None:
+    (line,) = [line for line in configuration_reference().splitlines() if line.startswith(f"| `{name}` |")]
+    options = POLICIES[name].options
+    assert not line.endswith("|  |")
+    assert all(f"`{option.name}=" in line for option in (fields(options) if options else ()))
 
 
 def test_the_effective_settings_can_be_loaded_again(tmp_path: Path) -> None:

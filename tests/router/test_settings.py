@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from policies.scoring import POLICIES
+from policies import POLICIES
 from router.settings import AttentionSettings, PlacementSettings, ServerSettings, Settings, UpstreamSettings
 
 
