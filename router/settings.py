@@ -261,16 +261,16 @@ class PlacementSettings(Section):
         gt=0,
     )
     congestion_max: float = setting(
-        20.0,
+        50.0,
         "Upper bound of the congestion factor kappa = arrivals per second / (1 - utilisation) of a "
         "worker, per second. 0 turns expected_cost into min_ttft. The default only bites next to "
         "saturation.",
         ge=0,
     )
     tree_blocks_max: int = setting(
-        4_000_000,
+        8_000_000,
         "Most distinct KV blocks in the prefix tree; the least recently used go first. The default covers "
-        "a thousand million tokens at 256 per block.",
+        "two thousand million tokens at 256 per block.",
         ge=1000,
     )
     models: dict[str, AttentionSettings] = setting(

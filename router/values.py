@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 def _http_url(url: str) -> str:
     """Check and normalise one base URL of a worker."""
-    url = url.rstrip("/")
+    url = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -20,8 +20,8 @@ def _http_url(url: str) -> str:
         raise ValueError(f"{url!r} is not a URL ({error}); write http://HOST:PORT") from error
     if parts.scheme not in ("http", "https"):
         raise ValueError(f"{url!r} must start with http:// or https://")
-    if not host:
-        raise ValueError(f"{url!r} names no host; write http://HOST:PORT")
+    if not host or any(character.isspace() or character == "\\" for character in url):
+        raise ValueError(f"{url!r} names no valid host; write http://HOST:PORT")
     if parts.username or parts.password:
         raise ValueError("a worker URL must not hold a user name or password; use worker_api_key")
     if parts.query or parts.fragment:

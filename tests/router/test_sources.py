@@ -99,8 +99,8 @@ def test_variables_that_kubernetes_makes_for_services_are_passed_over() -> None:
         ({"server.request_timeout_s": "nan"}, "give a number, above 0"),
         ({"shared.namespace": "a b"}, "give 1 to 64 letters, digits, '.', '_' or '-'"),
         (
-            {"fleet.worker_urls": ["10.0.0.1:8000"]},
-            "flag --worker-urls: fleet.worker_urls[0]: '10.0.0.1:8000' must start with http:// or https://",
+            {"fleet.worker_urls": ["grpc://a:8000"]},
+            "flag --worker-urls: fleet.worker_urls[0]: 'grpc://a:8000' must start with http:// or https://",
         ),
         ({"fleet.worker_urls": ["http://a:1", "http://a:1/"]}, "http://a:1 is given more than once"),
         (

@@ -11,6 +11,7 @@ from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret
     [
         ("http://10.0.0.1:8000", "http://10.0.0.1:8000"),
         ("http://10.0.0.1:8000/", "http://10.0.0.1:8000"),
+        ("10.0.0.1:8000", "http://10.0.0.1:8000"),
         ("https://engine.example/base/", "https://engine.example/base"),
         ("http://[::1]:9001", "http://[::1]:9001"),
     ],
@@ -22,9 +23,9 @@ def test_a_worker_url_loses_its_trailing_slash(text: str, url: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("10.0.0.1:8000", "must start with http://"),
         ("grpc://10.0.0.1:8000", "must start with http://"),
-        ("http://:8000", "names no host"),
+        ("http://:8000", "names no valid host"),
+        ("http://a b:8000", "names no valid host"),
         ("http://h:99999", "is not a URL"),
         ("http://h:8000?x=1", "drop what follows"),
         ("http://user:secret@h:8000", "use worker_api_key"),
