@@ -11,17 +11,17 @@ from router.proxy import Header, UpstreamRequest
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-@pytest.fixture(
-    params=[asyncio.DefaultEventLoopPolicy(), uvloop.EventLoopPolicy()], ids=["asyncio", "uvloop"]
-)
-def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    return request.param
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every test here on both loops: their transports differ where it matters."""
+    return {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
 async def until(condition: Callable[[], object], wait_s_max: float = 5.0) -> None:
     """Wait for a condition; fail if it does not come true."""
     async with asyncio.timeout(wait_s_max):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (any condition, most have no event)
             await asyncio.sleep(0.002)
 
 
@@ -47,7 +47,7 @@ class ScriptedWorker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, script: Script, ssl: object = None) -> str:
+    async def start(self, script: Script, ssl: object = None, limit: int = 2**24) -> str:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.connections += 1
             task = asyncio.current_task()
@@ -62,7 +62,7 @@ class ScriptedWorker:
                 self._tasks.discard(task)
                 writer.close()
 
-        self._server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl, limit=2**24)
+        self._server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl, limit=limit)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if ssl else 'http'}://127.0.0.1:{port}"
         return self.url
@@ -144,6 +144,18 @@ class RecordingSink:
     def upstream_failed(self, error: Exception) -> None:
         assert not self.done
         self.error = error
+
+
+@pytest.fixture(name="until")
+def _until() -> Callable[..., Awaitable[None]]:
+    """Wait for a condition."""
+    return until
+
+
+@pytest.fixture
+def new_sink() -> type[RecordingSink]:
+    """Make a sink that writes down what it hears."""
+    return RecordingSink
 
 
 @pytest.fixture

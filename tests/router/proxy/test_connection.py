@@ -1,0 +1,341 @@
+"""One connection: every way in which an answer can be framed, and can go wrong."""
+
+import asyncio
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from router.errors import StreamBroken, WorkerSilent, WorkerUnreachable
+from router.proxy import UpstreamTimeouts, WorkerPool
+
+Until = Callable[..., Awaitable[None]]
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\nContent-Type: text/event-stream\r\n\r\n"
+
+
+@pytest.fixture
+async def fetch(new_sink: Any, until: Until) -> AsyncIterator[Any]:
+    """Send one request to a URL through a new pool; returns pool and sink when it is over."""
+    pools: list[WorkerPool] = []
+
+    async def fetch(url: str, *, method: bytes = b"POST", body: bytes = b"{}", **options: Any) -> Any:
+        pool = WorkerPool(url, **options)
+        pools.append(pool)
+        sink = new_sink()
+        sink.handle = pool.send(method, b"/v1/x", b"", [], [body], sink)
+        await until(lambda: sink.done)
+        return pool, sink
+
+    yield fetch
+    for pool in pools:
+        pool.close()
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Close with a reset instead of an orderly end."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("answer", "body", "length", "kept"),
+    [
+        (HEAD + b"Content-Length: 5\r\n\r\nhello", b"hello", 5, True),
+        (HEAD + b"Content-Length: 0\r\n\r\n", b"", 0, True),
+        (CHUNKED + b"2\r\nhe\r\n3;ext=1\r\nllo\r\n0\r\n\r\n", b"hello", None, True),
+        (CHUNKED + b"5\r\nhello\r\n0\r\nX-Checksum: 1\r\n\r\n", b"hello", None, True),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b"", None, True),
+        (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", b"", 7, True),
+        (HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\nhi", b"hi", 2, False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"hi", 2, False),
+        (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", b"hi", 2, True),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\nhi", b"hi", 2, True),
+        (
+            b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\nhi",
+            b"hi",
+            2,
+            True,
+        ),
+        (HEAD + b"Content-Length: 2\r\n\r\nhi-and-more", b"hi", 2, False),
+        (HEAD + b"Content-Length: 2\r\n\r\nhi" + HEAD + b"Content-Length: 2\r\n\r\nno", b"hi", 2, False),
+    ],
+)
+async def test_an_answer_ends_where_its_framing_says_and_only_clean_connections_are_kept(
+    worker: Any, fetch: Any, answer: bytes, body: bytes, length: int | None, kept: bool
+) -> None:
+    pool, sink = await fetch(await worker.answer_with(answer))
+
+    assert (sink.ended, sink.body, sink.length) == (True, body, length)
+    assert pool.idle == (1 if kept else 0)
+    assert pool.in_use == 0
+    framing = {b"content-length", b"transfer-encoding", b"connection", b"x-checksum", b"link"}
+    assert not framing & {name for name, _ in sink.headers}
+
+
+async def test_an_answer_may_arrive_byte_by_byte(worker: Any, fetch: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        for byte in CHUNKED + b"5\r\nhello\r\n0\r\n\r\n":
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        await reader.read()
+
+    pool, sink = await fetch(await worker.start(script))
+
+    assert (sink.status, sink.body, sink.ended, pool.idle) == (200, b"hello", True, 1)
+    assert sink.headers == [(b"content-type", b"text/event-stream")]
+
+
+async def test_an_answer_without_a_length_ends_with_the_connection(worker: Any, fetch: Any) -> None:
+    pool, sink = await fetch(await worker.answer_once_with(b"HTTP/1.0 200 OK\r\n\r\nuntil the end"))
+
+    assert (sink.body, sink.length, sink.ended, pool.open) == (b"until the end", None, True, 0)
+
+
+async def test_the_answer_to_head_has_a_length_and_no_body(worker: Any, fetch: Any) -> None:
+    url = await worker.answer_with(HEAD + b"Content-Length: 5\r\n\r\n")
+
+    _, sink = await fetch(url, method=b"HEAD", body=b"")
+
+    assert (sink.length, sink.body, sink.ended) == (5, b"", True)
+    assert b"content-length" not in worker.requests[0][0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"", WorkerUnreachable),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", WorkerUnreachable),
+        (b"nonsense\r\n\r\n", WorkerUnreachable),
+        (HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\nhi", WorkerUnreachable),
+        (HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", WorkerUnreachable),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", WorkerUnreachable),
+        (b"HTTP/1.1 101 S\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", WorkerUnreachable),
+        (HEAD + b"X: " + b"y" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n", WorkerUnreachable),
+        (HEAD + b"X: " + b"y" * 2_000_000, WorkerUnreachable),
+        (HEAD + b"Content-Length: 5\r\n\r\nhel", StreamBroken),
+        (CHUNKED + b"5\r\nhello\r\n", StreamBroken),
+        (CHUNKED + b"5\r\nhello\r\n0\r\n", StreamBroken),
+        (CHUNKED + b"5\r\nhello\r\nzz\r\n", StreamBroken),
+    ],
+)
+async def test_a_truncated_or_malformed_answer_says_how_far_it_got(
+    worker: Any, fetch: Any, answer: bytes, error: type[Exception]
+) -> None:
+    pool, sink = await fetch(await worker.answer_once_with(answer))
+
+    assert type(sink.error) is error
+    assert bool(sink.status) == (error is StreamBroken)
+    assert pool.open == 0
+
+
+async def test_what_came_before_the_malformed_part_is_delivered(worker: Any, fetch: Any) -> None:
+    _, sink = await fetch(await worker.answer_once_with(CHUNKED + b"5\r\nhello\r\nzz\r\n"))
+
+    assert sink.body == b"hello"
+
+
+async def test_a_reset_breaks_an_answer_that_ends_with_the_connection(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """Such an answer is complete only if the connection ends in order."""
+    resets = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\npart")
+        await resets.wait()
+        reset(writer)
+
+    pool = WorkerPool(await worker.start(script))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: sink.pieces)
+    resets.set()
+    await until(lambda: sink.done)
+
+    assert (sink.body, type(sink.error)) == (b"part", StreamBroken)
+    pool.close()
+
+
+async def test_a_reset_before_the_answer_leaves_the_worker_unreachable(worker: Any, fetch: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        reset(writer)
+
+    _, sink = await fetch(await worker.start(script))
+
+    assert type(sink.error) is WorkerUnreachable
+    assert worker.connections == 1, "a request on a fresh connection is never repeated here"
+
+
+async def test_silence_before_the_answer_is_reported_as_such(worker: Any, fetch: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        await reader.read()
+
+    url = await worker.start(script)
+    pool, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 0.05, 5.0))
+
+    assert type(sink.error) is WorkerSilent
+    assert sink.error.code == "upstream_timeout"
+    assert pool.open == 0
+
+
+async def test_silence_within_the_answer_breaks_the_stream(worker: Any, fetch: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(CHUNKED + b"1\r\na\r\n")
+        await reader.read()
+
+    url = await worker.start(script)
+    _, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 5.0, 0.05))
+
+    assert type(sink.error) is StreamBroken
+    assert sink.error.code == "upstream_idle_timeout"
+    assert sink.body == b"a"
+
+
+async def test_a_paused_answer_is_not_idle(worker: Any, new_sink: Any, until: Until) -> None:
+    """Paused for several idle limits, then resumed: complete, since it was the client that waited."""
+    more = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(CHUNKED + b"1\r\na\r\n")
+        await more.wait()
+        writer.write(b"1\r\nb\r\n0\r\n\r\n")
+        await reader.read()
+
+    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 5.0, 0.08))
+    sink = new_sink()
+    sink.on_data = lambda: handle.pause() if len(sink.pieces) == 1 else None
+    handle = pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: sink.pieces)
+    loop = asyncio.get_running_loop()
+    paused_s = loop.time()
+    await until(lambda: loop.time() - paused_s > 0.3)
+    assert not sink.done
+    more.set()
+    handle.resume()
+    await until(lambda: sink.done)
+
+    assert (sink.body, sink.ended) == (b"ab", True)
+    pool.close()
+
+
+async def test_a_request_that_is_still_being_sent_is_not_silence(worker: Any, fetch: Any) -> None:
+    """The worker takes 64 MB over two first-byte limits; what the kernel holds at the end is a tenth of it."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for _ in range(16):
+            await reader.readexactly(2**22)
+            await asyncio.sleep(0.05)
+        writer.write(HEAD + b"Content-Length: 2\r\n\r\nhi")
+        await reader.read()
+
+    url = await worker.start(script, limit=2**16)
+    _, sink = await fetch(url, body=bytes(2**26), timeouts=UpstreamTimeouts(5.0, 0.4, 5.0))
+
+    assert sink.body == b"hi"
+
+
+async def test_an_early_answer_is_delivered_and_ends_the_connection(worker: Any, fetch: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.pause_reading()
+        writer.write(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig")
+        await stop.wait()
+
+    stop = asyncio.Event()
+    url = await worker.start(script)
+    pool, sink = await fetch(url, body=bytes(2**25))
+    stop.set()
+
+    assert (sink.status, sink.body, sink.ended) == (413, b"big", True)
+    assert pool.open == 0
+
+
+async def test_a_large_body_arrives_unchanged_from_memoryviews(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    body = bytes(range(256)) * 40_000
+    view = memoryview(body)
+    pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 0\r\n\r\n"))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [view[:100], b"spliced", view[100:]], sink)
+    await until(lambda: sink.done)
+
+    assert worker.requests[0][1] == body[:100] + b"spliced" + body[100:]
+    pool.close()
+
+
+async def test_a_large_answer_arrives_whole(worker: Any, fetch: Any) -> None:
+    body = bytes(range(256)) * 40_000
+    answer = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    _, sink = await fetch(await worker.answer_with(answer))
+
+    assert sink.body == body
+
+
+async def test_chunks_that_came_together_are_delivered_together(worker: Any, fetch: Any) -> None:
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in b"abcdef")
+
+    _, sink = await fetch(await worker.answer_with(CHUNKED + chunks + b"0\r\n\r\n"))
+
+    assert sink.body == b"abcdef"
+    assert len(sink.pieces) < 6
+
+
+@pytest.mark.parametrize("when", ["on_head", "on_data"])
+async def test_abort_inside_a_callback_closes_the_connection_and_ends_the_story(
+    worker: Any, new_sink: Any, until: Until, when: str
+) -> None:
+    pool = WorkerPool(await worker.answer_with(HEAD + b"Content-Length: 5\r\n\r\nhello"))
+    sink = new_sink()
+    setattr(sink, when, lambda: handle.abort())
+    handle = pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: worker.closed_connections)
+
+    assert not sink.done
+    assert pool.open == 0
+    handle.abort()
+    pool.close()
+
+
+async def test_a_worker_that_is_not_read_stops_writing(worker: Any, new_sink: Any, until: Until) -> None:
+    """Of an endless answer only what buffers hold leaves the worker while the answer is paused."""
+    written = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await worker.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(bytes(65536))
+            await writer.drain()
+            written += 65536
+
+    pool = WorkerPool(await worker.start(script))
+    sink = new_sink()
+    sink.on_data = lambda: handle.pause()
+    handle = pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: sink.pieces)
+    before = -1
+    while before != written:
+        before = written
+        await asyncio.sleep(0.05)
+
+    assert len(sink.body) <= 2 * 256 * 1024
+    handle.resume()
+    sink.on_data = None
+    await until(lambda: len(sink.body) > before)
+    handle.abort()
+    await until(lambda: worker.closed_connections)
+    pool.close()

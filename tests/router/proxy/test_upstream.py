@@ -1,0 +1,342 @@
+"""The pool: reuse, bounds, stale connections, connecting, TLS and closing."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trustme
+
+from router.errors import StreamBroken, WorkerUnreachable
+from router.proxy import UpstreamTimeouts, WorkerPool
+
+Until = Callable[..., Awaitable[None]]
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def test_the_request_is_written_as_a_worker_expects_it(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    url = await worker.answer_with(OK)
+    pool = WorkerPool(url + "/base/")
+    sink = new_sink()
+    headers = [(b"authorization", b"Bearer x"), (b"host", b"gateway"), (b"connection", b"close")]
+    pool.send(b"POST", b"/v1/x", b"a=1", headers, [b"{", b"}"], sink)
+    await until(lambda: sink.done)
+
+    head, body = worker.requests[0]
+    host = url.removeprefix("http://").encode()
+    assert head == (
+        b"POST /base/v1/x?a=1 HTTP/1.1\r\nhost: %b\r\nauthorization: Bearer x\r\ncontent-length: 2\r\n\r\n"
+        % host
+    )
+    assert body == b"{}"
+    pool.close()
+
+
+async def test_the_sink_hears_nothing_before_send_returns(worker: Any, new_sink: Any, until: Until) -> None:
+    pool = WorkerPool(await worker.answer_with(OK), waiting_max=0)
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    assert not sink.done
+    await until(lambda: sink.done)
+
+    assert sink.error.code == "upstream_pool_full"
+    pool.close()
+
+
+async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Until) -> None:
+    pool = WorkerPool(await worker.answer_with(OK))
+    for _ in range(5):
+        sink = new_sink()
+        pool.send(b"POST", b"/", b"", [], [b"x"], sink)
+        await until(lambda sink=sink: sink.done)
+        assert sink.body == b"ok"
+
+    assert (worker.connections, pool.opened, pool.reused, pool.idle, pool.in_use) == (1, 1, 4, 1, 0)
+    pool.close()
+
+
+async def test_connections_are_bounded_and_requests_wait_in_order(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    pool = WorkerPool(await worker.answer_with(OK), connections_max=2)
+    sinks = [new_sink() for _ in range(20)]
+    for number, sink in enumerate(sinks):
+        pool.send(b"POST", b"/", b"", [], [b"%d" % number], sink)
+    assert pool.waiting == 20
+    await until(lambda: all(sink.done for sink in sinks))
+
+    assert all(sink.ended for sink in sinks)
+    assert worker.connections == 2
+    bodies = [int(body) for _, body in worker.requests]
+    assert all(abs(place - number) <= 1 for place, number in enumerate(bodies))
+    pool.close()
+
+
+async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        await reader.read()
+
+    pool = WorkerPool(
+        await worker.start(script),
+        connections_max=1,
+        waiting_max=1,
+        timeouts=UpstreamTimeouts(0.1, 60.0, 60.0),
+    )
+    busy, waits, beyond = new_sink(), new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", [], [], busy)
+    await until(lambda: pool.in_use == 1)
+    pool.send(b"POST", b"/", b"", [], [], waits)
+    pool.send(b"POST", b"/", b"", [], [], beyond)
+    await until(lambda: beyond.done)
+    assert not waits.done
+    await until(lambda: waits.done)
+
+    assert (beyond.error.code, waits.error.code) == ("upstream_pool_full", "upstream_pool_full")
+    assert type(waits.error) is WorkerUnreachable
+    assert not busy.done
+    pool.close()
+
+
+async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, until: Until) -> None:
+    pool = WorkerPool(await worker.answer_with(OK), connections_max=1)
+    first, second, third = new_sink(), new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", [], [b"1"], first)
+    pool.send(b"POST", b"/", b"", [], [b"2"], second).abort()
+    pool.send(b"POST", b"/", b"", [], [b"3"], third)
+    await until(lambda: third.done)
+
+    assert [body for _, body in worker.requests] == [b"1", b"3"]
+    assert not second.done
+    pool.close()
+
+
+async def test_a_request_on_a_stale_connection_is_sent_once_more(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """The worker answers once per connection and closes the next time it is spoken to."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(OK)
+        await reader.readexactly(1)
+
+    pool = WorkerPool(await worker.start(script))
+    for _ in range(3):
+        sink = new_sink()
+        pool.send(b"POST", b"/", b"", [], [b"x"], sink)
+        await until(lambda sink=sink: sink.done)
+        assert sink.ended
+
+    assert (worker.connections, pool.retried, pool.reused) == (3, 2, 2)
+    pool.close()
+
+
+async def test_a_request_is_sent_once_more_only_once(worker: Any, new_sink: Any, until: Until) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        if worker.connections == 1:
+            writer.write(OK)
+            await reader.readexactly(1)
+
+    pool = WorkerPool(await worker.start(script))
+    first, second = new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", [], [b"x"], first)
+    await until(lambda: first.done)
+    pool.send(b"POST", b"/", b"", [], [b"x"], second)
+    await until(lambda: second.done)
+
+    assert type(second.error) is WorkerUnreachable
+    assert worker.connections == 2
+    pool.close()
+
+
+async def test_an_idle_connection_that_the_worker_closes_is_forgotten(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    pool = WorkerPool(await worker.answer_once_with(OK))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: sink.done)
+    await until(lambda: pool.open == 0)
+
+    assert pool.idle == 0
+    pool.close()
+
+
+async def test_an_idle_worker_that_speaks_is_cut_off(worker: Any, new_sink: Any, until: Until) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(OK)
+        await speak.wait()
+        writer.write(OK)
+        await reader.read()
+
+    speak = asyncio.Event()
+    pool = WorkerPool(await worker.start(script))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: pool.idle == 1)
+    speak.set()
+    await until(lambda: pool.open == 0)
+    pool.close()
+
+
+async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sink: Any, until: Until) -> None:
+    pool = WorkerPool(await worker.answer_with(OK), idle_s_max=0.05)
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: sink.done)
+    await until(lambda: pool.open == 0)
+    await until(lambda: worker.closed_connections == 1)
+    pool.close()
+
+
+async def test_nobody_listening_is_unreachable(new_sink: Any, until: Until) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+        pool = WorkerPool(f"http://127.0.0.1:{port}")
+        sinks = [new_sink() for _ in range(3)]
+        for sink in sinks:
+            pool.send(b"POST", b"/", b"", [], [], sink)
+        await until(lambda: all(sink.done for sink in sinks))
+
+    assert {sink.error.code for sink in sinks} == {"upstream_unreachable"}
+    pool.close()
+
+
+async def test_a_worker_that_does_not_accept_is_a_connect_timeout(new_sink: Any, until: Until) -> None:
+    """A full backlog: the kernel leaves further connection attempts unanswered."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(0)
+        fillers = []
+        for _ in range(2):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(sock.getsockname())
+            fillers.append(filler)
+        pool = WorkerPool(
+            f"http://127.0.0.1:{sock.getsockname()[1]}", timeouts=UpstreamTimeouts(0.1, 5.0, 5.0)
+        )
+        sink = new_sink()
+        pool.send(b"POST", b"/", b"", [], [], sink)
+        await until(lambda: sink.done)
+        for filler in fillers:
+            filler.close()
+
+    assert type(sink.error) is WorkerUnreachable
+    assert sink.error.code == "upstream_connect_timeout"
+    pool.close()
+
+
+async def test_close_fails_what_waits_and_what_is_in_flight(worker: Any, new_sink: Any, until: Until) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\npart")
+        await reader.read()
+
+    pool = WorkerPool(await worker.start(script), connections_max=1)
+    flying, waiting, late = new_sink(), new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", [], [], flying)
+    await until(lambda: flying.pieces)
+    pool.send(b"POST", b"/", b"", [], [], waiting)
+    pool.close()
+    pool.close()
+    pool.send(b"POST", b"/", b"", [], [], late)
+    await until(lambda: late.done)
+
+    assert type(flying.error) is StreamBroken
+    assert type(waiting.error) is WorkerUnreachable
+    assert late.error.code == "upstream_pool_closed"
+    assert pool.open == 0
+    await until(lambda: worker.closed_connections == 1)
+
+
+async def test_drain_lets_requests_in_flight_finish_and_keeps_nothing(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        await answer.wait()
+        writer.write(OK)
+        await reader.read()
+
+    answer = asyncio.Event()
+    pool = WorkerPool(await worker.start(script))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink)
+    await until(lambda: pool.in_use == 1)
+    pool.drain()
+    answer.set()
+    await until(lambda: sink.done)
+
+    assert sink.ended
+    assert pool.open == 0
+    pool.close()
+
+
+async def test_a_worker_behind_tls_is_verified(worker: Any, new_sink: Any, until: Until) -> None:
+    authority = trustme.CA()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            body = await worker.request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    url = await worker.start(script, ssl=server)
+    good, bad = WorkerPool(url, ssl=trusting), WorkerPool(url)
+    body = bytes(range(256)) * 4000
+    for _ in range(2):
+        sink = new_sink()
+        good.send(b"POST", b"/", b"", [], [body], sink)
+        await until(lambda sink=sink: sink.done)
+        assert sink.body == body
+    refused = new_sink()
+    bad.send(b"POST", b"/", b"", [], [], refused)
+    await until(lambda: refused.done)
+
+    assert good.reused == 1
+    assert type(refused.error) is WorkerUnreachable
+    good.close()
+    bad.close()
+
+
+async def test_a_worker_may_have_an_ipv6_address(new_sink: Any, until: Until) -> None:
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(serve, "::1", 0)
+    except OSError:
+        pytest.skip("no IPv6 here")
+    port = server.sockets[0].getsockname()[1]
+    pool = WorkerPool(f"http://[::1]:{port}")
+    sink = new_sink()
+    pool.send(b"GET", b"/", b"", [], [], sink)
+    await until(lambda: sink.done)
+
+    assert heads[0] == b"GET / HTTP/1.1\r\nhost: [::1]:%d\r\n\r\n" % port
+    pool.close()
+    server.close()
+
+
+@pytest.mark.parametrize("url", ["", "worker:8000", "ftp://a", "http://", "http://a?b", "http://u:p@a"])
+async def test_a_url_that_names_no_worker_is_an_error(url: str) -> None:
+    with pytest.raises(ValueError, match="not a worker URL"):
+        WorkerPool(url)
