@@ -108,8 +108,8 @@ class _Event(msgspec.Struct):
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-class _Answer:
-    """Collects one answer from the events of its stream."""
+class StreamedAnswer:
+    """Collects one answer from the events of its stream, wherever the bytes come from."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -173,6 +173,7 @@ class _Answer:
         self.last_s = now_s
 
     def outcome(self, due_s: float, now_s: float) -> Outcome:
+        """Sum up, once the answer has ended one way or another."""
         error = self.error
         if error is None and self.status != 200:
             error = f"status {self.status}: {self._rest.decode(errors='replace')}"
@@ -205,12 +206,12 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
-        self._answer = _Answer()
+        self._answer = StreamedAnswer()
         self._done: asyncio.Future[None] | None = None
         self.reusable = True
         self.idle_since_s = 0.0
 
-    def request(self, head: bytes, body: bytes, answer: _Answer) -> asyncio.Future[None]:
+    def request(self, head: bytes, body: bytes, answer: StreamedAnswer) -> asyncio.Future[None]:
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
         self._answer = answer
@@ -302,7 +303,7 @@ class LoadClient:
             f"POST {path} HTTP/1.1\r\nhost: {address[0]}:{address[1]}\r\ncontent-type: application/json\r\n"
             f"accept: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
         ).encode()
-        answer = _Answer()
+        answer = StreamedAnswer()
         connection: _Connection | None = None
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -17,8 +17,9 @@ The same seed gives the same bytes, whatever the order in which sessions are rep
 draws from a random generator of its own. Only the answers come from the engine.
 """
 
+import itertools
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -60,8 +61,8 @@ class WorkloadShape:
         think_s: Median pause before the next turn, seconds (lognormal, sigma 0.6, at most 5 times it).
     """
 
-    sessions: int = 56
-    start_window_s: float = 13.0
+    sessions: int = 72
+    start_window_s: float = 15.0
     applications: int = 4
     system_tokens: tuple[int, int] = (2000, 5000)
     tools: int = 8
@@ -131,6 +132,7 @@ class AgentSession:
     start_s: float
     application: Application
     plan: tuple[_PlannedTurn, ...] = field(repr=False)
+    model: str
 
     @property
     def turn_count(self) -> int:
@@ -155,7 +157,7 @@ class AgentSession:
                 path="/v1/chat/completions",
                 body=_encode(
                     {
-                        "model": MODEL,
+                        "model": self.model,
                         "messages": messages,
                         "tools": self.application.tools,
                         "tool_choice": "required" if planned.asks_tool else "none",
@@ -186,13 +188,19 @@ def _answer_message(outcome: Outcome) -> Json:
 
 def agent_sessions(shape: WorkloadShape, seed: int) -> list[AgentSession]:
     """Draw the sessions of the built-in workload, ordered by their start."""
-    applications = [_application(shape, seed, number) for number in range(shape.applications)]
-    sessions = [_session(shape, seed, number, applications) for number in range(shape.sessions)]
+    sessions = itertools.islice(endless_sessions(shape, seed), shape.sessions)
     return sorted(sessions, key=lambda session: session.start_s)
 
 
+def endless_sessions(shape: WorkloadShape, seed: int, model: str = MODEL) -> Iterator[AgentSession]:
+    """Draw sessions one after the other, for ever; the first ones are those of `agent_sessions`."""
+    applications = [_application(shape, seed, number) for number in range(shape.applications)]
+    for number in itertools.count():
+        yield _session(shape, seed, number, applications, model)
+
+
 def _session(
-    shape: WorkloadShape, seed: int, number: int, applications: Sequence[Application]
+    shape: WorkloadShape, seed: int, number: int, applications: Sequence[Application], model: str
 ) -> AgentSession:
     chance = random.Random(f"{seed}/session/{number}")
 
@@ -210,7 +218,7 @@ def _session(
         plan.append(_PlannedTurn(think_s, message(median), chance.randint(*shape.output_tokens), asks_tool))
         after_tool = asks_tool
     start_s = chance.uniform(0.0, shape.start_window_s)
-    return AgentSession(start_s, chance.choice(applications), tuple(plan))
+    return AgentSession(start_s, chance.choice(applications), tuple(plan), model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,149 @@
+"""Child processes that come up, tell when they are ready, and are gone when their owner is.
+
+    start -> ready (a line on stdout, or an HTTP path that answers 200) -> SIGTERM -> SIGKILL after a while
+
+What a child writes goes to a file of its own, and the end of that file is part of the message when the
+child does not come up. Children run in a session of their own, so Ctrl-C reaches only the owner, which
+ends them in its own order. If the owner is killed, the kernel closes the pipe that a small shell waits
+on beside each child, and the shell ends the child.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.05
+LOG_LINES = 15
+
+# "$$" is the child: exec keeps the process id. The end of the pipe means that the owner died.
+_LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
+
+
+class ChildFailed(Exception):
+    """A child process did not come up; the message has the end of its log."""
+
+
+class Child:
+    """One ``cacheway`` command as a child process; an async context manager that ends it.
+
+    Args:
+        name: What messages call it, and the name of its log file.
+        arguments: Arguments of ``cacheway``.
+        directory: Where its log goes.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], directory: Path) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        self._arguments = arguments
+        self._process: asyncio.subprocess.Process | None = None
+        self._pipe = -1
+
+    async def __aenter__(self) -> Self:
+        # The user's own CACHEWAY_* settings are for the user's own gateway.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
+        command = (sys.executable, "-m", "router", *self._arguments)
+        watched, self._pipe = os.pipe()
+        try:
+            with self.log.open("wb") as log:
+                self._process = await asyncio.create_subprocess_exec(
+                    "/bin/sh",
+                    *("-c", _LAUNCH, "cacheway", *command),
+                    stdin=watched,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(watched)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        process = self._process
+        assert process is not None
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        # A line, and not only the end of the pipe: the process id may be another's by now.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._pipe, b"\n")
+        os.close(self._pipe)
+
+    async def wait_for_line(self, start: str) -> str:
+        """Wait until its log has a complete line that begins so, and return that line.
+
+        Raises:
+            ChildFailed: It ended before, or said nothing of the kind in time.
+        """
+        async for _ in self._polls(f"the line {start!r}"):
+            for line in self.log.read_text(errors="replace").splitlines(keepends=True):
+                if line.startswith(start) and line.endswith("\n"):
+                    return line.rstrip()
+        raise AssertionError("polls end by raising")
+
+    async def wait_for_answer(self, url: str) -> None:
+        """Wait until a URL answers 200.
+
+        Raises:
+            ChildFailed: The child ended before, or the URL did not answer in time.
+        """
+        async with httpx.AsyncClient(trust_env=False, timeout=2.0) as client:
+            async for _ in self._polls(url):
+                with contextlib.suppress(httpx.TransportError):
+                    if (await client.get(url)).status_code == 200:
+                        return
+
+    async def _polls(self, awaited: str) -> AsyncIterator[None]:
+        """Yield at every poll, until the child ends or the time is over."""
+        assert self._process is not None
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + READY_TIMEOUT_S
+        while True:
+            ended = self._process.returncode
+            yield
+            if ended is not None:
+                raise ChildFailed(f"{self.name} ended with status {ended}:\n{self._log_end()}")
+            if loop.time() > until_s:
+                raise ChildFailed(
+                    f"{self.name}: no sign of {awaited} within {READY_TIMEOUT_S:g} s:\n{self._log_end()}"
+                )
+            await asyncio.sleep(POLL_S)
+
+    def _log_end(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+
+def free_port(preferred: int = 0) -> int:
+    """Return a TCP port of the loopback interface that was free a moment ago: the preferred one if it is."""
+    for port in (preferred, 0):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            taken: int = listener.getsockname()[1]
+            return taken
+    raise ChildFailed("no free TCP port on 127.0.0.1")

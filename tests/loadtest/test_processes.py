@@ -1,0 +1,101 @@
+"""Child processes: ready when they say so, gone when their owner is."""
+
+import asyncio
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadtest.processes import Child, ChildFailed, free_port
+
+ENGINE = ["engine", "--port", "0"]
+
+
+def engine_url(line: str) -> str:
+    return next(word for word in line.split() if word.startswith("http://"))
+
+
+async def answers(url: str) -> bool:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        try:
+            return (await client.get(f"{url}/health")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+async def test_a_child_is_ready_with_its_line_and_its_answer_and_ends_with_the_block(tmp_path: Path) -> None:
+    async with Child("engine", ENGINE, tmp_path) as child:
+        url = engine_url(await child.wait_for_line("cacheway engine ready:"))
+        await child.wait_for_answer(f"{url}/health")
+
+    assert child._process is not None
+    assert child._process.returncode is not None
+    assert not await answers(url)
+
+
+async def test_a_child_is_ended_when_the_block_fails(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        async with Child("engine", ENGINE, tmp_path) as child:
+            raise KeyError
+
+    assert child._process is not None
+    assert child._process.returncode is not None
+
+
+async def test_a_child_that_ends_early_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async with Child("engine", ["engine", "--engines", "0"], tmp_path) as child:
+        with pytest.raises(
+            ChildFailed, match=r"(?s)engine ended with status 2:.*--engines must be at least 1"
+        ):
+            await child.wait_for_line("cacheway engine ready:")
+
+
+async def test_settings_in_the_environment_do_not_reach_a_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong value would stop ``cacheway config``."""
+    monkeypatch.setenv("CACHEWAY_PORT", "nonsense")
+
+    async with Child("config", ["config"], tmp_path) as child:
+        assert await child.wait_for_line("server:") == "server:"
+
+
+OWNER = """
+import asyncio, sys
+from pathlib import Path
+from loadtest.processes import Child
+
+async def main():
+    async with Child("engine", ["engine", "--port", "0"], Path(sys.argv[1])) as child:
+        print(await child.wait_for_line("cacheway engine ready:"), flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_child_does_not_outlive_an_owner_that_was_killed(tmp_path: Path) -> None:
+    owner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OWNER, str(tmp_path)), stdout=asyncio.subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    url = engine_url((await owner.stdout.readline()).decode())
+    assert await answers(url)
+
+    owner.kill()
+    await owner.wait()
+
+    async with asyncio.timeout(10):
+        while await answers(url):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+
+
+def test_the_preferred_port_is_taken_only_if_it_is_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) != port
+    assert free_port(port) == port
