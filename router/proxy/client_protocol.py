@@ -102,6 +102,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange in flight; drop those that never began."""
+        active, self._active = self._active, None
+        if active is not None:
+            active.leave()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         for timer in (self._stall_timer, self._receive_timer):
@@ -109,9 +112,6 @@ class GatewayProtocol(HttpToolsProtocol):
                 timer.cancel()
         self._turn = self._receiver = None
         self.pipeline.clear()
-        active, self._active = self._active, None
-        if active is not None:
-            active.leave()
 
     def eof_received(self) -> None:
         """The client closed its side: nobody waits for the answer in flight."""

@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import uvicorn
 import uvloop
+from fastapi import FastAPI, Request
+from uvicorn.server import ServerState
 
-from router.proxy import Header, UpstreamRequest
+from router.proxy import ClientConnection, ClientLimits, ClientRequest, Header, UpstreamRequest, make_protocol
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -144,6 +147,117 @@ class RecordingSink:
     def upstream_failed(self, error: Exception) -> None:
         assert not self.done
         self.error = error
+
+
+class RecordingExchange:
+    """One request as the gateway would see it; the test plays the gateway."""
+
+    def __init__(self, request: ClientRequest, connection: ClientConnection) -> None:
+        self.request = request
+        self.connection = connection
+        self.calls: list[str] = []
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+    def client_left(self) -> None:
+        self.calls.append("client_left")
+
+    def answer(self, body: bytes, status: int = 200) -> None:
+        self.connection.send_head(status, [(b"x-served-by", b"exchange")], length=len(body))
+        self.connection.send_body(body)
+        self.connection.finish()
+
+
+class Gateway:
+    """The server under test: proxied routes are POST under ``/v1/``, the rest is a FastAPI application."""
+
+    def __init__(self) -> None:
+        self.exchanges: list[RecordingExchange] = []
+        self.on_start: Callable[[RecordingExchange], None] | None = None
+        self.state = ServerState()
+        self.port = 0
+        self.app = FastAPI()
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+
+        @self.app.get("/hello")
+        async def hello() -> dict[str, str]:
+            return {"from": "app"}
+
+        @self.app.post("/size")
+        async def size(request: Request) -> dict[str, int]:
+            return {"bytes": len(await request.body())}
+
+    def start_exchange(self, request: ClientRequest, connection: ClientConnection) -> RecordingExchange:
+        exchange = RecordingExchange(request, connection)
+        self.exchanges.append(exchange)
+        if self.on_start is not None:
+            self.on_start(exchange)
+        return exchange
+
+    def config(self, limits: ClientLimits | None = None, **options: object) -> uvicorn.Config:
+        protocol = make_protocol(
+            self.start_exchange, lambda method, path: method == b"POST" and path.startswith(b"/v1/"), limits
+        )
+        return uvicorn.Config(
+            self.app, http=protocol, loop="none", lifespan="off", log_config=None, **options
+        )
+
+    async def start(self, limits: ClientLimits | None = None, **options: object) -> None:
+        """Accept connections with the protocol alone, without uvicorn's server around it."""
+        config = self.config(limits, **options)
+        config.load()
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(config, self.state, {}), "127.0.0.1", 0
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def connect(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        writer.write(data)
+        return reader, writer
+
+    async def stop(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        if self._server is not None:
+            self._server.close()
+        await until(lambda: not self.state.connections)
+        await until(lambda: not self.state.tasks)
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    gateway = Gateway()
+    yield gateway
+    await gateway.stop()
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Read one framed answer; returns the head in lower case and the decoded body."""
+    async with asyncio.timeout(5):
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        if b"transfer-encoding: chunked" in head:
+            body = b""
+            while size := int(await reader.readuntil(b"\r\n"), 16):
+                body += (await reader.readexactly(size + 2))[:-2]
+            await reader.readexactly(2)
+            return head, body
+        if b"content-length: " not in head:
+            return head, b""
+        length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+        return head, await reader.readexactly(length)
+
+
+@pytest.fixture(name="read_answer")
+def _read_answer() -> Callable[..., Awaitable[tuple[bytes, bytes]]]:
+    """Read one framed answer."""
+    return read_answer
 
 
 @pytest.fixture(name="until")

@@ -229,7 +229,7 @@ async def test_a_paused_answer_is_not_idle(worker: Any, new_sink: Any, until: Un
 
 
 async def test_a_request_that_is_still_being_sent_is_not_silence(worker: Any, fetch: Any) -> None:
-    """The worker takes 64 MB over two first-byte limits; what the kernel holds at the end is a tenth of it."""
+    """The worker takes 64 MB over two first-byte limits; the kernel holds at most a tenth of it."""
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

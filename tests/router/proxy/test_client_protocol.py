@@ -1,0 +1,478 @@
+"""The server side on real sockets: who serves what, in which order, within which limits."""
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvicorn
+
+from router.proxy import ClientLimits
+
+Until = Callable[..., Awaitable[None]]
+ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
+POST = b"POST /v1/x?a=1 HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\nContent-Length: 2\r\n\r\nhi"
+HELLO = b"GET /hello HTTP/1.1\r\nHost: g\r\n\r\n"
+
+
+def echo(exchange: Any) -> None:
+    exchange.answer(exchange.request.body)
+
+
+def error_code(body: bytes) -> str:
+    return json.loads(body)["error"]["code"]
+
+
+async def test_a_proxied_request_reaches_its_exchange_whole(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    request = gateway.exchanges[0].request
+    gateway.exchanges[0].answer(b"done")
+    head, body = await read_answer(reader)
+
+    assert (request.method, request.path, request.query, request.body) == (b"POST", b"/v1/x", b"a=1", b"hi")
+    assert request.headers == [(b"host", b"g"), (b"x-request-id", b"r1"), (b"content-length", b"2")]
+    assert request.client == "127.0.0.1"
+    assert 0 < request.started_s <= request.received_s
+    assert head == b"http/1.1 200 ok\r\nx-served-by: exchange\r\ncontent-length: 4\r\n\r\n"
+    assert body == b"done"
+
+
+async def test_a_request_may_arrive_byte_by_byte(gateway: Any, read_answer: ReadAnswer) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, writer = await gateway.connect()
+    for byte in POST:
+        writer.write(bytes([byte]))
+        await writer.drain()
+        await asyncio.sleep(0)
+
+    assert (await read_answer(reader))[1] == b"hi"
+
+
+async def test_exchanges_and_the_application_share_a_connection_in_order(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    """Nine pipelined requests in one packet, answered in the order in which they came."""
+    gateway.on_start = echo
+    await gateway.start()
+    reader, _ = await gateway.connect((POST + HELLO + POST) * 3)
+
+    bodies = [(await read_answer(reader))[1] for _ in range(9)]
+    assert bodies == [b"hi", b'{"from":"app"}', b"hi"] * 3
+
+
+async def test_a_pipelined_request_waits_for_the_answer_before_it(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(POST + POST)
+    await until(lambda: gateway.exchanges)
+    await asyncio.sleep(0)
+    assert len(gateway.exchanges) == 1
+    gateway.exchanges[0].answer(b"1")
+    await until(lambda: len(gateway.exchanges) == 2)
+    gateway.exchanges[1].answer(b"2")
+
+    assert [(await read_answer(reader))[1] for _ in range(2)] == [b"1", b"2"]
+
+
+async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, _ = await gateway.connect(b"POST /v1/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 3000)
+
+    for _ in range(3000):
+        assert (await read_answer(reader))[1] == b""
+
+
+async def test_a_chunked_body_is_put_together(gateway: Any, until: Until) -> None:
+    """Small and large chunks, an extension and a trailer, which is dropped."""
+    await gateway.start()
+    large = bytes(range(256)) * 64
+    _, writer = await gateway.connect(
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;x=y\r\na\r\n" * 3
+    )
+    writer.write(b"%x\r\n%b\r\n2\r\nbc\r\n0\r\nX-Trailer: 1\r\n\r\n" % (len(large), large))
+    await until(lambda: gateway.exchanges)
+
+    request = gateway.exchanges[0].request
+    assert request.body == b"aaa" + large + b"bc"
+    assert type(request.body) is bytes
+    assert b"x-trailer" not in dict(request.headers)
+
+
+async def test_the_application_reads_its_own_large_bodies(gateway: Any, read_answer: ReadAnswer) -> None:
+    await gateway.start(ClientLimits(body_bytes_max=10))
+    reader, writer = await gateway.connect(b"POST /size HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+    writer.write(bytes(1_000_000))
+
+    assert (await read_answer(reader))[1] == b'{"bytes":1000000}'
+
+
+async def test_a_client_that_expects_continue_gets_it(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, writer = await gateway.connect(
+        b"POST /v1/x HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"hi")
+
+    assert (await read_answer(reader))[1] == b"hi"
+
+
+async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    upgrade = b"POST /v1/x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n"
+    reader, writer = await gateway.connect(upgrade + b"h")
+    await asyncio.sleep(0)
+    writer.write(b"i" + POST)
+
+    assert [(await read_answer(reader))[1] for _ in range(2)] == [b"hi", b"hi"]
+    assert b"upgrade" not in dict(gateway.exchanges[0].request.headers)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /v1/x HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /v1/x HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nContent-Length: +2\r\n\r\nhi",
+        b"POST /v1/x HTTP/1.1\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\nContent-Length: 0\n\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00",
+    ],
+)
+async def test_ambiguous_or_malformed_requests_are_refused_and_the_connection_ends(
+    gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(request_bytes + HELLO)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 400 ")
+    assert b"connection: close\r\n" in head
+    assert b"x-request-id: " in head
+    assert error_code(body) == "malformed_http"
+    assert await reader.read() == b"", "nothing after the refusal is served"
+    assert gateway.exchanges == []
+
+
+async def test_a_refusal_waits_for_the_answers_before_it(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(POST + b"nonsense\r\n\r\n")
+    await until(lambda: gateway.exchanges)
+    gateway.exchanges[0].answer(b"first")
+
+    assert (await read_answer(reader))[1] == b"first"
+    assert error_code((await read_answer(reader))[1]) == "malformed_http"
+    assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nContent-Length: 101\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"32\r\n%b\r\n" % bytes(50) * 3,
+        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nExpect: 100-continue\r\nContent-Length: 101\r\n\r\n",
+    ],
+)
+async def test_a_body_over_the_limit_is_refused_before_it_is_read(
+    gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
+) -> None:
+    await gateway.start(ClientLimits(body_bytes_max=100))
+    reader, _ = await gateway.connect(request_bytes)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 413 ")
+    assert b"x-request-id: r1\r\n" in head
+    assert error_code(body) == "request_too_large"
+    assert await reader.read() == b""
+
+
+async def test_a_client_still_sending_hears_why_it_was_refused(gateway: Any, read_answer: ReadAnswer) -> None:
+    """40 MB on their way when the refusal is sent: closing at once would reset the connection."""
+    await gateway.start(ClientLimits(body_bytes_max=100))
+    reader, writer = await gateway.connect(b"POST /v1/x HTTP/1.1\r\nContent-Length: 40000000\r\n\r\n")
+    writer.write(bytes(40_000_000))
+    await writer.drain()
+
+    assert error_code((await read_answer(reader))[1]) == "request_too_large"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /hello HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(101)) + b"\r\n",
+        b"GET /hello HTTP/1.1\r\nX: " + b"y" * 66_000 + b"\r\n\r\n",
+        b"GET /hello?" + b"y" * 66_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /hello HTTP/1.1\r\nX: " + b"y" * 600_000,
+    ],
+)
+async def test_a_head_over_the_limits_is_refused(
+    gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(request_bytes)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 431 ")
+    assert error_code(body) == "too_many_headers"
+
+
+async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer) -> None:
+    await gateway.start()
+    reader, writer = await gateway.connect(
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+    )
+    writer.write(b"y" * 600_000)
+
+    assert error_code((await read_answer(reader))[1]) == "malformed_http"
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [b"POST /v1/x HT", b"POST /v1/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nhe"],
+)
+async def test_a_request_that_does_not_come_in_time_is_refused(
+    gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
+) -> None:
+    await gateway.start(ClientLimits(receive_s_max=0.05))
+    reader, _ = await gateway.connect(request_bytes)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 408 ")
+    assert error_code(body) == "request_timeout"
+    assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("data", [b"", b"\r\n"])
+async def test_a_connection_on_which_nothing_begins_is_closed(gateway: Any, data: bytes) -> None:
+    await gateway.start(ClientLimits(receive_s_max=0.05))
+    reader, _ = await gateway.connect(data)
+
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+
+
+async def test_a_long_answer_is_not_a_late_request(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    """The next request has begun, but is not read on while this answer lasts several limits."""
+    await gateway.start(ClientLimits(receive_s_max=0.05))
+    reader, writer = await gateway.connect(POST + POST[:20])
+    await until(lambda: gateway.exchanges)
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    await until(lambda: loop.time() - started_s > 0.2)
+    gateway.exchanges[0].answer(b"slow")
+    assert (await read_answer(reader))[1] == b"slow"
+    gateway.on_start = echo
+    writer.write(POST[20:])
+
+    assert (await read_answer(reader))[1] == b"hi"
+
+
+async def test_an_idle_connection_is_closed_by_uvicorns_keep_alive(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start(timeout_keep_alive=0)
+    reader, _ = await gateway.connect(POST)
+    await read_answer(reader)
+
+    async with asyncio.timeout(5):
+        assert await reader.read() == b""
+
+
+async def test_a_client_that_leaves_is_reported_once(gateway: Any, until: Until) -> None:
+    await gateway.start()
+    _, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    exchange = gateway.exchanges[0]
+    writer.transport.abort()
+    await until(lambda: exchange.calls)
+    await until(lambda: not gateway.state.connections)
+    exchange.answer(b"too late")
+    exchange.connection.abort()
+
+    assert exchange.calls == ["client_left"]
+
+
+async def test_a_client_that_resets_has_left(gateway: Any, until: Until) -> None:
+    await gateway.start()
+    _, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+    await until(lambda: not gateway.state.connections)
+
+    assert gateway.exchanges[0].calls == ["client_left"]
+
+
+async def test_a_client_that_closes_its_side_has_left(gateway: Any, until: Until) -> None:
+    await gateway.start()
+    _, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    writer.write_eof()
+    await until(lambda: not gateway.state.connections)
+
+    assert gateway.exchanges[0].calls == ["client_left"]
+
+
+async def test_a_client_that_leaves_after_its_answer_is_not_reported(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, writer = await gateway.connect(POST)
+    await read_answer(reader)
+    writer.close()
+    await until(lambda: not gateway.state.connections)
+
+    assert gateway.exchanges[0].calls == []
+
+
+async def test_a_slow_client_pauses_the_exchange_until_it_reads(gateway: Any, until: Until) -> None:
+    await gateway.start()
+    reader, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    exchange = gateway.exchanges[0]
+    writer.transport.pause_reading()
+    exchange.connection.send_head(200, [], length=None)
+    while "pause" not in exchange.calls:
+        exchange.connection.send_body(bytes(65536))
+        await asyncio.sleep(0)
+    assert exchange.calls == ["pause"]
+    writer.transport.resume_reading()
+    reading = asyncio.create_task(reader.read())
+    await until(lambda: "resume" in exchange.calls)
+    exchange.connection.finish()
+    writer.close()
+    await reading
+
+    assert exchange.calls[:2] == ["pause", "resume"]
+
+
+async def test_a_client_that_takes_nothing_for_too_long_has_left(gateway: Any, until: Until) -> None:
+    await gateway.start(ClientLimits(stall_s_max=0.05))
+    _, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    exchange = gateway.exchanges[0]
+    writer.transport.pause_reading()
+    exchange.connection.send_head(200, [], length=None)
+    while not exchange.calls:
+        exchange.connection.send_body(bytes(65536))
+        await asyncio.sleep(0)
+    await until(lambda: not gateway.state.connections)
+
+    assert exchange.calls == ["pause", "client_left"]
+
+
+async def test_a_failing_exchange_is_an_internal_error(gateway: Any, read_answer: ReadAnswer) -> None:
+    def fail(exchange: Any) -> None:
+        raise LookupError("our own mistake")
+
+    gateway.on_start = fail
+    await gateway.start()
+    reader, _ = await gateway.connect(POST)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 500 ")
+    assert error_code(body) == "internal_error"
+    assert b"mistake" not in body
+
+
+async def test_connect_is_not_served(gateway: Any, read_answer: ReadAnswer) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")
+
+    assert (await read_answer(reader))[0].startswith(b"http/1.1 405 ")
+
+
+async def test_an_absolute_target_is_understood(gateway: Any, read_answer: ReadAnswer) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, _ = await gateway.connect(POST.replace(b"/v1/x", b"http://gateway/v1/x"))
+
+    assert (await read_answer(reader))[1] == b"hi"
+    assert gateway.exchanges[0].request.path == b"/v1/x"
+
+
+@pytest.fixture
+async def server(gateway: Any, until: Until) -> AsyncIterator[Any]:
+    """A whole uvicorn server around the protocol; the test stops it, or the fixture does."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def serve(**options: Any) -> tuple[uvicorn.Server, asyncio.Task[None]]:
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        gateway.port = sock.getsockname()[1]
+        server = uvicorn.Server(gateway.config(**options))
+        task = asyncio.create_task(server.serve(sockets=[sock]))
+        tasks.append(task)
+        await until(lambda: server.started)
+        return server, task
+
+    yield serve
+    for task in tasks:
+        await task
+
+
+async def test_shutdown_lets_the_answer_in_flight_finish(
+    gateway: Any, server: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    uvicorn_server, task = await server(timeout_graceful_shutdown=20)
+    reader, _ = await gateway.connect(POST)
+    idle_reader, _ = await gateway.connect(HELLO)
+    await read_answer(idle_reader)
+    await until(lambda: gateway.exchanges)
+    uvicorn_server.should_exit = True
+    assert await idle_reader.read() == b"", "idle connections are closed"
+    assert not task.done()
+    gateway.exchanges[0].answer(b"last")
+    head, body = await read_answer(reader)
+
+    assert body == b"last"
+    assert b"connection: close\r\n" in head
+    assert await reader.read() == b""
+    await task
+    assert gateway.exchanges[0].calls == []
+
+
+async def test_shutdown_ends_an_answer_that_lasts_longer_than_the_grace(
+    gateway: Any, server: Any, until: Until
+) -> None:
+    uvicorn_server, task = await server(timeout_graceful_shutdown=1)
+    _, _ = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    uvicorn_server.should_exit = True
+    await task
+
+    assert gateway.exchanges[0].calls == ["client_left"]
