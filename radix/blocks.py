@@ -20,6 +20,7 @@ with its own roots gains a wrong prediction, never another tenant's data.
 
 from array import array
 from collections.abc import Sequence
+from struct import iter_unpack
 
 from xxhash import xxh3_64_intdigest
 
@@ -57,16 +58,15 @@ def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: in
         block_bytes: Block size, > 0.
 
     Returns:
-        Packed hashes, 8 bytes for each full block. Costs 0.15 µs per block of 1 KiB.
+        Packed hashes, 8 bytes for each full block. Costs 0.17 µs per block of 1 KiB
+        (``python -m loadtest.bench.tree``).
     """
     view = memoryview(data)
     digest = xxh3_64_intdigest
     block_hash = root
-    hashes = array("Q")
-    for start in range(0, len(view) - block_bytes + 1, block_bytes):
-        block_hash = digest(view[start : start + block_bytes], block_hash)
-        hashes.append(block_hash)
-    return hashes.tobytes()
+    # Unpacking hands out the blocks faster than slicing does: 0.17 against 0.20 µs each.
+    blocks = iter_unpack(f"{block_bytes}s", view[: len(view) // block_bytes * block_bytes])
+    return array("Q", [block_hash := digest(block, block_hash) for (block,) in blocks]).tobytes()
 
 
 def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOKENS) -> bytes:

@@ -12,7 +12,8 @@ would have been, evicted.
 The heap is lazy. It has an entry for at least every *leaf* of a worker (a node it holds,
 with no child that it holds too), and no entry is higher than the place of its node:
 
-* times only rise, so an entry can only be too low: it is corrected when it surfaces;
+* times only rise and runs are cut at their end, so an entry can only be too low: it is corrected
+  when it surfaces, and one that then equals its successor was a second entry and goes;
 * a run that is extended goes lower: it gets one more entry;
 * a node whose last child left becomes a leaf: it gets an entry then.
 """
@@ -76,9 +77,12 @@ class EvictionQueue:
                 heappop(heap)
                 continue
             now = node.key(used_us)
-            if now == key:
+            if now != key:
+                heapreplace(heap, (now, id(node), slot, node))
+            elif heap[0] in heap[1:3]:
+                heappop(heap)
+            else:
                 return key, slot, node
-            heapreplace(heap, (now, id(node), slot, node))
         return None
 
     def runner_up(self) -> Key:

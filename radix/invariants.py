@@ -1,7 +1,8 @@
 """What is always true of a prefix tree. For tests: it looks at every node and every pair."""
 
+from radix.bitmask import bits
 from radix.blocks import HASH_BYTES
-from radix.node import Node, bits
+from radix.node import Node
 from radix.tree import PrefixTree
 
 

@@ -6,8 +6,6 @@ integer per segment whatever the number of workers, everything a worker holds is
 without searching the tree, and a node costs no dictionary of its own.
 """
 
-from collections.abc import Iterator
-
 from radix.blocks import HASH_BYTES
 from radix.eviction import LOWEST, EvictionQueue, Key
 
@@ -135,14 +133,6 @@ class Holdings:
         self.forgot_us = 0
         self.trimmed: dict[int, int] = {}
         self.trimmed_us = 0
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Positions of the set bits, ascending."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def common_blocks(run: bytes, path: bytes, first: int) -> int:

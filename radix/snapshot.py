@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from radix.bitmask import bits
 from radix.blocks import HASH_BYTES
 from radix.eviction import LOWEST, Key
-from radix.node import TRIM_HORIZON_US, Node, bits
+from radix.node import TRIM_HORIZON_US, Node
 
 if TYPE_CHECKING:
     from radix.tree import PrefixTree
@@ -77,14 +78,17 @@ def take_snapshot(tree: "PrefixTree", slots: Sequence[int]) -> TreeSnapshot:
     while stack:
         node, parent = stack.pop()
         index, size, pairs = len(parents), 0, pairs_of(node)
+        noted: list[tuple[int, int, int]] = []
         while True:
             runs.append(node.run)
             size += node.size
-            for slot in sorted(set(node.ends or ()) & position.keys(), key=position.__getitem__):
-                assert node.ends is not None
-                for depth, at_us in sorted(node.ends[slot].items()):
-                    if at_us >= from_us[slot]:
-                        ends.extend((index, position[slot], depth, at_us))
+            for slot, at_depth in (node.ends or {}).items():
+                if slot in position:
+                    noted += [
+                        (position[slot], depth, at_us)
+                        for depth, at_us in at_depth.items()
+                        if at_us >= from_us[slot]
+                    ]
             children = children_of(node)
             if len(children) != 1 or pairs_of(children[0]) != pairs:
                 break
@@ -94,6 +98,8 @@ def take_snapshot(tree: "PrefixTree", slots: Sequence[int]) -> TreeSnapshot:
         counts.append(len(pairs))
         holders.extend([worker for worker, _ in pairs])
         used_us.extend([at_us for _, at_us in pairs])
+        for end in sorted(noted):
+            ends.extend((index, *end))
         stack.extend((child, index) for child in children)
     trims_from_us = tree.newest_us - TRIM_HORIZON_US
     for index, holdings in enumerate(workers):
@@ -121,13 +127,13 @@ class _Rows:
 
     Attributes:
         nodes: Position of the parent, run, depth of its first block.
-        holders: Per node (worker, time of last use).
+        holders: Per node the time of last use by worker.
         ends: Per node (worker, depth, time); nodes without are left out.
         trims: Worker, hash, watermark.
     """
 
     nodes: list[tuple[int, bytes, int]]
-    holders: list[list[tuple[int, int]]]
+    holders: list[dict[int, int]]
     ends: dict[int, list[tuple[int, int, int]]]
     trims: list[tuple[int, int, int]]
 
@@ -145,9 +151,9 @@ def merge_snapshot(tree: "PrefixTree", snapshot: object, slots: Sequence[int]) -
     try:
         columns = msgspec.convert(snapshot, TreeSnapshot)
         rows = _rows(columns, len(slots))
-    except (msgspec.ValidationError, OverflowError) as error:
+        tree.see(columns.newest_us)
+    except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a snapshot of a prefix tree: {error}") from error
-    tree.see(columns.newest_us)
     workers = [tree.holdings_of(slot) for slot in slots]
     warm = [bool(holdings.blocks) for holdings in workers]
     _merge_holdings(tree, rows, slots)
@@ -174,7 +180,7 @@ def _merge_holdings(tree: "PrefixTree", rows: _Rows, slots: Sequence[int]) -> No
     for index, (parent, run, start) in enumerate(rows.nodes):
         above = tree.root if parent < 0 else places[parent]
         size = len(run) // HASH_BYTES
-        uses = [(worker, start + size, at_us, False) for worker, at_us in rows.holders[index]]
+        uses = [(worker, start + size, at_us, False) for worker, at_us in rows.holders[index].items()]
         uses += [(worker, depth, at_us, True) for worker, depth, at_us in rows.ends.get(index, ())]
         place: Node | None = None
         for worker, depth, at_us, end in uses:
@@ -232,7 +238,8 @@ def _rows(columns: TreeSnapshot, workers: int) -> _Rows:
     ends = np.frombuffer(columns.ends, dtype="<i8").reshape(-1, 4)
     trims = np.frombuffer(columns.trims, dtype="<u8").reshape(-1, 3)
     nodes = len(parents)
-    times = (used_us, ends[:, 3], trims[:, 2])
+    watermarks = [(forgot_us, floor[0] + 1) for forgot_us, floor in columns.workers]
+    times = (used_us, ends[:, 3], trims[:, 2], np.asarray(watermarks), np.asarray([columns.floor[0] + 1]))
     sound = (
         len(columns.workers) == workers
         and len(sizes) == len(counts) == nodes
@@ -242,25 +249,29 @@ def _rows(columns: TreeSnapshot, workers: int) -> _Rows:
         and bool((parents >= -1).all() and (parents < np.arange(nodes)).all())
         and all(bool((column < workers).all()) for column in (holders, ends[:, 1], trims[:, 0]))
         and bool((ends >= 0).all() and (ends[:, 0] < nodes).all())
-        and all(bool(((column >= 0) & (column <= columns.newest_us)).all()) for column in times)
+        and all(bool(((column >= 0) & (column <= columns.newest_us + 1)).all()) for column in times)
     )
     if not sound:
-        raise ValueError("not a snapshot of a prefix tree: its columns contradict each other")
-    rows = _Rows([], [], {}, [(int(a), int(b), int(c)) for a, b, c in trims])
-    stops = (np.cumsum(sizes) * HASH_BYTES).tolist()
-    last = np.cumsum(counts).tolist()
+        raise ValueError("its columns contradict each other")
+    rows = _Rows([], [], {}, [(int(worker), int(key), int(at_us)) for worker, key, at_us in trims])
     pairs = list(zip(holders.tolist(), used_us.tolist(), strict=True))
-    byte, pair = 0, 0
+    byte = pair = 0
     depths: list[int] = []
-    for parent, stop, pair_stop in zip(parents.tolist(), stops, last, strict=True):
+    for parent, size, count in zip(parents.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        used = dict(pairs[pair : pair + count])
+        if parent >= 0:
+            above = rows.holders[parent]
+            if any(above.get(worker, -1) < at_us for worker, at_us in used.items()):
+                raise ValueError("a run is held, or was used, without the one above it")
         start = depths[parent] if parent >= 0 else 0
-        rows.nodes.append((parent, columns.hashes[byte:stop], start))
-        depths.append(start + (stop - byte) // HASH_BYTES)
-        rows.holders.append(pairs[pair:pair_stop])
-        byte, pair = stop, pair_stop
+        rows.nodes.append((parent, columns.hashes[byte : byte + size * HASH_BYTES], start))
+        rows.holders.append(used)
+        depths.append(start + size)
+        byte += size * HASH_BYTES
+        pair += count
     for index, worker, depth, at_us in ends.tolist():
-        if not rows.nodes[index][2] < depth <= depths[index]:
-            raise ValueError("not a snapshot of a prefix tree: an end outside its run")
+        if not rows.nodes[index][2] < depth <= depths[index] or at_us > rows.holders[index].get(worker, -1):
+            raise ValueError("a request ended outside of what its worker holds")
         rows.ends.setdefault(index, []).append((worker, depth, at_us))
     return rows
 

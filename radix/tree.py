@@ -36,20 +36,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from radix.bitmask import bits, scatter
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES
 from radix.eviction import LOWEST, EvictionQueue, Key, blocks_at_or_below
-from radix.node import TRIM_HORIZON_US, Holdings, Node, bits, common_blocks
+from radix.node import TRIM_HORIZON_US, Holdings, Node, common_blocks
 from radix.snapshot import TreeSnapshot, merge_snapshot, take_snapshot
 from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
 
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
 
-TRIMS_MAX = 4096
+TRIMS_MAX = 1024
 """Most trims remembered per worker; beyond it the older half is dropped."""
-
-FEW_BITS = 8
-"""Up to this many workers are written one by one, more as an unpacked bitmask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,26 +109,32 @@ class PrefixTree:
         particular, matching is not using.
         """
         words = _words(path)
-        matched = np.zeros(len(self.holdings), dtype=np.int32)
         ends: dict[int, int] | None = {} if profile.needs_ends else None
+        parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
+        depths: list[int] = []
         node, depth, blocks, holders = self.root, 0, len(words), 0
         while depth < blocks:
             child = node.children.get(words[depth]) if node.children else None
             if child is None:
                 break
-            if child.holders != holders:
-                if holders:
-                    _assign(matched, holders ^ child.holders, depth)
-                holders = child.holders
-            shared = common_blocks(child.run, path, depth)
-            depth += shared
             node = child
+            if node.holders != holders:
+                if holders:
+                    parted.append(holders ^ node.holders)
+                    depths.append(depth)
+                holders = node.holders
+            run = node.run
+            whole = path.startswith(run, depth * HASH_BYTES)
+            depth += len(run) // HASH_BYTES if whole else common_blocks(run, path, depth)
             if ends is not None and node.ends is not None:
                 self._collect_ends(node, depth, ends)
-            if shared < node.size:
+            if not whole:
                 break
         if holders:
-            _assign(matched, holders, depth)
+            parted.append(holders)
+            depths.append(depth)
+        matched = np.zeros(len(self.holdings), dtype=np.int32)
+        scatter(matched, parted, depths)
         if ends is None:
             return Match(blocks, matched, matched)
         safe = retained_blocks(matched, profile, self.block_tokens).astype(np.int32)
@@ -316,29 +320,35 @@ class PrefixTree:
             The node that holds the last block of the path.
         """
         holdings = self.holdings[slot]
-        used = holdings.used
+        used, bit = holdings.used, 1 << slot
         words = _words(path)
         first, blocks = 0, len(words)
+        used_us: int | None = at_us
         while first < blocks:
             child = node.children.get(words[first]) if node.children else None
             if child is None:
                 return self._attach(node, path[first * HASH_BYTES :], slot, at_us, extend=extend)
-            shared = common_blocks(child.run, path, first)
+            run = child.run
             used_us = used.get(child)
-            first += shared
-            if shared < child.size:
+            if path.startswith(run, first * HASH_BYTES):
+                shared = len(run) // HASH_BYTES
+                first += shared
+            else:
+                shared = common_blocks(run, path, first)
+                first += shared
                 if first == blocks and used_us is not None and used_us >= at_us:
                     return child
                 child = self.split(child, shared)
             if used_us is None:
-                child.holders |= 1 << slot
+                child.holders |= bit
                 used[child] = at_us
                 self.pairs += 1
                 holdings.blocks += shared
-                self._enqueue(child, slot, at_us)
             elif used_us < at_us:
                 used[child] = at_us
             node = child
+        if used_us is None:
+            self._enqueue(node, slot, at_us)
         return node
 
     def _attach(self, node: Node, run: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
@@ -418,7 +428,6 @@ class PrefixTree:
             node.drop_ends(slot, below=node.end)
             holdings.blocks -= size
             self.blocks -= size
-            self._enqueue(node, slot, holdings.used[node])
             return
         if kept:
             self.split(node, kept)
@@ -523,13 +532,3 @@ def _words(path: bytes) -> "memoryview[int]":
     if len(path) % HASH_BYTES:
         raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")
     return memoryview(path).cast("Q")
-
-
-def _assign(values: NDArray[np.int32], mask: int, value: int) -> None:
-    """Set ``values[slot] = value`` for every slot in a bitmask."""
-    if mask.bit_count() <= FEW_BITS:
-        for slot in bits(mask):
-            values[slot] = value
-        return
-    packed = np.frombuffer(mask.to_bytes((len(values) + 7) // 8, "little"), dtype=np.uint8)
-    values[np.unpackbits(packed, count=len(values), bitorder="little").view(np.bool_)] = value

@@ -21,6 +21,7 @@ from radix import (
     safe_blocks,
 )
 from radix.invariants import check
+from radix.tree import TRIMS_MAX
 
 WORKERS = 4
 WINDOW = AttentionProfile("sliding_window", window_tokens=128)
@@ -61,7 +62,7 @@ class Model:
             ):
                 break
             self.used[slot][block] = max(at_us, self.used[slot].get(block, 0))
-            if end and block == path:
+            if end and block == path and at_us > max(self.floor, self.floors[slot])[0]:
                 self.ends[slot][block] = max(at_us, self.ends[slot].get(block, 0))
         self.evict(slot)
 
@@ -330,16 +331,16 @@ def test_a_slot_starts_from_nothing_after_drop() -> None:
 
 
 def test_trims_are_forgotten_by_age_and_by_number() -> None:
-    """Of 4,097 trims the older half goes; the newest still holds back a late insert."""
+    """One trim too many, and the older half goes; the newest still holds back a late insert."""
     tree = PrefixTree()
-    for number in range(4097):
+    for number in range(TRIMS_MAX + 1):
         tree.trim(0, number.to_bytes(8, "little"), 1000 + number)
 
     tree.insert(0, (0).to_bytes(8, "little"), 10, end=False)
-    tree.insert(0, (4096).to_bytes(8, "little"), 10, end=False)
+    tree.insert(0, TRIMS_MAX.to_bytes(8, "little"), 10, end=False)
 
     assert tree.held_blocks(0) == 1
-    assert len(tree.holdings[0].trimmed) < 4097
+    assert len(tree.holdings[0].trimmed) < TRIMS_MAX
 
 
 def test_stale_queue_entries_do_not_pile_up() -> None:

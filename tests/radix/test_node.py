@@ -1,0 +1,48 @@
+"""Runs and the ends inside them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radix import chain_bytes
+from radix.node import Node, common_blocks
+
+
+@given(st.text("ab", min_size=1, max_size=9), st.text("ab", max_size=9), st.text("ab", max_size=3))
+def test_a_run_shares_what_the_path_has_in_common_with_it(run: str, rest: str, before: str) -> None:
+    """The run and the path agree at least in their first block, as where a child was found by it."""
+    whole = chain_bytes((before + run).encode(), 1, 1)
+    path = chain_bytes((before + run[0] + rest).encode(), 1, 1)
+    shared = 1
+    while shared < len(run) and (run[0] + rest)[: shared + 1] == run[: shared + 1]:
+        shared += 1
+
+    assert common_blocks(whole[len(before) * 8 :], path, len(before)) == min(shared, 1 + len(rest))
+
+
+def test_the_latest_time_of_an_end_counts_and_old_ends_can_be_dropped() -> None:
+    node = Node(None, bytes(32), 4, 1)
+    node.note_end(0, 5, 10)
+    node.note_end(0, 5, 7)
+    node.note_end(0, 8, 9)
+    assert node.ends == {0: {5: 10, 8: 9}}
+
+    node.drop_ends(0, below=5, before_us=9)
+    assert node.ends == {0: {5: 10, 8: 9}}
+    node.drop_ends(0, below=5, before_us=10)
+    assert node.ends == {0: {5: 10}}
+    node.drop_ends(1, below=0)
+    node.drop_ends(0, below=4)
+    assert node.ends is None
+
+
+def test_a_node_knows_its_path_from_the_root() -> None:
+    root = Node(None, b"", 0, 0)
+    upper = Node(root, b"a" * 8, 0, 1)
+    root.adopt(upper)
+    lower = Node(upper, b"b" * 16, 1, 1)
+    upper.adopt(lower)
+
+    assert lower.path() == b"a" * 8 + b"b" * 16
+    assert upper.children_of(1) == [lower]
+    upper.disown(lower)
+    assert upper.children_of(1) == []
