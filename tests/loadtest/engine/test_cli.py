@@ -1,0 +1,88 @@
+"""The command in a process of its own, on uvloop."""
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from loadtest.engine.cli import main
+
+COMMAND = "import sys; from loadtest.engine.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+async def launch(*arguments: Any) -> Any:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", COMMAND, "--port", "0", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        line = (await process.stdout.readline()).decode()
+    return process, line, re.findall(r"http://\S+", line)
+
+
+async def test_it_serves_until_it_is_told_to_end() -> None:
+    process, line, urls = await launch(
+        "--engines",
+        "2",
+        "--dialect",
+        "vllm",
+        "--served-model-name",
+        "a",
+        "b",
+        "--control-port",
+        "0",
+        "--tpot-ms",
+        "1e6",
+    )
+    try:
+        *engines, control = urls
+        assert line.startswith("cacheway engine ready: vllm ")
+        assert len(engines) == 2
+        async with httpx.AsyncClient() as client:
+            for url in engines:
+                listed = (await client.get(f"{url}/v1/models")).json()["data"]
+                assert [one["id"] for one in listed] == ["a", "b"]
+            port = httpx.URL(engines[0]).port
+            await client.post(f"{control}/_fault", params={"port": port}, json={"kind": "refuse"})
+            with pytest.raises(httpx.ConnectError):
+                await client.get(f"{engines[0]}/health")
+            await client.delete(f"{control}/_fault", params={"port": port})
+            await client.post(f"{engines[0]}/_fault", json={"kind": "reset", "after_chunks": 1})
+            body = {"prompt": "x", "max_tokens": 9, "ignore_eos": True}
+            with pytest.raises(httpx.ReadError):
+                await client.post(f"{engines[0]}/v1/completions", json=body | {"max_tokens": 1})
+            async with client.stream(
+                "POST", f"{engines[1]}/v1/completions", json=body | {"stream": True}
+            ) as stream:
+                lines = stream.aiter_lines()
+                await anext(lines)
+                process.send_signal(signal.SIGTERM)
+                with pytest.raises(httpx.ReadError):
+                    [line async for line in lines]
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["--port", str(taken.getsockname()[1])]) == 1
+
+    assert "cacheway engine: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", [["--speed", "0"], ["--engines", "0"], ["--dialect", "x"], ["--nope"]])
+def test_wrong_arguments_stop_the_start(capsys: pytest.CaptureFixture[str], wrong: Any) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(wrong)
+
+    assert stopped.value.code == 2
+    assert "error: " in capsys.readouterr().err

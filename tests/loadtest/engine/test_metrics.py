@@ -1,0 +1,69 @@
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def samples(text: str) -> Any:
+    return {
+        (
+            sample.name,
+            *sorted(set(sample.labels.items()) - {("engine", "0"), ("model_name", "emulated")}),
+        ): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def scrape(start: Any, dialect: str) -> Any:
+    _, client = await start(dialect=dialect, block_tokens=16, cache_tokens=16_000)
+    for _ in range(2):
+        body = {"prompt": [1] * 161, "max_tokens": 10, "ignore_eos": True}
+        await client.post("/v1/completions", json=body)
+    return samples((await client.get("/metrics")).text)
+
+
+async def test_sglang_metrics_have_sglang_names(start: Any) -> None:
+    found = await scrape(start, "sglang")
+
+    assert found[("sglang:num_running_reqs",)] == 0
+    assert found[("sglang:num_queue_reqs",)] == 0
+    assert found[("sglang:token_usage",)] == 0
+    assert found[("sglang:max_total_num_tokens",)] == 16_000
+    assert found[("sglang:cache_hit_rate",)] == pytest.approx(160 / 322)
+    assert found[("sglang:prompt_tokens_total",)] == 322
+    assert found[("sglang:generation_tokens_total",)] == 20
+    assert found[("sglang:time_to_first_token_seconds_count",)] == 2
+    assert found[("sglang:inter_token_latency_seconds_count",)] == 18
+
+
+async def test_vllm_metrics_have_vllm_names(start: Any) -> None:
+    found = await scrape(start, "vllm")
+
+    assert found[("vllm:num_requests_running",)] == 0
+    assert found[("vllm:num_requests_waiting",)] == 0
+    assert found[("vllm:kv_cache_usage_perc",)] == 0
+    assert found[("vllm:prefix_cache_queries_total",)] == 322
+    assert found[("vllm:prefix_cache_hits_total",)] == 160
+    assert found[("vllm:prompt_tokens_by_source_total", ("source", "local_compute"))] == 162
+    assert found[("vllm:request_success_total", ("finished_reason", "length"))] == 2
+    assert found[("vllm:e2e_request_latency_seconds_count",)] == 2
+    config = [name for name in found if name[0] == "vllm:cache_config_info"]
+    assert ("block_size", "16") in config[0]
+    assert ("num_gpu_blocks", "1000") in config[0]
+
+
+async def test_requests_in_the_engine_are_seen_while_they_run(start: Any) -> None:
+    """The one that decodes holds its prompt and its answer; the other waits for the only slot."""
+    _, client = await start(dialect="vllm", max_running=1, tpot_ms=1e6, cache_tokens=1000)
+    body = {"prompt": [1] * 400, "max_tokens": 100, "ignore_eos": True, "stream": True}
+    async with (
+        client.stream("POST", "/v1/completions", json=body) as first,
+        client.stream("POST", "/v1/completions", json=body),
+    ):
+        await anext(first.aiter_lines())
+        found = samples((await client.get("/metrics")).text)
+
+    assert found[("vllm:num_requests_running",)] == 1
+    assert found[("vllm:num_requests_waiting",)] == 1
+    assert found[("vllm:kv_cache_usage_perc",)] == 0.5
