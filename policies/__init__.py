@@ -1,5 +1,6 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.breaker import Breaker, Circuit
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
@@ -16,6 +17,7 @@ from policies.ops import (
     encode_ops,
 )
 from policies.placement import Reason, place
+from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.views import Candidates, Chosen, RequestView, Shed
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
@@ -25,22 +27,28 @@ __all__ = [
     "POLICIES",
     "PROFILES",
     "AttentionProfile",
+    "Breaker",
     "BytesPerToken",
     "Candidates",
     "Chosen",
+    "Circuit",
     "Finished",
     "FirstToken",
     "Fitted",
     "FleetRules",
     "FleetState",
     "Forget",
+    "GiveUp",
     "Insert",
     "Left",
     "Op",
     "Placed",
     "Policy",
     "Reason",
+    "Redispatch",
+    "RedispatchRules",
     "RequestView",
+    "RetryBudget",
     "ServiceFit",
     "ServiceModel",
     "Shed",
@@ -52,4 +60,5 @@ __all__ = [
     "encode_ops",
     "make_policy",
     "place",
+    "redispatch",
 ]
