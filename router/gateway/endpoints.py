@@ -1,0 +1,42 @@
+"""The endpoints that are forwarded to workers, by path.
+
+An endpoint decides what a body is called on the wire: where the prompt is, which field bounds the
+output, where the answer reports its usage. ``PASSED_THROUGH`` endpoints have no prompt that a
+worker would cache; of their bodies only ``model`` is looked at.
+"""
+
+import enum
+
+
+class Endpoint(enum.StrEnum):
+    """A forwarded endpoint; its value is its path."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+    RESPONSES = "/v1/responses"
+    MESSAGES = "/v1/messages"
+    GENERATE = "/generate"
+    TOKENIZE = "/tokenize"
+    DETOKENIZE = "/detokenize"
+    RERANK = "/v1/rerank"
+    RERANK_SHORT = "/rerank"
+    SCORE = "/v1/score"
+    SCORE_SHORT = "/score"
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a body without ``model`` is an error: the OpenAI and Anthropic APIs demand it."""
+        return self in _MODEL_NEEDED
+
+    @property
+    def passed_through(self) -> bool:
+        """Whether the body has no prompt that a worker would cache."""
+        return self in PASSED_THROUGH
+
+
+_MODEL_NEEDED = frozenset(
+    {Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.RESPONSES, Endpoint.MESSAGES}
+)
+
+PASSED_THROUGH = frozenset(Endpoint) - _MODEL_NEEDED - {Endpoint.GENERATE}

@@ -1,0 +1,138 @@
+"""Prompt identity: from prompts to paths of block hashes.
+
+A prompt is a stream of bytes (a conversation, see `router.gateway.conversation`), a text, or token
+ids. What must be equal before blocks may be compared goes into the *root* of the chain: namespace,
+kind of prompt, tenant, model, LoRA, and fields that change the start of what the engine renders
+(the *scope*). Everything else is in the blocks, so that a longer prompt extends the path.
+
+    scope ──► root ──► block 0 ──► block 1 ──► ... ──► rest (shorter than a block)
+                          │                              │
+                          └ prefix_key                   └ key: the whole prompt
+
+``key`` and ``prefix_key`` only spread and break ties; the paths decide.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import xxhash
+
+from radix import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from router.gateway.conversation import CACHE_CONTROL, canonical_json, encode, loads, without
+
+PATHS_MAX = 64
+"""Prompts of one batch that count for affinity; the rest follows them to the same worker."""
+
+TOOLS_CACHE_BYTES_MAX = 32 << 20
+"""Bound of the canonical JSON remembered per process; an agent's tools are some 20 to 100 KB."""
+
+HASH_BYTES = 8
+
+Prompt = bytes | str | list[int]
+"""A conversation's canonical stream, a text, or token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What identifies the prompts of one request.
+
+    Attributes:
+        paths: Packed block hashes of each prompt, `PATHS_MAX` at most; empty bytes for a prompt
+            shorter than one block.
+        prompt_bytes: Canonical bytes of all prompts; token ids not counted.
+        prompt_token_ids: Token ids of all prompts.
+        key: 64-bit hash of all of the prompts.
+        prefix_key: 64-bit hash of the first prompt's first block, or of all of it if it is shorter.
+    """
+
+    paths: tuple[bytes, ...]
+    prompt_bytes: int
+    prompt_token_ids: int
+    key: int
+    prefix_key: int
+
+
+class PromptHasher:
+    """Identifies prompts within one namespace; one per process.
+
+    Args:
+        namespace: Replicas of one namespace compute equal identities.
+        block_tokens: Block size of token ids.
+        block_bytes: Block size of text, bytes.
+    """
+
+    def __init__(
+        self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self._seed = xxhash.xxh3_64_intdigest(encode(namespace))
+        self._block_tokens = block_tokens
+        self._block_bytes = block_bytes
+        self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
+        self._canonical_bytes = 0
+
+    def identify(self, scope: Sequence[bytes], prompts: Sequence[Prompt]) -> Identity:
+        """Cut prompts into blocks and chain them.
+
+        Args:
+            scope: What must be equal before blocks may be compared, in a fixed order.
+            prompts: The prompts of the request; all are counted, the first `PATHS_MAX` get a path.
+        """
+        paths: list[bytes] = []
+        prompt_bytes = prompt_token_ids = prefix_key = key = 0
+        for index, prompt in enumerate(prompts):
+            if isinstance(prompt, list):
+                prompt_token_ids += len(prompt)
+            else:
+                data = prompt if isinstance(prompt, bytes) else encode(prompt)
+                prompt_bytes += len(data)
+            if index >= PATHS_MAX:
+                continue
+            if isinstance(prompt, list):
+                root = root_hash(self._seed, b"ids", *scope)
+                try:
+                    path = chain_token_ids(prompt, root, self._block_tokens)
+                    tail = array("I", prompt[len(path) // HASH_BYTES * self._block_tokens :]).tobytes()
+                except (OverflowError, TypeError):  # no engine has such a token: it will say so
+                    path, tail = b"", canonical_json(prompt)
+            else:
+                root = root_hash(self._seed, b"chat" if isinstance(prompt, bytes) else b"text", *scope)
+                path = chain_bytes(data, root, self._block_bytes)
+                tail = data[len(path) // HASH_BYTES * self._block_bytes :]
+            paths.append(path)
+            last = int.from_bytes(path[-HASH_BYTES:], "little") if path else root
+            whole = xxhash.xxh3_64_intdigest(tail, last)
+            if index == 0:
+                key = whole
+                prefix_key = int.from_bytes(path[:HASH_BYTES], "little") if path else whole
+            else:
+                key = xxhash.xxh3_64_intdigest(whole.to_bytes(HASH_BYTES, "little"), key)
+        return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
+
+    def body_key(self, scope: Sequence[bytes], body: bytes) -> int:
+        """A 64-bit hash of a body that has no prompt."""
+        return xxhash.xxh3_64_intdigest(body, root_hash(self._seed, b"body", *scope))
+
+    def canonical(self, raw: msgspec.Raw) -> bytes:
+        """Canonical JSON of a field, remembered by the hash of the client's bytes.
+
+        Agents send the same tools with every turn: hashing 28 KB costs 1 µs, canonicalising it 100.
+
+        Raises:
+            ValueError: If it is not JSON after all (bytes that are not UTF-8).
+        """
+        view = memoryview(raw)
+        digest = xxhash.xxh3_128_digest(view, self._seed)
+        known = self._canonical.get(digest)
+        if known is not None:
+            self._canonical.move_to_end(digest)
+            return known
+        canonical = canonical_json(without(loads(view), CACHE_CONTROL))
+        if len(canonical) <= TOOLS_CACHE_BYTES_MAX // 8:
+            self._canonical[digest] = canonical
+            self._canonical_bytes += len(canonical)
+            while self._canonical_bytes > TOOLS_CACHE_BYTES_MAX:
+                self._canonical_bytes -= len(self._canonical.popitem(last=False)[1])
+        return canonical

@@ -1,0 +1,404 @@
+"""From the bytes of a request to what a decision needs.
+
+One typed msgspec pass decodes the fields that are looked at: large ones once, all others are
+skipped. Tools and fields that only separate identities stay raw. A body that does not fit the
+types is decoded again generically; then
+
+* not JSON, not an object, no model where one is needed, a scalar of the wrong type: `ClientError`;
+* anything else is let through, since the engine may accept it: what we know of the prompt keeps its
+  identity, the rest counts as a hash, and if the prompt is not to be found there is no path.
+
+Scalars are read as leniently as engines read them (``"128"`` is 128, ``null`` is absent).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from radix import BLOCK_BYTES, BLOCK_TOKENS
+from router.errors import ClientError
+from router.gateway.conversation import (
+    BILLING_HEADER,
+    OPAQUE,
+    TOOLS,
+    TURN,
+    Part,
+    Turn,
+    append_content,
+    append_turns,
+    canonical_json,
+    content_from,
+    encode,
+    loads,
+    opaque,
+    turns_from,
+)
+from router.gateway.endpoints import PASSED_THROUGH, Endpoint
+from router.gateway.identity import Identity, Prompt, PromptHasher
+
+_ABSENT = msgspec.Raw()
+_BOM = b"\xef\xbb\xbf"
+
+_EMPTY = (b"null", b"[]", b"{}", b'""')
+"""What clients send for a field that they do not use."""
+
+TokenIdsOrTexts = str | list[str | int | list[int]]
+
+
+class _StreamOptions(msgspec.Struct, gc=False):
+    include_usage: bool | None = None
+
+
+class _SamplingParams(msgspec.Struct, gc=False):
+    max_new_tokens: int | None = None
+    n: int | None = None
+
+
+class _Scalars(msgspec.Struct, gc=False):
+    """Fields of all endpoints that must have their type."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    n: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class _Body(_Scalars, gc=False):
+    """Fields that change the start of the rendered prompt, or what may be shared at all."""
+
+    lora_path: msgspec.Raw = _ABSENT
+    extra_key: msgspec.Raw = _ABSENT
+    mm_processor_kwargs: msgspec.Raw = _ABSENT
+
+
+class _PassedThrough(_Scalars, gc=False):
+    pass
+
+
+class _Completion(_Body, gc=False):
+    prompt: TokenIdsOrTexts | None = None
+    input: TokenIdsOrTexts | None = None
+    add_special_tokens: msgspec.Raw = _ABSENT
+    prompt_embeds: msgspec.Raw = _ABSENT
+
+
+class _Generate(_Body, gc=False):
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: _SamplingParams | list[_SamplingParams] | None = None
+    image_data: msgspec.Raw = _ABSENT
+    video_data: msgspec.Raw = _ABSENT
+    audio_data: msgspec.Raw = _ABSENT
+    input_embeds: msgspec.Raw = _ABSENT
+
+
+class _Chat(_Body, gc=False):
+    messages: list[Turn] | None = None
+    system: str | list[Part] | None = None
+    tools: msgspec.Raw = _ABSENT
+    functions: msgspec.Raw = _ABSENT
+    chat_template: msgspec.Raw = _ABSENT
+    chat_template_kwargs: msgspec.Raw = _ABSENT
+    documents: msgspec.Raw = _ABSENT
+    reasoning_effort: msgspec.Raw = _ABSENT
+    output_config: msgspec.Raw = _ABSENT
+
+
+class _Responses(_Body, gc=False):
+    instructions: str | list[Turn] | None = None
+    input: str | list[Turn] | None = None
+    tools: msgspec.Raw = _ABSENT
+    reasoning: msgspec.Raw = _ABSENT
+    previous_response_id: msgspec.Raw = _ABSENT
+    conversation: msgspec.Raw = _ABSENT
+    chat_template_kwargs: msgspec.Raw = _ABSENT
+
+
+_TYPES: dict[Endpoint, type[_Scalars]] = {
+    Endpoint.CHAT: _Chat,
+    Endpoint.MESSAGES: _Chat,
+    Endpoint.RESPONSES: _Responses,
+    Endpoint.COMPLETIONS: _Completion,
+    Endpoint.EMBEDDINGS: _Completion,
+    Endpoint.GENERATE: _Generate,
+    **dict.fromkeys(PASSED_THROUGH, _PassedThrough),
+}
+
+_DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
+
+_SCALARS = frozenset(_Scalars.__struct_fields__)
+
+
+def _raw_fields(kind: type[_Scalars]) -> tuple[str, ...]:
+    fields = msgspec.structs.fields(kind)
+    return tuple(field.name for field in fields if field.type is msgspec.Raw)
+
+
+_RAW = {kind: _raw_fields(kind) for kind in _DECODERS}
+
+_SCOPE = {
+    kind: tuple(name for name in _RAW[kind] if name not in ("tools", "functions")) for kind in _DECODERS
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """What a decision needs to know of a request.
+
+    Attributes:
+        endpoint: Where it was sent.
+        model: Model, as the client wrote it; None if the body has none and needs none.
+        stream: Whether the answer is a stream.
+        output_tokens_max: The client's limit of output tokens (of each answer), None if absent.
+        n: Answers per prompt, >= 1.
+        include_usage: Whether the client asked for usage in the stream.
+        priority: The engine's ``priority`` field, 0 if absent.
+        tenant: Tenant from the request's header, empty if there is none.
+        session: ``prompt_cache_key``, a hint which requests belong together; may be empty.
+        lora: LoRA adapter given beside the model, None if absent.
+        paths: Packed block hashes of each prompt (`radix.chain_bytes`); empty bytes for a prompt
+            shorter than one block, no paths if the endpoint has no prompt.
+        prompt_bytes: Canonical bytes of all prompts; 0 for token ids.
+        prompt_token_ids: Token ids of all prompts; 0 for text.
+        key: 64-bit hash of all of the prompt.
+        prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
+    """
+
+    endpoint: Endpoint
+    model: str | None
+    stream: bool
+    output_tokens_max: int | None
+    n: int
+    include_usage: bool
+    priority: int
+    tenant: str
+    session: str
+    lora: str | None
+    paths: tuple[bytes, ...]
+    prompt_bytes: int
+    prompt_token_ids: int
+    key: int
+    prefix_key: int
+
+
+class Identifier:
+    """Parses and identifies requests of one namespace; one per process.
+
+    Args:
+        namespace: Replicas of one namespace compute equal identities.
+        block_tokens: Block size of token ids.
+        block_bytes: Block size of text, bytes.
+    """
+
+    def __init__(
+        self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        self._hasher = PromptHasher(namespace, block_tokens=block_tokens, block_bytes=block_bytes)
+
+    def parse(self, endpoint: Endpoint, body: bytes, *, tenant: bytes = b"") -> ParsedRequest:
+        """Parse a body and identify its prompts.
+
+        Args:
+            endpoint: Where it was sent.
+            body: The whole body.
+            tenant: Value of the tenant header; tenants share nothing.
+
+        Raises:
+            ClientError: With code ``invalid_json``, ``not_an_object``, ``missing_model`` or
+                ``invalid_value``.
+        """
+        kind = _TYPES[endpoint]
+        try:
+            try:
+                fields: Any = _DECODERS[kind].decode(body)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                fields = _decode_leniently(kind, body)
+            if not fields.model and endpoint.needs_model:
+                raise ClientError("The request names no model.", code="missing_model", param="model")
+            scope = [tenant, encode(fields.model or ""), encode(fields.cache_salt or "")]
+            if kind is _PassedThrough:
+                key = self._hasher.body_key(scope, body)
+                identity = Identity((), 0, 0, key, key)
+            else:
+                for name in _SCOPE[kind]:
+                    raw = getattr(fields, name)
+                    if raw is not _ABSENT and (canonical := self._hasher.canonical(raw)) not in _EMPTY:
+                        scope += (name.encode(), opaque(canonical))
+                identity = self._hasher.identify(scope, self._prompts(fields))
+            lora = _first_text(fields)
+        except (ValueError, RecursionError) as error:
+            raise _invalid_json(error) from error
+        output_tokens_max, n = _limits(fields)
+        options = fields.stream_options
+        return ParsedRequest(
+            endpoint,
+            fields.model or None,
+            bool(fields.stream),
+            output_tokens_max,
+            n,
+            options is not None and bool(options.include_usage),
+            fields.priority or 0,
+            tenant.decode("latin-1"),
+            fields.prompt_cache_key or "",
+            lora,
+            identity.paths,
+            identity.prompt_bytes,
+            identity.prompt_token_ids,
+            identity.key,
+            identity.prefix_key,
+        )
+
+    def _prompts(self, fields: _Scalars) -> Sequence[Prompt]:
+        """The prompts of a body."""
+        match fields:
+            case _Chat(messages=turns, system=system):
+                stream = self._tools(fields.tools) + self._tools(fields.functions)
+                if system:
+                    _append_system(stream, system)
+                if turns:
+                    append_turns(stream, turns)
+                return _one(stream)
+            case _Responses(instructions=instructions, input=items):
+                stream = self._tools(fields.tools)
+                if isinstance(instructions, str):
+                    instructions = [Turn(role="system", content=instructions)] if instructions else []
+                if isinstance(items, str):
+                    items = [Turn(role="user", content=items)]
+                append_turns(stream, instructions or ())
+                append_turns(stream, items or ())
+                return _one(stream)
+            case _Completion(prompt=prompt, input=None):
+                return _split(prompt)
+            case _Completion(input=prompt):
+                return _split(prompt)
+            case _Generate(text=text, input_ids=input_ids):
+                return _split(text if input_ids is None else input_ids)
+        return ()
+
+    def _tools(self, raw: msgspec.Raw) -> list[bytes]:
+        if raw is _ABSENT or (canonical := self._hasher.canonical(raw)) in _EMPTY:
+            return []
+        return [TOOLS, canonical]
+
+
+def _one(stream: list[bytes]) -> Sequence[Prompt]:
+    return (b"".join(stream),) if stream else ()
+
+
+def _append_system(stream: list[bytes], system: str | list[Part]) -> None:
+    """The system prompt of Anthropic, without the block that differs in every request."""
+    if isinstance(system, list):
+        system = [part for part in system if not (part.text or "").startswith(BILLING_HEADER)]
+    stream += (TURN, b"system")
+    append_content(stream, system)
+
+
+def _split(prompt: Any) -> Sequence[Prompt]:
+    """One prompt, or the prompts of a batch."""
+    if isinstance(prompt, str | bytes):
+        return (prompt,)
+    if not prompt:
+        return ()
+    return (prompt,) if isinstance(prompt[0], int) else prompt
+
+
+def _limits(fields: Any) -> tuple[int | None, int]:
+    """Output tokens at most (None if unknown), and answers per prompt."""
+    limit = fields.max_completion_tokens
+    if limit is None:
+        limit = fields.max_tokens
+    if limit is None:
+        limit = fields.max_output_tokens
+    n = fields.n
+    if type(fields) is _Generate and fields.sampling_params:
+        params = fields.sampling_params
+        # A batch may bring one set for each prompt.
+        each = params if isinstance(params, list) else [params]
+        limit = max((one.max_new_tokens for one in each if one.max_new_tokens is not None), default=limit)
+        n = max((one.n for one in each if one.n is not None), default=n)
+    return (limit if limit is not None and limit >= 0 else None), max(n or 1, 1)
+
+
+def _first_text(fields: Any) -> str | None:
+    """The first adapter of ``lora_path``: a string, or one for each prompt of a batch."""
+    raw = getattr(fields, "lora_path", _ABSENT)
+    if raw is _ABSENT:
+        return None
+    value = loads(memoryview(raw))
+    if isinstance(value, list):
+        value = next(iter(value), None)
+    return value if isinstance(value, str) else None
+
+
+def _decode_leniently(kind: type[_Scalars], body: bytes) -> _Scalars:
+    """Decode a body that does not fit the types of its endpoint.
+
+    Raises:
+        ClientError: If it cannot be a request.
+        ValueError: If it is not JSON.
+    """
+    value = loads(body.removeprefix(_BOM))
+    if not isinstance(value, dict):
+        raise ClientError("The body must be a JSON object.", code="not_an_object")
+    scalars = {name: value[name] for name in _SCALARS & value.keys()}
+    if kind is _Generate:
+        # No engine reads the limits from here, but /generate has them in sampling_params.
+        scalars["sampling_params"] = value.get("sampling_params")
+    try:
+        fields: Any = msgspec.convert(scalars, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise ClientError(
+            f"{path.rstrip('`')}: {message}", code="invalid_value", param=path.rstrip("`") or None
+        ) from error
+    for name in _RAW[kind]:
+        if value.get(name) is not None:
+            setattr(fields, name, msgspec.Raw(canonical_json(value[name])))
+    for name, shape in _SHAPES[kind].items():
+        setattr(fields, name, shape(value.get(name)))
+    return fields  # type: ignore[no-any-return]
+
+
+def _prompt_from(value: Any) -> Any:
+    """Prompts from generically decoded JSON; one of a shape we do not know becomes a hash."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        if all(type(item) is int for item in value):
+            return value
+        return [_prompt_item_from(item) for item in value]
+    return OPAQUE + opaque(canonical_json(value))
+
+
+def _prompt_item_from(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)):
+        return value
+    return OPAQUE + opaque(canonical_json(value))
+
+
+def _input_from(value: Any) -> Any:
+    return value if isinstance(value, str) else turns_from(value)
+
+
+_SHAPES: dict[type[_Scalars], dict[str, Callable[[Any], Any]]] = {
+    _Chat: {"messages": turns_from, "system": content_from},
+    _Responses: {"instructions": _input_from, "input": _input_from},
+    _Completion: {"prompt": _prompt_from, "input": _prompt_from},
+    _Generate: {"text": _prompt_from, "input_ids": _prompt_from},
+    _PassedThrough: {},
+}
+"""How to read the prompt fields of each body, whatever their shape."""
+
+
+def _invalid_json(error: Exception) -> ClientError:
+    if isinstance(error, RecursionError):
+        return ClientError("The body is nested too deeply.", code="invalid_json")
+    return ClientError(f"The body is not valid JSON: {error}", code="invalid_json")
