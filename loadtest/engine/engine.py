@@ -15,8 +15,8 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import MutableMapping
-from typing import Self
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Self
 from urllib.parse import parse_qs
 
 import orjson
@@ -156,9 +156,9 @@ class EmulatedEngine:
         )
         self._routes = Routes(self.settings, self._scheduler, self.cache, self.counters, self._started_unix_s)
 
-    def stats(self) -> bytes:
-        """The body of ``/_stats``."""
-        return orjson.dumps(infos.stats(self.settings, self.counters, self._scheduler, self.cache))
+    def stats(self) -> Mapping[str, Any]:
+        """What ``/_stats`` tells; see `infos.stats`."""
+        return infos.stats(self.settings, self.counters, self._scheduler, self.cache)
 
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""
@@ -177,6 +177,17 @@ class EmulatedEngine:
 
     def handle(self, request: Request, answer: Answer) -> None:
         """See `Handler`."""
+        self._guard(self._dispatch, request, answer)
+
+    def _guard(self, serve: Callable[[Request, Answer], None], request: Request, answer: Answer) -> None:
+        try:
+            serve(request, answer)
+        except Exception:
+            logger.exception("request failed", extra={"event": "request.failed", "path": request.path})
+            answer.send(500, error_body(self.settings.dialect, 500, "internal error of the emulator"))
+
+    def _dispatch(self, request: Request, answer: Answer) -> None:
+        """Let the fault that hits this request strike, and the engine's API answer the others."""
         if request.path.startswith("/_"):
             answer_control(self._siblings, self, request, answer)
             return
@@ -185,24 +196,17 @@ class EmulatedEngine:
             return
         fault = self.faults.take() if self._routes.brings_work(request) else None
         if fault is None:
-            self._answer(request, answer)
+            self._routes.answer(request, answer)
         elif fault.kind == "slow" or (fault.kind == "stall" and not fault.after_chunks):
             if fault.seconds:
-                answer.later(fault.seconds, lambda: self._answer(request, answer))
+                answer.later(fault.seconds, lambda: self._guard(self._routes.answer, request, answer))
         elif fault.after_chunks:
             answer.fault = fault
-            self._answer(request, answer)
+            self._routes.answer(request, answer)
         elif fault.kind == "error":
             answer.send(fault.status, self.error_body(fault.status))
         else:
             answer.strike(fault)
-
-    def _answer(self, request: Request, answer: Answer) -> None:
-        try:
-            self._routes.answer(request, answer)
-        except Exception:
-            logger.exception("request failed", extra={"event": "request.failed", "path": request.path})
-            answer.send(500, error_body(self.settings.dialect, 500, "internal error of the emulator"))
 
 
 def answer_control(
@@ -217,7 +221,7 @@ def answer_control(
         return
     match request.method, request.path:
         case "GET", "/_stats":
-            answer.send(200, engine.stats())
+            answer.send(200, orjson.dumps(engine.stats()))
         case "DELETE", "/_fault":
             engine.mend()
             answer.send(200, b"{}")

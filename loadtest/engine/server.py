@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._refuse(400, b"invalid HTTP request")
         # Not from the parser's callback: it would turn our own mistakes into parse errors.
-        if self._answer is None and self._waiting:
+        if self._waiting:
             self._next()
 
     def on_message_begin(self) -> None:
@@ -332,16 +332,16 @@ class Connection(asyncio.Protocol):
         self._waiting.append(request)
 
     def _next(self) -> None:
-        """Answer what waits, as long as answers are immediate."""
+        """Answer what waits, as long as answers are immediate; read on only if few still wait."""
         while self._waiting and self._answer is None and self.open:
             request = self._waiting.popleft()
             answer = self._answer = Answer(self, request)
             self.handler.handle(request, answer)
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
         if len(self._waiting) >= _PIPELINED_MAX:
             self._transport.pause_reading()
-        elif not self._transport.is_reading() and self.open:
+        elif not self._transport.is_reading():
             self._transport.resume_reading()
 
     def _refuse(self, status: int, message: bytes) -> None:

@@ -146,13 +146,13 @@ async def test_a_client_that_leaves_frees_its_place_at_once(start: Any, dialect:
         lines = stream.aiter_lines()
         await anext(lines)
         waiting = asyncio.create_task(client.post("/v1/chat/completions", json=chat(user("y"))))
-        await until(lambda: json.loads(engine.stats())["waiting"] == 1)
+        await until(lambda: engine.stats()["waiting"] == 1)
         waiting.cancel()
-        await until(lambda: json.loads(engine.stats())["waiting"] == 0)
-        assert json.loads(engine.stats())["running"] == 1
-    await until(lambda: json.loads(engine.stats())["running"] == 0)
+        await until(lambda: engine.stats()["waiting"] == 0)
+        assert engine.stats()["running"] == 1
+    await until(lambda: engine.stats()["running"] == 0)
 
-    stats = json.loads(engine.stats())
+    stats = engine.stats()
     assert stats["aborted"] == 2
     assert stats["cache"]["used_tokens"] == 0
 
@@ -162,7 +162,7 @@ async def test_a_slow_reader_costs_no_memory_and_loses_nothing(start: Any) -> No
     engine, client = await start(tpot_ms=0.01, emit_interval_ms=0.0, max_model_len=10**6)
     body = chat(user("x"), stream=True, max_tokens=20_000, stream_options={"include_usage": True})
     async with client.stream("POST", "/v1/chat/completions", json=body) as stream:
-        await until(lambda: json.loads(engine.stats())["finished"])
+        await until(lambda: engine.stats()["finished"])
         text = "".join([piece async for piece in stream.aiter_text()])
     chunks = events(text)
     content = "".join(chunk["choices"][0]["delta"]["content"] or "" for chunk in chunks[:-1])
@@ -244,7 +244,7 @@ async def test_a_broken_answer_breaks_where_it_is_told_to_and_only_once(
         assert len(events(got.decode())) == (after_chunks + 1 if after_chunks else 0)
     assert b"[DONE]" not in got
     assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
-    await until(lambda: json.loads(engine.stats())["running"] == 0)
+    await until(lambda: engine.stats()["running"] == 0)
 
 
 async def test_garbage_is_no_http(start: Any) -> None:
@@ -278,7 +278,7 @@ async def test_an_error_within_a_stream_is_its_last_event(start: Any) -> None:
     assert answer.status_code == 200
     assert events(answer.text)[-1]["error"]["code"] == 500
     assert len(events(answer.text)) == 4
-    await until(lambda: json.loads(engine.stats())["aborted"] == 1)
+    await until(lambda: engine.stats()["aborted"] == 1)
     assert (await client.get("/health")).status_code == 200
 
 

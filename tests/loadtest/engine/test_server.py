@@ -23,7 +23,7 @@ async def engine() -> Any:
 
 
 async def talk(engine: EmulatedEngine, *pieces: Any) -> Any:
-    """Send pieces, each in a segment of its own, half-close, and read to the end."""
+    """Send pieces, each in a segment of its own, and read until the engine closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", engine.port)
     async with asyncio.timeout(10):
         for piece in pieces:
