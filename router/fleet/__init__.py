@@ -1,1 +1,17 @@
 """Which workers exist, and whether they are well."""
+
+from router.fleet.address import normal_url, worker_id_of
+from router.fleet.engine_info import ServedModel
+from router.fleet.health import HealthChecks, HealthRules
+from router.fleet.registry import Health, LocalWorker, Registry
+
+__all__ = [
+    "Health",
+    "HealthChecks",
+    "HealthRules",
+    "LocalWorker",
+    "Registry",
+    "ServedModel",
+    "normal_url",
+    "worker_id_of",
+]

@@ -1,1 +1,5 @@
 """One request: parse, identify, dispatch, learn from the answer."""
+
+from router.gateway.gateway import Gateway
+
+__all__ = ["Gateway"]

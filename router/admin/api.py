@@ -1,0 +1,343 @@
+"""Everything that is not proxied: health, models, workers, metrics.
+
+Both dialects of the existing routers are spoken: REST ``/workers`` and ``/add_worker``,
+``/remove_worker``, ``/list_workers`` (`wire.md` 4). A change made here is an operation in the
+shared log, so it holds for all replicas.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import httpx
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from policies import FleetState, Forget, Op
+from router.errors import ClientError, NoWorker, RouterError, UpstreamError, error_body
+from router.fleet import Health, LocalWorker, Registry, normal_url, worker_id_of
+from router.metrics import Metrics
+from router.shared import LogStatus
+
+FLUSH_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class AdminPorts:
+    """What the API may see and do."""
+
+    version: str
+    replica: str
+    fleet: FleetState
+    registry: Registry
+    publish: Callable[[Op], None]
+    now_us: Callable[[], int]
+    log_status: Callable[[], LogStatus]
+    authorized: Callable[[Sequence[tuple[bytes, bytes]]], bool]
+    metrics: Metrics
+    client: httpx.AsyncClient
+
+
+class WorkerSpec(BaseModel):
+    """A worker to add."""
+
+    model_config = ConfigDict(extra="ignore")  # the peers' clients send more than we use
+
+    url: str = Field(description="Base URL, like http://10.0.0.7:30000.")
+    worker_type: Literal["plain", "regular"] = Field(
+        default="plain", description="Role; prefill and decode fleets are not available in this version."
+    )
+    capacity_tokens: int = Field(default=0, ge=0, description="KV capacity in tokens; 0 to ask the engine.")
+    labels: dict[str, str] = Field(default_factory=dict, description="Free labels; worker_class prices it.")
+
+
+class WorkerChange(BaseModel):
+    """What to change of a worker; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    draining: bool | None = Field(default=None, description="True: no new requests; False: back in service.")
+    capacity_tokens: int | None = Field(default=None, ge=0, description="KV capacity in tokens.")
+    labels: dict[str, str] | None = Field(default=None, description="Replaces all labels.")
+
+
+def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
+    """Build the application."""
+    api = FastAPI(
+        title="Cacheway",
+        version=ports.version,
+        summary="A cache-affinity gateway for LLM fleets.",
+        lifespan=lifespan,
+    )
+    _errors(api)
+    _authorization(api, ports)
+    _health(api, ports)
+    _models(api, ports)
+    _workers(api, ports)
+    _peers_dialect(api, ports)
+    return api
+
+
+def _errors(api: FastAPI) -> None:
+    """Give every error the OpenAI shape."""
+
+    async def known(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RouterError)
+        return Response(error_body(error), error.status, media_type="application/json")
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        shaped = ClientError(message, code=code, status=error.status_code)
+        return Response(error_body(shaped), error.status_code, error.headers, "application/json")
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:])
+        shaped = ClientError(f"{where or 'body'}: {first['msg']}", code="invalid_value", param=where or None)
+        return Response(error_body(shaped), 400, media_type="application/json")
+
+    api.add_exception_handler(RouterError, known)
+    api.add_exception_handler(HTTPException, http)
+    api.add_exception_handler(RequestValidationError, invalid)
+
+
+def _authorization(api: FastAPI, ports: AdminPorts) -> None:
+    """Ask for the key everywhere but where probes and scrapers come."""
+    open_paths = frozenset(("/health", "/liveness", "/readiness", "/metrics"))
+
+    @api.middleware("http")
+    async def check_key(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.url.path in open_paths or ports.authorized(request.headers.raw):
+            return await call_next(request)
+        error = ClientError(
+            "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
+            code="invalid_api_key",
+            status=401,
+        )
+        return Response(error_body(error), 401, media_type="application/json")
+
+
+def _health(api: FastAPI, ports: AdminPorts) -> None:
+    @api.get("/liveness", tags=["health"])
+    @api.get("/health", tags=["health"])
+    async def liveness() -> dict[str, str]:
+        """The process is alive and its event loop turns."""
+        return {"status": "ok"}
+
+    @api.get("/readiness", tags=["health"])
+    @api.get("/health_generate", tags=["health"])
+    async def readiness() -> JSONResponse:
+        """Whether requests should be sent here: 200, or 503 without a healthy worker.
+
+        A lost Redis does not make a replica unready; ``shared`` says what is missing.
+        """
+        status = ports.log_status()
+        workers = ports.registry.all()
+        healthy = sum(local.health is Health.HEALTHY for local in workers)
+        ready = healthy > 0
+        return JSONResponse(
+            {
+                "status": "ready" if ready else "no_healthy_worker",
+                "replica": ports.replica,
+                "workers": {"healthy": healthy, "total": len(workers)},
+                "shared": {
+                    "warm": status.ready,
+                    "degraded": status.degraded_reason,
+                    "lag_s": status.lag_s,
+                    "snapshot_age_s": status.snapshot_age_s,
+                    "replicas": list(status.replicas),
+                },
+            },
+            200 if ready else 503,
+        )
+
+    @api.get("/metrics", tags=["health"])
+    async def metrics() -> Response:
+        """Prometheus metrics, of all processes of this gateway on this host."""
+        body, content_type = ports.metrics.exposition()
+        return Response(body, media_type=content_type)
+
+
+def _models(api: FastAPI, ports: AdminPorts) -> None:
+    @api.get("/v1/models", tags=["models"])
+    async def models() -> dict[str, Any]:
+        """The models of all workers, each once, with how many workers serve it."""
+        merged: dict[str, dict[str, Any]] = {}
+        for local in ports.registry.all():
+            for served in local.models or ():
+                entry = merged.setdefault(
+                    served.model_id,
+                    {
+                        "id": served.model_id,
+                        "object": "model",
+                        "created": 0,
+                        "owned_by": served.owned_by or "cacheway",
+                        "max_model_len": served.max_model_len or None,
+                        "workers": 0,
+                    },
+                )
+                entry["workers"] += 1
+                lengths = [n for n in (entry["max_model_len"], served.max_model_len) if n]
+                entry["max_model_len"] = min(lengths) if lengths else None
+        return {"object": "list", "data": [merged[key] for key in sorted(merged)]}
+
+    @api.get("/get_model_info", tags=["models"])
+    @api.get("/get_server_info", tags=["models"])
+    @api.get("/server_info", tags=["models"])
+    async def info(request: Request) -> Response:
+        """What a healthy worker says about itself, passed through."""
+        for local in ports.registry.all():
+            if local.health is Health.HEALTHY:
+                try:
+                    answer = await ports.client.get(local.worker.url + request.url.path)
+                except httpx.HTTPError as error:
+                    raise UpstreamError(
+                        f"{local.worker.worker_id} did not answer: {type(error).__name__}"
+                    ) from error
+                return Response(
+                    answer.content,
+                    answer.status_code,
+                    {"x-cacheway-worker": local.worker.worker_id},
+                    answer.headers.get("content-type"),
+                )
+        raise NoWorker("No worker is healthy.", retry_after_s=2.0)
+
+
+def _described(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
+    worker, loads, slot = local.worker, ports.fleet.loads, local.worker.slot
+    return {
+        "id": worker.worker_id,
+        "url": worker.url,
+        "role": worker.role,
+        "state": local.state,
+        "is_healthy": local.health is Health.HEALTHY,
+        "detail": local.detail,
+        "circuit": local.breaker.state.value,
+        "engine": local.engine or None,
+        "models": [served.model_id for served in local.models or ()],
+        "labels": worker.labels,
+        "capacity_tokens": worker.capacity_tokens,
+        "held_tokens": ports.fleet.tree.held_blocks(slot) * ports.fleet.rules.block_tokens,
+        "inflight_requests": int(loads.inflight_requests[slot]),
+        "inflight_tokens": int(loads.inflight_tokens[slot]),
+        "backlog_s": round(loads.backlog_at_s(slot, ports.now_us()), 6),
+        "connections": {"open": local.pool.open, "idle": local.pool.idle},
+    }
+
+
+def _workers(api: FastAPI, ports: AdminPorts) -> None:
+    def found(worker_id: str) -> LocalWorker:
+        local = ports.registry.get(worker_id)
+        if local is None:
+            known = ", ".join(worker.worker.worker_id for worker in ports.registry.all()[:5]) or "none"
+            raise ClientError(
+                f"There is no worker {worker_id!r}; known: {known}.", code="worker_not_found", status=404
+            )
+        return local
+
+    @api.post("/workers", status_code=202, tags=["workers"])
+    async def add(spec: WorkerSpec) -> dict[str, Any]:
+        """Add a worker for all replicas; it serves after its first successful health check."""
+        worker_id = ports.registry.add(spec.url, capacity_tokens=spec.capacity_tokens, labels=spec.labels)
+        return {
+            "worker_id": worker_id,
+            "status": "accepted",
+            "url": spec.url,
+            "location": f"/workers/{worker_id}",
+        }
+
+    @api.get("/workers", tags=["workers"])
+    async def listed() -> dict[str, Any]:
+        """All workers with state, load and cache."""
+        workers = [_described(ports, local) for local in ports.registry.all()]
+        return {"workers": workers, "total": len(workers)}
+
+    @api.get("/workers/{worker_id:path}", tags=["workers"])
+    async def one(worker_id: str) -> dict[str, Any]:
+        """One worker."""
+        return _described(ports, found(worker_id))
+
+    @api.put("/workers/{worker_id:path}", status_code=202, tags=["workers"])
+    async def change(worker_id: str, change: WorkerChange) -> dict[str, str]:
+        """Change a worker for all replicas: drain it, say its capacity, label it."""
+        found(worker_id)
+        ports.registry.change(
+            worker_id,
+            draining=change.draining,
+            capacity_tokens=change.capacity_tokens,
+            labels=change.labels,
+        )
+        return {"worker_id": worker_id, "status": "accepted"}
+
+    @api.delete("/workers/{worker_id:path}", status_code=202, tags=["workers"])
+    async def remove(worker_id: str) -> dict[str, str]:
+        """Remove a worker for all replicas; requests in flight there finish."""
+        found(worker_id)
+        ports.registry.remove(worker_id)
+        return {"worker_id": worker_id, "status": "accepted"}
+
+
+def _peers_dialect(api: FastAPI, ports: AdminPorts) -> None:
+    @api.post("/add_worker", tags=["peers"])
+    async def add_worker(url: Annotated[str, Query(description="Base URL.")]) -> dict[str, str]:
+        """Add a worker, as the older routers spell it."""
+        return {"status": "accepted", "worker_id": ports.registry.add(url)}
+
+    @api.post("/remove_worker", tags=["peers"])
+    async def remove_worker(url: Annotated[str, Query(description="Base URL.")]) -> dict[str, str]:
+        """Remove a worker, as the older routers spell it."""
+        worker_id = worker_id_of(normal_url(url))
+        if not ports.registry.remove(worker_id):
+            raise ClientError(f"There is no worker at {url}.", code="worker_not_found", status=404)
+        return {"status": "accepted", "worker_id": worker_id}
+
+    @api.get("/list_workers", tags=["peers"])
+    async def list_workers() -> dict[str, list[str]]:
+        """The URLs of all workers."""
+        return {"urls": [local.worker.url for local in ports.registry.all()]}
+
+    @api.get("/get_loads", tags=["peers"])
+    async def get_loads() -> dict[str, Any]:
+        """What each worker has in flight, over all replicas."""
+        return {
+            "loads": [
+                {
+                    "worker": local.worker.url,
+                    "load": int(ports.fleet.loads.inflight_requests[local.worker.slot]),
+                    "tokens": int(ports.fleet.loads.inflight_tokens[local.worker.slot]),
+                }
+                for local in ports.registry.all()
+            ]
+        }
+
+    @api.post("/flush_cache", tags=["peers"])
+    async def flush_cache() -> JSONResponse:
+        """Flush the prefix cache of every worker, and forget what the tree knew of those that did."""
+        flushed, failed = [], {}
+        for local in ports.registry.all():
+            worker = local.worker
+            try:
+                answer = await _flush(ports.client, worker.url)
+            except httpx.HTTPError as error:
+                failed[worker.worker_id] = type(error).__name__
+                continue
+            if answer.is_success:
+                ports.publish(Forget(worker.worker_id, ports.now_us()))
+                flushed.append(worker.worker_id)
+            else:
+                failed[worker.worker_id] = f"HTTP {answer.status_code}"
+        return JSONResponse({"flushed": flushed, "failed": failed}, 502 if failed and not flushed else 200)
+
+
+async def _flush(client: httpx.AsyncClient, url: str) -> httpx.Response:
+    """SGLang's way, then vLLM's."""
+    answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
+    if answer.status_code == 404:
+        answer = await client.post(f"{url}/reset_prefix_cache", timeout=FLUSH_TIMEOUT_S)
+    return answer

@@ -1,0 +1,364 @@
+"""Composition root: builds one gateway process from its settings, and owns its tasks.
+
+    uvicorn (sockets, TLS, signals) ── proxied routes ──> Gateway ──> WorkerPool ──> worker
+                                    └─ everything else ─> FastAPI (`router.admin`)
+    tasks: shared log, health checks, housekeeping; each is restarted, loudly, if it ever fails
+
+The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
+while it runs. Only the first round of health checks is waited for, briefly, so that the first
+request finds a worker.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib.metadata import version
+
+import httpx
+from fastapi import FastAPI
+
+from policies import PROFILES, Breaker, FleetRules, FleetState, make_policy
+from router.admin import AdminPorts, make_api, serve_metrics
+from router.errors import ClientError
+from router.fleet import Health, HealthChecks, HealthRules, Registry
+from router.gateway import Gateway
+from router.logs import lines_dropped, request_log
+from router.metrics import Component, Metrics, WorkerSample
+from router.proxy import ClientLimits, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
+from router.settings import Settings, UpstreamSettings
+from router.shared import LogClock, NoListener, SharedConfig, SharedState
+
+logger = logging.getLogger(__name__)
+
+FIRST_PROBES_S = 3.0
+"""How long the start waits for the first round of health checks."""
+
+RESTART_S = 1.0
+HOUSEKEEPING_S = 1.0
+
+
+class _OpCounts(NoListener):
+    """Counts operations for the metrics."""
+
+    def __init__(self) -> None:
+        self.published_ops = 0
+        self.applied_ops = 0
+
+    def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
+        """Count what this replica appended."""
+        self.published_ops += ops
+
+    def applied(self, ops: int, lag_s: float) -> None:
+        """Count what others appended."""
+        self.applied_ops += ops
+
+
+class GatewayProcess:
+    """Everything of one process. Make it inside a running event loop.
+
+    Attributes:
+        api: The FastAPI application; its lifespan starts and stops the tasks.
+        protocol: The class for ``uvicorn.Config(http=...)``.
+    """
+
+    def __init__(self, settings: Settings, *, redis_url: str, multiprocess_dir: str | None = None) -> None:
+        """Build everything; nothing is connected yet.
+
+        Args:
+            settings: The effective settings.
+            redis_url: The shared Redis, or the embedded one's address.
+            multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
+        """
+        self.settings = settings
+        self.replica = _replica_id(settings)
+        self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
+        self.fleet = FleetState(_fleet_rules(settings))
+        self.clock = LogClock()
+        self._ops = _OpCounts()
+        self.shared = SharedState(
+            SharedConfig(
+                url=redis_url,
+                namespace=settings.shared.namespace,
+                replica=self.replica,
+                address=f"{settings.server.host}:{settings.server.port}",
+                version=version("cacheway"),
+                flush_interval_s=settings.shared.flush_interval_ms / 1000,
+                buffer_ops_max=settings.shared.buffer_ops_max,
+                snapshot_interval_s=settings.shared.snapshot_interval_s,
+                heartbeat_ttl_s=settings.shared.heartbeat_ttl_s,
+            ),
+            self.fleet,
+            self.clock,
+            self._ops,
+        )
+        worker_key = settings.fleet.worker_api_key
+        tls = _tls(settings.upstream)
+        self._client = httpx.AsyncClient(
+            timeout=settings.fleet.health_check_timeout_s,
+            verify=tls,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=128, max_keepalive_connections=64, keepalive_expiry=3.0),
+            headers={"authorization": f"Bearer {worker_key.get_secret_value()}"} if worker_key else {},
+        )
+        self.registry = Registry(
+            self.fleet,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            make_pool=_pool_maker(settings.upstream, tls),
+            make_breaker=_breaker_maker(settings),
+            failure_threshold=settings.fleet.health_failure_threshold,
+            success_threshold=settings.fleet.health_success_threshold,
+        )
+        self.health = HealthChecks(
+            self.registry,
+            self._client,
+            HealthRules(
+                interval_s=settings.fleet.health_check_interval_s,
+                unhealthy_interval_s=min(settings.fleet.health_check_interval_s, 2.0),
+                timeout_s=settings.fleet.health_check_timeout_s,
+                endpoint=settings.fleet.health_check_endpoint,
+            ),
+        )
+        self.gateway = Gateway(
+            settings,
+            replica=self.replica,
+            fleet=self.fleet,
+            registry=self.registry,
+            publish=self.shared.publish,
+            clock=self.clock,
+            policy=make_policy(settings.placement.policy, settings.placement.policy_options),
+            metrics=self.metrics,
+            request_log=request_log,
+            loop=asyncio.get_running_loop(),
+        )
+        self.metrics.collect_hooks.append(self._report)
+        self.metrics.workers = self._worker_samples
+        self._multiprocess = multiprocess_dir is not None
+        self.api = make_api(
+            AdminPorts(
+                version=version("cacheway"),
+                replica=self.replica,
+                fleet=self.fleet,
+                registry=self.registry,
+                publish=self.shared.publish,
+                now_us=self.clock.now_us,
+                log_status=lambda: self.shared.status,
+                authorized=self.gateway.authorized,
+                metrics=self.metrics,
+                client=self._client,
+            ),
+            self._lifespan,
+        )
+        self.protocol: type[GatewayProtocol] = make_protocol(
+            self.gateway,
+            Gateway.proxies,
+            ClientLimits(
+                body_bytes_max=settings.server.body_bytes_max,
+                headers_max=settings.server.header_count_max,
+                head_bytes_max=settings.server.header_bytes_max,
+                receive_s_max=settings.server.read_timeout_s,
+            ),
+        )
+        for url in settings.fleet.worker_urls:
+            self.registry.add(url, static=True)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """Run the tasks while the application serves."""
+        loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
+            ("health checks", self.health.run),
+            ("housekeeping", self._housekeeping),
+        ]
+        if self._multiprocess:
+            loops.append(("metrics", self.metrics.run))
+        if self.settings.observability.prometheus_port is not None:
+            loops.append(("metrics listener", self._serve_metrics))
+        async with self._client:
+            shared = asyncio.create_task(_forever("shared log", self.shared.run), name="shared log")
+            await self._first_probes()
+            tasks = [asyncio.create_task(_forever(name, run), name=name) for name, run in loops]
+            logger.info(
+                "serving",
+                extra={
+                    "event": "gateway.started",
+                    "replica": self.replica,
+                    "workers": len(self.registry.all()),
+                },
+            )
+            try:
+                yield
+            finally:
+                await _ended(*tasks)
+                self.registry.close()
+                # Last, so that the last releases still reach the log.
+                await _ended(shared)
+                logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
+
+    async def _first_probes(self) -> None:
+        probes = [self.health.probe(local) for local in self.registry.all()]
+        try:
+            async with asyncio.timeout(FIRST_PROBES_S):
+                await asyncio.gather(*probes)
+        except TimeoutError:
+            pass
+        unwell = [w.worker.worker_id for w in self.registry.all() if w.health is not Health.HEALTHY]
+        if unwell:
+            logger.warning(
+                "some workers are not healthy yet",
+                extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
+            )
+
+    async def _housekeeping(self) -> None:
+        """Once a second: forget what is too old, release what nobody finished (a bug, so an error)."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            expired = self.fleet.collect(self.clock.now_us())
+            if expired:
+                logger.error(
+                    "reservations were never released",
+                    extra={"event": "reservation.expired", "count": expired},
+                )
+
+    async def _serve_metrics(self) -> None:
+        observability = self.settings.observability
+        assert observability.prometheus_port is not None
+        await serve_metrics(
+            observability.prometheus_host,
+            observability.prometheus_port,
+            self.metrics.exposition,
+            alone=self.settings.server.workers == 1,
+        )
+
+    def _report(self) -> None:
+        """Tell the metrics what is read rather than counted."""
+        status = self.shared.status
+        self.metrics.inflight(self.gateway.inflight)
+        self.metrics.degraded(Component.REDIS, on=status.degraded_reason is not None)
+        workers = self.registry.all()
+        self.metrics.degraded(
+            Component.WORKERS, on=not all(local.health is Health.HEALTHY for local in workers)
+        )
+        self.metrics.shared_log(
+            lag_s=status.lag_s,
+            snapshot_age_s=status.snapshot_age_s,
+            buffered_ops=status.buffered_ops,
+            published_ops=self._ops.published_ops,
+            applied_ops=self._ops.applied_ops,
+            dropped_ops=status.dropped_ops,
+            skipped_ops=status.skipped_ops,
+        )
+        self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
+        self.metrics.log_lines_dropped(lines_dropped())
+
+    def _worker_samples(self) -> list[WorkerSample]:
+        fleet, now_us = self.fleet, self.clock.now_us()
+        return [
+            WorkerSample(
+                worker_id=local.worker.worker_id,
+                state=local.state,
+                circuit=local.breaker.state.value,
+                backlog_s=fleet.loads.backlog_at_s(local.worker.slot, now_us),
+                inflight_requests=fleet.loads.inflight_requests.item(local.worker.slot),
+                inflight_tokens=fleet.loads.inflight_tokens.item(local.worker.slot),
+                prefill_tokens=fleet.loads.prefill_tokens.item(local.worker.slot),
+                held_tokens=fleet.tree.held_blocks(local.worker.slot) * fleet.rules.block_tokens,
+            )
+            for local in self.registry.all()
+        ]
+
+
+async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop that must not end; if it does, say so and start it again."""
+    while True:
+        try:
+            await run()
+            logger.error("task ended", extra={"event": "task.ended", "task": name})
+        except Exception:
+            logger.exception("task failed", extra={"event": "task.failed", "task": name})
+        await asyncio.sleep(RESTART_S)
+
+
+async def _ended(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait for them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _replica_id(settings: Settings) -> str:
+    if settings.shared.replica_id:
+        several = settings.server.workers > 1
+        return f"{settings.shared.replica_id}-{os.getpid()}" if several else settings.shared.replica_id
+    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _fleet_rules(settings: Settings) -> FleetRules:
+    placement = settings.placement
+    model = PROFILES["default"]
+    if placement.prefill_tokens_per_s is not None:
+        model = replace(model, b_s=1.0 / placement.prefill_tokens_per_s)
+    return FleetRules(
+        block_tokens=placement.block_tokens,
+        capacity_tokens=settings.fleet.worker_capacity_tokens,
+        blocks_max=placement.tree_blocks_max,
+        congestion_max_per_s=placement.congestion_max,
+        lifetime_s_max=2 * settings.server.request_timeout_s,
+        default_model=model,
+    )
+
+
+def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[str], WorkerPool]:
+    timeouts = UpstreamTimeouts(
+        connect_s=upstream.connect_timeout_s,
+        first_byte_s=upstream.first_byte_timeout_s,
+        idle_s=upstream.idle_timeout_s,
+    )
+
+    def make(url: str) -> WorkerPool:
+        return WorkerPool(
+            url,
+            connections_max=upstream.connections_max,
+            idle_s_max=upstream.keepalive_s,
+            timeouts=timeouts,
+            ssl=tls,
+        )
+
+    return make
+
+
+def _breaker_maker(settings: Settings) -> Callable[[], Breaker]:
+    rules = settings.reliability
+
+    def make() -> Breaker:
+        return Breaker(
+            failure_threshold=2**31 if rules.disable_circuit_breaker else rules.cb_failure_threshold,
+            success_threshold=rules.cb_success_threshold,
+            open_s=rules.cb_timeout_duration_secs,
+        )
+
+    return make
+
+
+def _tls(upstream: UpstreamSettings) -> ssl.SSLContext:
+    """How https workers are talked to.
+
+    Raises:
+        ClientError: If a file cannot be read; the message names it.
+    """
+    try:
+        context = ssl.create_default_context(cafile=upstream.ca_file or None)
+        if upstream.client_cert:
+            context.load_cert_chain(upstream.client_cert, upstream.client_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise ClientError(f"upstream TLS files: {error}", code="invalid_tls") from error
+    if not upstream.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,45 @@
+"""Worker URLs and the ids made from them.
+
+An id is ``host:port`` (and the base path, if there is one): readable in headers, logs and
+metrics, and the same on every replica without asking anybody.
+"""
+
+from urllib.parse import urlsplit
+
+from router.errors import ClientError
+
+
+def normal_url(text: str) -> str:
+    """Check a worker's base URL and write it in one way: lower-case, with port, no trailing slash.
+
+    Raises:
+        ClientError: If it is not an http or https URL of a host.
+    """
+    url = text.strip()
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise _invalid(text) from error
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise _invalid(text)
+    if parts.username is not None or any(character.isspace() or character == "\\" for character in url):
+        raise _invalid(text)
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = port if port is not None else (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
+
+
+def worker_id_of(url: str) -> str:
+    """The id of the worker at a `normal_url`."""
+    return url.split("://", 1)[1]
+
+
+def _invalid(text: str) -> ClientError:
+    return ClientError(
+        f"{text!r} is not a worker URL; write it like http://host:port",
+        code="invalid_worker_url",
+        param="url",
+    )

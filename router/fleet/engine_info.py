@@ -1,0 +1,73 @@
+"""What an engine says about itself, read leniently: formats drift between versions (`wire.md` 3).
+
+GET /v1/models         which models it serves, and how long their context may be
+GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens``)
+GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count)
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+_CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One entry of a worker's ``/v1/models``.
+
+    Attributes:
+        model_id: The name requests use.
+        max_model_len: Longest context in tokens; 0 if the engine does not say.
+        owned_by: As reported, for the merged list.
+        root: The base model (LoRA adapters name their base as ``parent`` or ``root``).
+    """
+
+    model_id: str
+    max_model_len: int = 0
+    owned_by: str = ""
+    root: str = ""
+
+
+def served_models(answer: Any) -> tuple[ServedModel, ...]:
+    """Read ``/v1/models``; entries without a usable id are left out."""
+    entries = answer.get("data") if isinstance(answer, dict) else None
+    models = []
+    for entry in entries if isinstance(entries, list) else []:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
+            continue
+        max_model_len = entry.get("max_model_len")
+        models.append(
+            ServedModel(
+                entry["id"],
+                max_model_len if isinstance(max_model_len, int) and max_model_len > 0 else 0,
+                str(entry.get("owned_by") or ""),
+                str(entry.get("parent") or entry.get("root") or ""),
+            )
+        )
+    return tuple(models)
+
+
+def sglang_capacity_tokens(answer: Any) -> int:
+    """KV capacity in tokens from SGLang's server info; 0 if it does not say."""
+    if not isinstance(answer, dict):
+        return 0
+    states = answer.get("internal_states")
+    for source in (answer, *(states if isinstance(states, list) else ())):
+        value = source.get("max_total_num_tokens") if isinstance(source, dict) else None
+        if isinstance(value, int) and value > 0:
+            return value
+    return 0
+
+
+def vllm_capacity_tokens(metrics: str) -> int:
+    """KV capacity in tokens from vLLM's metrics; 0 if they do not say."""
+    found = _CACHE_CONFIG.search(metrics)
+    if found is None:
+        return 0
+    labels = dict(_LABEL.findall(found.group(1)))
+    try:
+        return int(labels.get("block_size", "")) * int(labels.get("num_gpu_blocks", ""))
+    except ValueError:
+        return 0

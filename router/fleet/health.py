@@ -1,0 +1,155 @@
+"""Active health checks: one loop per replica.
+
+Started by `router.app`. Every ``interval_s`` (with jitter, so that replicas do not probe together)
+it probes each worker's health endpoint, and at once a worker that is new or has just refused a
+request. A worker that became healthy, and every tenth probe, is also asked what it serves. A probe
+that raises something unexpected counts as failed; the loop itself never ends.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from router.fleet.engine_info import served_models, sglang_capacity_tokens, vllm_capacity_tokens
+from router.fleet.registry import Health, LocalWorker, Registry
+
+logger = logging.getLogger(__name__)
+
+PROBES_AT_ONCE = 64
+DESCRIBE_EVERY = 10
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """How workers are probed.
+
+    Attributes:
+        interval_s: Time between two probes of a worker.
+        unhealthy_interval_s: The same while it is not healthy: recovery should be seen soon.
+        timeout_s: A probe that takes longer has failed.
+        endpoint: Path that answers 2xx when the engine can serve.
+    """
+
+    interval_s: float
+    unhealthy_interval_s: float
+    timeout_s: float
+    endpoint: str
+
+
+class HealthChecks:
+    """The probing loop."""
+
+    def __init__(self, registry: Registry, client: httpx.AsyncClient, rules: HealthRules) -> None:
+        self._registry = registry
+        self._client = client
+        self._rules = rules
+        self._wake = asyncio.Event()
+        self._due_s: dict[str, float] = {}
+        self._probing: set[str] = set()
+        registry.on_change = self._wake.set
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        limit = asyncio.Semaphore(PROBES_AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                wait_s = 1.0  # an unhealthy worker found in the meantime is due sooner than planned
+                now_s = asyncio.get_running_loop().time()
+                known = {local.worker.worker_id: local for local in self._registry.all()}
+                self._due_s = {key: due_s for key, due_s in self._due_s.items() if key in known}
+                for worker_id, local in known.items():
+                    due_s = self._due_s.get(worker_id, 0.0)
+                    suspect = local.lost_cache and local.health is Health.HEALTHY
+                    if (now_s >= due_s or suspect) and worker_id not in self._probing:
+                        self._probing.add(worker_id)
+                        group.create_task(self._probe(local, limit), name=f"probe {worker_id}")
+                    elif worker_id not in self._probing:
+                        wait_s = min(wait_s, due_s - now_s)
+                try:
+                    async with asyncio.timeout(max(wait_s, 0.01)):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+
+    async def _probe(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
+        worker_id = local.worker.worker_id
+        try:
+            async with limit:
+                await self.probe(local)
+        finally:
+            self._probing.discard(worker_id)
+            healthy = local.health is Health.HEALTHY and not local.lost_cache
+            interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
+            self._due_s[worker_id] = asyncio.get_running_loop().time() + interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+
+    async def probe(self, local: LocalWorker) -> None:
+        """Probe one worker once and tell the registry."""
+        ok, refused, detail = await self._check(local)
+        if ok and (local.health is not Health.HEALTHY or local.probes % DESCRIBE_EVERY == 0):
+            await self._describe(local)
+        before = local.health
+        if self._registry.probed(local, ok=ok, refused=refused, detail=detail):
+            logger.log(
+                logging.INFO if local.health is Health.HEALTHY else logging.WARNING,
+                "worker is %s",
+                local.health.value,
+                extra={
+                    "event": f"worker.{local.health.value}",
+                    "worker_id": local.worker.worker_id,
+                    "before": before.value,
+                    "detail": detail,
+                },
+            )
+
+    async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
+        """Whether the worker is well, whether it refused the connection, and what it said."""
+        url = local.worker.url + self._rules.endpoint
+        try:
+            async with self._client.stream("GET", url, timeout=self._rules.timeout_s) as answer:
+                return answer.is_success, False, f"HTTP {answer.status_code} from {self._rules.endpoint}"
+        except httpx.ConnectTimeout:
+            return False, False, f"no connection within {self._rules.timeout_s:g} s"
+        except httpx.ConnectError as error:
+            return False, True, f"connection failed: {error}"
+        except httpx.TimeoutException:
+            return False, False, f"no answer within {self._rules.timeout_s:g} s"
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return False, False, f"{type(error).__name__}: {error}"
+
+    async def _describe(self, local: LocalWorker) -> None:
+        """Ask what the engine serves; what it does not answer stays unknown."""
+        listed = await self._json(local, "/v1/models")
+        models = served_models(listed) if listed is not None else None
+        engine, capacity_tokens = "", 0
+        if not local.worker.capacity_tokens:
+            info = await self._json(local, "/get_server_info")
+            capacity_tokens = sglang_capacity_tokens(info)
+            if capacity_tokens:
+                engine = "sglang"
+            else:
+                text = await self._text(local, "/metrics")
+                capacity_tokens = vllm_capacity_tokens(text)
+                engine = "vllm" if "vllm:" in text else ("sglang" if "sglang:" in text else "")
+        self._registry.described(local, models or None, engine, capacity_tokens)
+
+    async def _json(self, local: LocalWorker, path: str) -> Any:
+        try:
+            answer = await self._client.get(local.worker.url + path, timeout=self._rules.timeout_s)
+            if answer.is_success and len(answer.content) <= ANSWER_BYTES_MAX:
+                return answer.json()
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+            pass
+        return None
+
+    async def _text(self, local: LocalWorker, path: str) -> str:
+        try:
+            answer = await self._client.get(local.worker.url + path, timeout=self._rules.timeout_s)
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return ""
+        return answer.text if answer.is_success and len(answer.content) <= ANSWER_BYTES_MAX else ""

@@ -1,0 +1,502 @@
+"""One client request, from its last byte to the last byte of its answer.
+
+    begin ──parse──> place ──send──> waiting ──first body byte──> answering ──> done
+                       ^                │ failed, budget left          │
+                       └── redispatch ──┘                              └ failed: stream ends with its error
+
+Nothing of an answer goes to the client before the worker's first body byte (or the end of an
+empty body), so that until then a failure can be redispatched unseen. Whatever happens, the
+reservation in the log is released exactly once per attempt (`_release`), and the client gets
+exactly one answer.
+
+All of it runs in callbacks of the event loop: there is no await between looking at the fleet
+and reserving, so nothing changes between look and choice.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from policies import Chosen, Finished, FirstToken, GiveUp, Placed, RequestView, Shed, place, redispatch
+from router.errors import (
+    NoWorker,
+    RouterError,
+    StreamBroken,
+    UpstreamError,
+    WorkerSilent,
+    WorkerUnreachable,
+    error_body,
+)
+from router.fleet.registry import LocalWorker
+from router.gateway.answer import error_event, retry_after
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Attempt
+from router.gateway.parsing import ParsedRequest
+from router.gateway.usage import TailBuffer, find_usage
+from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+logger = logging.getLogger(__name__)
+
+TAIL_BYTES = 16 * 1024
+
+FORWARDED_HEADERS = frozenset(
+    (
+        b"authorization",
+        b"content-type",
+        b"accept",
+        b"x-request-id",
+        b"x-correlation-id",
+        b"traceparent",
+        b"tracestate",
+    )
+)
+"""What of a client's headers a worker sees; cookies and unknown headers never do (`wire.md` 4)."""
+
+
+class RequestExchange:
+    """Serves one request through the `router.proxy` ports."""
+
+    __slots__ = (
+        "_answer_head",
+        "_attempt",
+        "_attempts",
+        "_bytes_sent",
+        "_client",
+        "_deadline",
+        "_done",
+        "_endpoint",
+        "_first_byte_s",
+        "_gateway",
+        "_last_byte_s",
+        "_local",
+        "_parsed",
+        "_prefill_timer",
+        "_prefilled",
+        "_released",
+        "_request",
+        "_request_id",
+        "_sending",
+        "_tail",
+        "_tried",
+        "_upstream",
+    )
+
+    def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
+        self._gateway = gateway
+        self._request = request
+        self._client = client
+        self._request_id = b""
+        self._endpoint: Endpoint | None = None
+        self._parsed: ParsedRequest | None = None
+        self._attempt: Attempt | None = None
+        self._attempts = 0
+        self._tried: list[int] = []
+        self._local: LocalWorker | None = None
+        self._upstream: UpstreamRequest | None = None
+        self._answer_head: tuple[int, list[Header], int | None] | None = None
+        self._sending = False
+        self._prefilled = False
+        self._released = True
+        self._done = False
+        self._tail: TailBuffer | None = None
+        self._bytes_sent = 0
+        self._first_byte_s = 0.0
+        self._last_byte_s = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self._prefill_timer: asyncio.TimerHandle | None = None
+
+    # From the client's side (`router.proxy.Exchange`).
+
+    def begin(self) -> None:
+        """Parse, place and send; or answer with the error at once."""
+        gateway = self._gateway
+        gateway.inflight += 1
+        gateway.retry_budget.deposit()
+        try:
+            self._request_id = gateway.request_id_of(self._request.headers)
+            gateway.admit(self._request.headers)
+            self._endpoint = gateway.endpoint_of(self._request.path)
+            self._parsed = gateway.parse(self._endpoint, self._request)
+            self._deadline = gateway.loop.call_later(gateway.request_timeout_s, self._out_of_time)
+            self._dispatch()
+        except RouterError as error:
+            self._fail(error)
+        except Exception:
+            logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
+            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+
+    def pause(self) -> None:
+        """The client reads too slowly."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume(self) -> None:
+        """The client caught up."""
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def client_left(self) -> None:
+        """Free the worker at once."""
+        if self._done:
+            return
+        if self._upstream is not None:
+            self._upstream.abort()
+        self._release(abandoned=not self._prefilled)
+        self._gateway.metrics.client_left()
+        self._finish("client_left", 499)
+
+    # From the worker's side (`router.proxy.UpstreamSink`).
+
+    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+        """Hold the head back until the first body byte; a retriable status may go elsewhere."""
+        if status >= 400 and self._redispatched(
+            WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}"), status
+        ):
+            return
+        self._answer_head = (status, headers, length)
+
+    def upstream_data(self, data: bytes) -> None:
+        """Pass bytes on; the first ones end the prefill."""
+        gateway = self._gateway
+        now_s = gateway.loop.time()
+        if not self._sending:
+            self._first_byte_s = now_s
+            self._send_head()
+            self._prefill_ended()
+        self._last_byte_s = now_s
+        self._bytes_sent += len(data)
+        if self._tail is not None:
+            self._tail.append(data)
+        self._client.send_body(data)
+
+    def upstream_end(self) -> None:
+        """The answer is complete: learn from it."""
+        if not self._sending:
+            self._first_byte_s = self._gateway.loop.time()
+            self._send_head()
+            self._prefill_ended()
+        self._client.finish()
+        assert self._answer_head is not None
+        status = self._answer_head[0]
+        gateway, local = self._gateway, self._local
+        assert local is not None
+        if status < 500:
+            gateway.registry.succeeded(local, gateway.loop.time())
+        else:
+            gateway.registry.failed(local, gateway.loop.time(), refused=False)
+        self._release(abandoned=False)
+        if status < 400:
+            self._learn()
+        self._finish("completed" if status < 400 else "worker_error", status)
+
+    def upstream_failed(self, error: Exception) -> None:
+        """Redispatch if the client has seen nothing yet, else end its answer with the error."""
+        assert isinstance(error, UpstreamError)
+        if self._sending:
+            self._worker_failed(error)
+            self._release(abandoned=False)
+            self._break_stream(error)
+        elif not self._redispatched(error, None):
+            self._fail(error)
+
+    # Inside.
+
+    def _dispatch(self) -> None:
+        """Choose a worker, reserve, send.
+
+        Raises:
+            NoWorker: If nobody may take it.
+        """
+        gateway, parsed = self._gateway, self._parsed
+        assert parsed is not None
+        now_s = gateway.loop.time()
+        now_us = gateway.clock.now_us()
+        slots = gateway.registry.eligible(parsed.model, now_s)
+        if self._tried:
+            fresh = slots[~np.isin(slots, self._tried)]
+            slots = fresh if len(fresh) else slots
+        if not len(slots):
+            raise NoWorker(
+                f"No worker for the model {parsed.model!r} can take a request now."
+                if parsed.model
+                else "No worker can take a request now.",
+                retry_after_s=gateway.retry_after_s,
+            )
+        bytes_per_token = gateway.feedback.bytes_per_token(parsed.model or "")
+        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
+        tokens_per_block = (
+            float(gateway.block_tokens) if parsed.prompt_token_ids else gateway.block_bytes / bytes_per_token
+        )
+        output_tokens = float(gateway.expected_output_tokens)
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        profile = gateway.profile_of(parsed.model)
+        candidates = gateway.fleet.candidates(
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us
+        )
+        view = RequestView(
+            parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, gateway.placed_count
+        )
+        match place(view, candidates, gateway.policy):
+            case Shed(retry_after_s=retry_after_s):
+                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case Chosen() as chosen:
+                pass
+        gateway.placed_count += 1
+        self._local = local = gateway.registry.at_slot(chosen.slot)
+        worker = local.worker
+        self._attempts += 1
+        self._attempt = attempt = Attempt(
+            request_id=gateway.next_attempt_id(),
+            worker_id=worker.worker_id,
+            worker_class=worker.worker_class,
+            chosen=chosen,
+            backlog_s=gateway.fleet.loads.backlog_at_s(chosen.slot, now_us),
+            placed_us=now_us,
+            guard_us=min(gateway.fleet.loads.oldest_prefill_us(chosen.slot), now_us),
+            tokens_per_block=tokens_per_block,
+            started_s=now_s,
+        )
+        gateway.publish(
+            Placed(
+                attempt.request_id,
+                now_us,
+                worker.worker_id,
+                gateway.replica,
+                round(chosen.service_s * 1e6),
+                chosen.uncached_tokens,
+                round(prompt_tokens + view.output_tokens),
+                parsed.paths,
+                profile.kind != "full",
+            )
+        )
+        self._released = False
+        self._prefilled = False
+        self._answer_head = None
+        self._tail = TailBuffer(TAIL_BYTES)
+        gateway.registry.dispatched(local, now_s)
+        gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.loop.time() - now_s)
+        if not parsed.stream:
+            # The first byte of such an answer comes after the decode: the prefill is over when predicted.
+            self._prefill_timer = gateway.loop.call_later(chosen.estimated_ttft_s, self._prefill_ended)
+        self._upstream = local.pool.send(
+            method=self._request.method,
+            path=self._request.path,
+            query=self._request.query,
+            headers=self._worker_headers(),
+            body=(self._request.body,),
+            sink=self,
+        )
+
+    def _redispatched(self, error: UpstreamError, status: int | None) -> bool:
+        """Try another worker, if the rule allows; True if another attempt has taken over."""
+        gateway = self._gateway
+        now_s = gateway.loop.time()
+        verdict = redispatch(
+            gateway.redispatch_rules,
+            gateway.retry_budget,
+            status=status,
+            attempts=self._attempts,
+            age_s=now_s - self._request.received_s,
+            now_s=now_s,
+        )
+        if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
+            self._worker_failed(error)
+        if isinstance(verdict, GiveUp):
+            return False  # a status that may not be retried passes through, and counts when it ends
+        assert self._local is not None
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+        self._release(abandoned=True)
+        self._tried.append(self._local.worker.slot)
+        gateway.metrics.redispatched(error.code)
+        logger.info(
+            "request redispatched",
+            extra={
+                "event": "request.redispatched",
+                "request_id": self._request_id.decode("latin-1"),
+                "worker_id": self._local.worker.worker_id,
+                "reason": error.code,
+                "detail": error.message,
+                "attempts": self._attempts,
+            },
+        )
+        try:
+            self._dispatch()
+        except RouterError as next_error:
+            # What the last worker did says more than that there is no other one.
+            self._fail(error if isinstance(next_error, NoWorker) and status is None else next_error)
+        return True
+
+    def _worker_failed(self, error: UpstreamError) -> None:
+        assert self._local is not None
+        refused = isinstance(error, WorkerUnreachable) and error.code == WorkerUnreachable.code
+        self._gateway.registry.failed(self._local, self._gateway.loop.time(), refused=refused)
+        self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
+
+    def _prefill_ended(self) -> None:
+        if not self._prefilled and not self._released:
+            self._prefilled = True
+            assert self._attempt is not None
+            self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
+
+    def _release(self, *, abandoned: bool) -> None:
+        """Release this attempt's reservation, once."""
+        if self._released:
+            return
+        self._released = True
+        if self._prefill_timer is not None:
+            self._prefill_timer.cancel()
+            self._prefill_timer = None
+        assert self._attempt is not None
+        assert self._parsed is not None
+        self._gateway.publish(Finished(self._attempt.request_id, self._gateway.clock.now_us()))
+        if abandoned:
+            self._gateway.feedback.abandoned(self._parsed, self._attempt)
+
+    def _learn(self) -> None:
+        gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
+        assert parsed is not None
+        assert attempt is not None
+        assert self._tail is not None
+        assert self._endpoint is not None
+        usage = find_usage(self._endpoint, self._tail)
+        if usage is not None:
+            usage = gateway.feedback.understood(attempt.worker_id, usage)
+        ttft_s = self._first_byte_s - attempt.started_s
+        gateway.metrics.answered(
+            streamed=parsed.stream,
+            ttft_s=self._first_byte_s - self._request.received_s,
+            ttft_error_s=ttft_s - attempt.chosen.estimated_ttft_s,
+            decode_s=self._last_byte_s - self._first_byte_s,
+            predicted_cached_tokens=attempt.chosen.safe_tokens,
+            usage=usage,
+        )
+        if usage is not None:
+            gateway.feedback.answered(
+                parsed, attempt, usage, ttft_s if parsed.stream else None, gateway.clock.now_us()
+            )
+
+    def _send_head(self) -> None:
+        assert self._answer_head is not None
+        status, headers, length = self._answer_head
+        self._sending = True
+        own = self._own_headers()
+        names = {name for name, _ in own}
+        self._client.send_head(status, [*(h for h in headers if h[0] not in names), *own], length=length)
+
+    def _own_headers(self) -> list[Header]:
+        attempt = self._attempt
+        return [
+            (b"x-request-id", self._request_id),
+            (b"x-cacheway-worker", attempt.worker_id.encode() if attempt else b"none"),
+            (b"x-cacheway-cached-tokens", b"%d" % (attempt.chosen.safe_tokens if attempt else 0)),
+        ]
+
+    def _worker_headers(self) -> list[Header]:
+        gateway = self._gateway
+        headers = [
+            (name, value)
+            for name, value in self._request.headers
+            if name in FORWARDED_HEADERS
+            and name != b"x-request-id"
+            and (name != b"authorization" or gateway.forwards_authorization)
+        ]
+        headers.append((b"x-request-id", self._request_id))
+        if gateway.worker_authorization is not None:
+            headers.append((b"authorization", gateway.worker_authorization))
+        return headers
+
+    def _fail(self, error: RouterError) -> None:
+        """Answer with an error; nothing was sent yet."""
+        if self._done:
+            return
+        self._release(abandoned=True)
+        self._sending = True
+        body = error_body(error)
+        headers = [(b"content-type", b"application/json"), *self._own_headers()]
+        if error.status in (429, 503):
+            headers.append((b"retry-after", retry_after(getattr(error, "retry_after_s", 1.0))))
+        self._client.send_head(error.status, headers, length=len(body))
+        self._client.send_body(body)
+        self._client.finish()
+        self._finish(error.code, error.status, error)
+
+    def _break_stream(self, error: UpstreamError) -> None:
+        """End a half-sent answer: an event stream with an error event, anything else by closing."""
+        assert self._answer_head is not None
+        status, headers, length = self._answer_head
+        content_type = next((value for name, value in headers if name == b"content-type"), b"")
+        if length is None and content_type.startswith(b"text/event-stream"):
+            assert self._endpoint is not None
+            self._client.send_body(error_event(self._endpoint, error))
+            self._client.finish()
+        else:
+            self._client.abort()
+        self._finish(error.code, status, error)
+
+    def _out_of_time(self) -> None:
+        """The request took longer than its timeout allows."""
+        if self._done:
+            return
+        if self._upstream is not None:
+            self._upstream.abort()
+        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
+        if self._sending:
+            self._release(abandoned=False)
+            self._break_stream(StreamBroken(message, code="request_timeout"))
+        else:
+            self._fail(WorkerSilent(message, code="request_timeout"))
+
+    def _finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
+        """Count and log, once."""
+        self._done = True
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._upstream = None
+        gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
+        gateway.inflight -= 1
+        duration_s = gateway.loop.time() - self._request.received_s
+        gateway.metrics.finished(
+            self._endpoint,
+            outcome,
+            duration_s,
+            request_bytes=len(self._request.body),
+            answer_bytes=self._bytes_sent,
+        )
+        if not gateway.request_logs:
+            return
+        fields = {
+            "event": "request.finished",
+            "request_id": self._request_id.decode("latin-1"),
+            "endpoint": self._endpoint.value
+            if self._endpoint
+            else self._request.path.decode("latin-1")[:200],
+            "client": self._request.client,
+            "status": status,
+            "outcome": outcome,
+            "duration_s": round(duration_s, 6),
+            "request_bytes": len(self._request.body),
+            "answer_bytes": self._bytes_sent,
+            "attempts": self._attempts,
+        }
+        if parsed is not None:
+            fields["model"] = parsed.model
+            fields["stream"] = parsed.stream
+        if attempt is not None:
+            fields["worker_id"] = attempt.worker_id
+            fields["reason"] = attempt.chosen.reason
+            fields["cached_tokens"] = attempt.chosen.safe_tokens
+            fields["uncached_tokens"] = attempt.chosen.uncached_tokens
+            fields["estimated_ttft_s"] = round(attempt.chosen.estimated_ttft_s, 6)
+            if self._first_byte_s:
+                fields["ttft_s"] = round(self._first_byte_s - self._request.received_s, 6)
+        if error is not None:
+            fields["detail"] = error.message
+        gateway.request_log(fields)

@@ -1,0 +1,178 @@
+"""What answers teach: token counts, what was really cached, how fast workers are.
+
+Learned values go into the shared log, so that all replicas price with the same numbers, but not
+with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from policies import BytesPerToken, Chosen, Fitted, FleetState, Op, ServiceFit, Trim
+from router.gateway.parsing import ParsedRequest
+from router.gateway.usage import Usage
+
+CHANGE_MIN = 0.02
+"""Relative change of a learned value worth telling the other replicas."""
+
+INTERVAL_US = 1_000_000
+"""Shortest time between two words about the same value."""
+
+WEIGHT = 0.05
+"""Weight of the newest answer in the average of bytes per token: the last 20 answers or so."""
+
+BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
+"""Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
+
+IDLE_BACKLOG_S = 0.001
+"""A first token is a clean measurement of the prefill only if the worker had nothing else to prefill."""
+
+REPORTING_MAX = 10_000
+"""Bound on remembered workers; beyond it they are learned again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One placement of a request, as the answer must be judged by it.
+
+    Attributes:
+        request_id: Id of the attempt in the log.
+        worker_id: Where it went.
+        worker_class: Cost profile of that worker.
+        chosen: What was predicted.
+        backlog_s: V at that moment.
+        placed_us: Log time of the placement.
+        guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
+            may not have been computed yet, so their absence proves nothing.
+        tokens_per_block: Estimate used for the paths.
+        started_s: Monotonic seconds when it was sent.
+    """
+
+    request_id: str
+    worker_id: str
+    worker_class: str
+    chosen: Chosen
+    backlog_s: float
+    placed_us: int
+    guard_us: int
+    tokens_per_block: float
+    started_s: float
+
+
+class Feedback:
+    """Turns answers into operations."""
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        *,
+        publish: Callable[[Op], None],
+        replica: str,
+        bytes_per_token: float,
+    ) -> None:
+        self._fleet = fleet
+        self._publish = publish
+        self._replica = replica
+        self._bytes_per_token_default = bytes_per_token
+        self._bytes_per_token: dict[str, float] = {}
+        self._fits: dict[str, ServiceFit] = {}
+        self._said_us: dict[str, int] = {}
+        self._reporting: set[str] = set()
+
+    def bytes_per_token(self, model: str) -> float:
+        """The current estimate for a model."""
+        return self._fleet.bytes_per_token(model, self._bytes_per_token_default)
+
+    def understood(self, worker_id: str, usage: Usage) -> Usage:
+        """Read a missing ``cached_tokens`` as what the worker means by it.
+
+        SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
+        out always. A worker that has ever reported it means zero.
+        """
+        if usage.cached_tokens is not None:
+            if worker_id not in self._reporting:
+                if len(self._reporting) >= REPORTING_MAX:
+                    self._reporting.clear()
+                self._reporting.add(worker_id)
+            return usage
+        return replace(usage, cached_tokens=0) if worker_id in self._reporting else usage
+
+    def answered(
+        self, request: ParsedRequest, attempt: Attempt, usage: Usage, ttft_s: float | None, now_us: int
+    ) -> None:
+        """Learn from a complete answer.
+
+        Args:
+            request: What was asked.
+            attempt: How it was placed.
+            usage: What the engine reported.
+            ttft_s: Seconds from sending to the first body byte; None if that byte does not mark
+                the end of the prefill (an answer that is not streamed).
+            now_us: Log time.
+        """
+        if request.prompt_bytes and usage.prompt_tokens > 0:
+            self._learn_bytes(request.model or "", request.prompt_bytes / usage.prompt_tokens, now_us)
+        if usage.cached_tokens is not None:
+            self._correct_tree(request, attempt, usage.cached_tokens)
+        if ttft_s is not None and attempt.backlog_s <= IDLE_BACKLOG_S and usage.prompt_tokens > 0:
+            cached = attempt.chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
+            self._learn_service(attempt.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+
+    def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
+        """A placement failed before its first token: what it inserted on trust is taken out again."""
+        for path in request.paths:
+            matched_blocks = int(attempt.chosen.matched_tokens / attempt.tokens_per_block + 0.5)
+            if 8 * matched_blocks < len(path) and len(request.paths) == 1:
+                self._publish(
+                    Trim(attempt.worker_id, path[: 8 * (matched_blocks + 1)], attempt.placed_us + 1)
+                )
+
+    def _correct_tree(self, request: ParsedRequest, attempt: Attempt, cached_tokens: int) -> None:
+        """Trim what the worker no longer had when the request arrived.
+
+        The request's own path is held again by now, and was used later than what is trimmed; what
+        goes are older branches below the first block that was missing.
+        """
+        if len(request.paths) != 1:
+            return
+        path = request.paths[0]
+        held_blocks = int(cached_tokens / attempt.tokens_per_block)
+        predicted_blocks = int(attempt.chosen.safe_tokens / attempt.tokens_per_block + 0.5)
+        if held_blocks + 1 < predicted_blocks:
+            self._publish(Trim(attempt.worker_id, path[: 8 * (held_blocks + 1)], attempt.guard_us))
+
+    def _learn_bytes(self, model: str, observed: float, now_us: int) -> None:
+        low, high = BYTES_PER_TOKEN_RANGE
+        if not low <= observed <= high:
+            return
+        shared = self.bytes_per_token(model)
+        mean = self._bytes_per_token.get(model)
+        mean = observed if mean is None else mean + WEIGHT * (observed - mean)
+        if len(self._bytes_per_token) >= 1000 and model not in self._bytes_per_token:
+            self._bytes_per_token.clear()
+        self._bytes_per_token[model] = mean
+        if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
+            self._publish(BytesPerToken(model, now_us, self._replica, mean))
+
+    def _learn_service(
+        self, worker_class: str, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int
+    ) -> None:
+        fit = self._fits.get(worker_class)
+        if fit is None:
+            fit = self._fits[worker_class] = ServiceFit(self._fleet.profile(worker_class))
+        fit.observe(max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s)
+        new, old = fit.model(), self._fleet.service_model(worker_class)
+        moved = max(
+            abs(new.a_s - old.a_s) / max(old.a_s, 1e-3),
+            abs(new.b_s - old.b_s) / max(old.b_s, 1e-9),
+            abs(new.c0_tokens - old.c0_tokens) / old.c0_tokens,
+        )
+        if moved > CHANGE_MIN and self._may_say(f"fit {worker_class}", now_us):
+            self._publish(Fitted(worker_class, now_us, self._replica, new.a_s, new.b_s, new.c0_tokens))
+
+    def _may_say(self, what: str, now_us: int) -> bool:
+        if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:
+            return False
+        if len(self._said_us) >= 2000:
+            self._said_us.clear()
+        self._said_us[what] = now_us
+        return True

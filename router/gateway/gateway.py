@@ -1,0 +1,175 @@
+"""What all exchanges of a process share: the rules, the fleet, and how to parse."""
+
+import asyncio
+import hmac
+import itertools
+import secrets
+from collections.abc import Callable, Sequence
+
+from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
+from radix import FULL_ATTENTION, AttentionProfile
+from router.errors import ClientError, RequestRejected
+from router.fleet import Registry
+from router.gateway.endpoints import Endpoint
+from router.gateway.exchange import RequestExchange
+from router.gateway.feedback import Feedback
+from router.gateway.parsing import Identifier, ParsedRequest
+from router.metrics import Metrics
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header
+from router.settings import Settings
+from router.shared import LogClock
+
+REQUEST_ID_BYTES_MAX = 256
+"""A longer request id from a client is replaced: it would go into every log line and to the worker."""
+
+
+class Gateway:
+    """Starts exchanges (`router.proxy.StartExchange`)."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        replica: str,
+        fleet: FleetState,
+        registry: Registry,
+        publish: Callable[[Op], None],
+        clock: LogClock,
+        policy: Policy,
+        metrics: Metrics,
+        request_log: Callable[[dict[str, object]], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.replica = replica
+        self.fleet = fleet
+        self.registry = registry
+        self.publish = publish
+        self.clock = clock
+        self.policy = policy
+        self.metrics = metrics
+        self.request_log = request_log
+        self.loop = loop
+        self.inflight = 0
+        """Exchanges that have not ended."""
+        self.placed_count = 0
+        self.block_tokens = settings.placement.block_tokens
+        self.block_bytes = 4 * settings.placement.block_tokens
+        self.expected_output_tokens = settings.placement.expected_output_tokens
+        self.request_timeout_s = settings.server.request_timeout_s
+        self.request_logs = settings.observability.request_logs
+        self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
+        reliability = settings.reliability
+        self.redispatch_rules = RedispatchRules(
+            retries_max=0 if reliability.disable_retries else reliability.retry_max_retries,
+            ratio=reliability.retry_budget_ratio,
+            timeout_s=settings.server.request_timeout_s,
+        )
+        self.retry_budget = RetryBudget(reliability.retry_budget_ratio)
+        self.feedback = Feedback(
+            fleet, publish=publish, replica=replica, bytes_per_token=settings.placement.bytes_per_token
+        )
+        self._identifier = Identifier(
+            namespace=settings.shared.namespace, block_tokens=self.block_tokens, block_bytes=self.block_bytes
+        )
+        self._tenant_header = settings.tenancy.tenant_header.encode()
+        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
+        self._inflight_max = settings.server.max_concurrent_requests
+        key = settings.server.api_key
+        self._api_key = key.get_secret_value().encode() if key is not None else None
+        worker_key = settings.fleet.worker_api_key
+        self.worker_authorization = (
+            b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
+        )
+        # A client's own key is the worker's business only if it is not the gateway's.
+        self.forwards_authorization = self._api_key is None and self.worker_authorization is None
+        self._profiles = {
+            name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
+            for name, model in settings.placement.models.items()
+        }
+        self._default_profile = self._profiles.get("*", FULL_ATTENTION)
+        # Ids of attempts are short, since the log carries them, and random per process, since a
+        # restarted replica keeps its name.
+        self._attempt_prefix = secrets.token_urlsafe(6)
+        self._attempts = itertools.count()
+
+    def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
+        """Start one exchange."""
+        exchange = RequestExchange(self, request, connection)
+        exchange.begin()
+        return exchange
+
+    @staticmethod
+    def proxies(method: bytes, path: bytes) -> bool:
+        """Whether a route is served by an exchange; all others belong to the application."""
+        return method == b"POST" and path in _BY_PATH
+
+    def endpoint_of(self, path: bytes) -> Endpoint:
+        """The endpoint of a proxied path."""
+        return _BY_PATH[path]
+
+    def parse(self, endpoint: Endpoint, request: ClientRequest) -> ParsedRequest:
+        """Parse and identify a request.
+
+        Raises:
+            ClientError: If it is not what the endpoint takes, or its model is not served here.
+        """
+        tenant = next((value for name, value in request.headers if name == self._tenant_header), b"")
+        parsed = self._identifier.parse(endpoint, request.body, tenant=tenant)
+        if parsed.model is not None and not self.registry.knows(parsed.model):
+            raise ClientError(
+                f"The model {parsed.model[:200]!r} is not served here; GET /v1/models lists those that are.",
+                code="model_not_found",
+                param="model",
+                status=404,
+            )
+        return parsed
+
+    def profile_of(self, model: str | None) -> AttentionProfile:
+        """What of a prefix match this model can reuse."""
+        return self._profiles.get(model or "", self._default_profile)
+
+    def request_id_of(self, headers: Sequence[Header]) -> bytes:
+        """The client's request id, or a new one."""
+        for wanted in self._id_headers:
+            for name, value in headers:
+                if name == wanted and 0 < len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
+                    return value
+        return b"req-" + secrets.token_hex(12).encode()
+
+    def next_attempt_id(self) -> str:
+        """A log-wide unique id of one attempt."""
+        return f"{self._attempt_prefix}{next(self._attempts):x}"
+
+    def admit(self, headers: Sequence[Header]) -> None:
+        """Check the key and the limit of concurrent requests.
+
+        Raises:
+            ClientError: If the key is missing or wrong (401).
+            RequestRejected: If too many requests are in flight (429).
+        """
+        if not self.authorized(headers):
+            raise ClientError(
+                "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
+                code="invalid_api_key",
+                status=401,
+            )
+        if 0 < self._inflight_max < self.inflight:
+            raise RequestRejected(
+                f"{self._inflight_max} requests are in flight already.",
+                retry_after_s=1.0,
+                code="too_many_requests",
+            )
+
+    def authorized(self, headers: Sequence[Header]) -> bool:
+        """Whether a request carries the gateway's key, if there is one."""
+        if self._api_key is None:
+            return True
+        for name, value in headers:
+            if name == b"authorization" and value[:7].lower() == b"bearer ":
+                return hmac.compare_digest(value[7:].strip(), self._api_key)
+            if name == b"x-api-key":  # Anthropic clients
+                return hmac.compare_digest(value.strip(), self._api_key)
+        return False
+
+
+_BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

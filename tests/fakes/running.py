@@ -1,0 +1,179 @@
+"""Gateways and engines on real sockets, in this event loop or as processes of their own."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import uvicorn
+
+from loadtest.engine import EmulatedEngine, EngineSettings
+from router.app import GatewayProcess
+from router.serving import GatewayConfig
+from router.settings import Settings
+
+FAST_ENGINE = EngineSettings(prefill_tokens_per_s=1e7, prefill_base_ms=0.1, tpot_ms=0.2, block_tokens=16)
+"""Times small enough not to slow the tests down, and a cache of real size."""
+
+
+class QuietServer(uvicorn.Server):
+    """A server in the test's event loop, which leaves the signals alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+
+@dataclass
+class RunningGateway:
+    """One gateway in this process."""
+
+    url: str
+    process: GatewayProcess
+    server: QuietServer
+    client: httpx.AsyncClient
+
+    def idle(self) -> bool:
+        """Whether nothing is reserved any more."""
+        loads = self.process.fleet.loads
+        return (
+            not loads.requests
+            and self.process.gateway.inflight == 0
+            and not loads.prefill_us.any()
+            and not loads.inflight_tokens.any()
+        )
+
+
+@dataclass
+class Fleet:
+    """Starts engines and gateways, and stops them after the test."""
+
+    redis_url: str
+    namespace: str
+    stack: contextlib.AsyncExitStack
+    gateways: list[RunningGateway] = field(default_factory=list)
+
+    async def engine(self, settings: EngineSettings = FAST_ENGINE) -> EmulatedEngine:
+        """Start an emulated engine."""
+        return await self.stack.enter_async_context(EmulatedEngine(settings))
+
+    async def gateway(self, *urls: str, **sections: dict[str, Any]) -> RunningGateway:
+        """Start a gateway in this event loop, in front of some workers."""
+        settings = Settings.model_validate(
+            {
+                **sections,
+                "server": {"host": "127.0.0.1", "port": free_port(), **sections.get("server", {})},
+                "fleet": {
+                    "worker_urls": list(urls),
+                    "health_check_interval_s": 0.2,
+                    **sections.get("fleet", {}),
+                },
+                "shared": {
+                    "namespace": self.namespace,
+                    "snapshot_interval_s": 1.0,
+                    **sections.get("shared", {}),
+                },
+            }
+        )
+        config = GatewayConfig(settings, self.redis_url)
+        server = QuietServer(config)
+        task = asyncio.create_task(server.serve(), name="gateway")
+        self.stack.push_async_callback(_stopped, server, task)
+        await until(lambda: server.started or task.done())
+        if task.done():
+            task.result()
+        url = f"http://127.0.0.1:{settings.server.port}"
+        client = await self.stack.enter_async_context(
+            httpx.AsyncClient(base_url=url, timeout=20, trust_env=False)
+        )
+        running = RunningGateway(url, config.process, server, client)
+        self.gateways.append(running)
+        return running
+
+
+async def _stopped(server: QuietServer, task: asyncio.Task[None]) -> None:
+    server.should_exit = True
+    await task
+
+
+async def until(condition: Callable[[], object], within_s: float = 15.0) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: If it does not come true.
+    """
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - plain state, which nobody signals
+            await asyncio.sleep(0.005)
+
+
+async def until_async(condition: Callable[[], Awaitable[object]], within_s: float = 15.0) -> None:
+    """Wait for a condition that has to ask."""
+    async with asyncio.timeout(within_s):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+def free_port() -> int:
+    """A port nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def command(*arguments: str, ready_url: str | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
+
+    Args:
+        arguments: Of the command.
+        ready_url: Answers 200 when the process is ready.
+    """
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "router",
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=environment,
+    )
+    assert process.stdout is not None
+    output: list[bytes] = []
+    reader = asyncio.create_task(_collect(process.stdout, output))
+    try:
+        if ready_url is not None:
+            async with httpx.AsyncClient(trust_env=False) as client:
+
+                async def ready() -> bool:
+                    assert process.returncode is None, b"".join(output).decode()
+                    with contextlib.suppress(httpx.HTTPError):
+                        return (await client.get(ready_url)).status_code == 200
+                    return False
+
+                await until_async(ready, within_s=30)
+        process.output = output  # type: ignore[attr-defined]
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(15):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        await reader
+
+
+async def _collect(stream: asyncio.StreamReader, into: list[bytes]) -> None:
+    while line := await stream.readline():
+        into.append(line)

@@ -1,0 +1,55 @@
+"""What engines say about themselves, as seen on the wire, and what else might come."""
+
+from typing import Any
+
+import pytest
+
+from router.fleet.engine_info import (
+    ServedModel,
+    served_models,
+    sglang_capacity_tokens,
+    vllm_capacity_tokens,
+)
+
+
+def test_models_are_read_with_their_length_and_base() -> None:
+    answer = {
+        "object": "list",
+        "data": [
+            {"id": "tiny", "object": "model", "owned_by": "vllm", "root": "/models/tiny", "max_model_len": 8192},
+            {"id": "tiny-sql", "object": "model", "owned_by": "vllm", "parent": "tiny"},
+        ],
+    }
+    assert served_models(answer) == (
+        ServedModel("tiny", 8192, "vllm", "/models/tiny"),
+        ServedModel("tiny-sql", 0, "vllm", "tiny"),
+    )
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], {}, {"data": None}, {"data": [None, 3, {}, {"id": ""}, {"id": 3}]}, "text", 3]
+)
+def test_unusable_model_lists_are_empty(answer: Any) -> None:
+    assert served_models(answer) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"max_total_num_tokens": 400000}, 400000),
+        ({"internal_states": [{"max_total_num_tokens": 5}]}, 5),
+        ({"internal_states": ["x"]}, 0),
+        ({"max_total_num_tokens": "many"}, 0),
+        (None, 0),
+    ],
+)
+def test_sglang_says_its_capacity_in_tokens(answer: Any, tokens: int) -> None:
+    assert sglang_capacity_tokens(answer) == tokens
+
+
+def test_vllm_says_its_capacity_in_blocks() -> None:
+    """240 blocks of 32 tokens."""
+    text = 'x 1\nvllm:cache_config_info{block_size="32",num_gpu_blocks="240",engine="0"} 1\n'
+    assert vllm_capacity_tokens(text) == 7680
+    assert vllm_capacity_tokens('vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1') == 0
+    assert vllm_capacity_tokens("") == 0
