@@ -1,14 +1,17 @@
 """The scheduler on a virtual clock, with numbers worked out by hand."""
 
+import heapq
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loadtest.engine.cache import PrefixCache
 from loadtest.engine.metrics import Counters
 from loadtest.engine.outputs import NO_OUTPUT, Output
 from loadtest.engine.service import Job, Scheduler
-from loadtest.engine.settings import EngineSettings
+from loadtest.engine.settings import Dialect, EngineSettings
 from loadtest.engine.tokens import pack_ids, words
 
 EXACT = {
@@ -19,6 +22,40 @@ EXACT = {
     "emit_interval_ms": 0.0,
     "block_tokens": 4,
 }
+
+
+class VirtualClock:
+    """Time that passes when it is told to."""
+
+    class Timer:
+        def __init__(self, callback: Any) -> None:
+            self.callback = callback
+
+        def cancel(self) -> None:
+            self.callback = None
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._timers: list[tuple[float, int, VirtualClock.Timer]] = []
+        self._order = 0
+
+    def time(self) -> Any:
+        return self.now_s
+
+    def call_at(self, when: Any, callback: Any) -> Any:
+        timer = self.Timer(callback)
+        self._order += 1
+        heapq.heappush(self._timers, (when, self._order, timer))
+        return timer
+
+    def run(self, until_s: float = float("inf")) -> None:
+        while self._timers and self._timers[0][0] <= until_s:
+            when, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                self.now_s = max(self.now_s, when)
+                timer.callback()
+        if until_s < float("inf"):
+            self.now_s = max(self.now_s, until_s)
 
 
 class Recorder:
@@ -37,8 +74,8 @@ class Recorder:
 
 
 class Bench:
-    def __init__(self, clock: Any, **settings: Any) -> None:
-        self.settings = EngineSettings(**EXACT | settings)
+    def __init__(self, clock: Any, **more: Any) -> None:
+        self.settings = EngineSettings(**EXACT | more)
         self.clock = clock
         self.cache = PrefixCache(self.settings.cache_tokens, self.settings.block_tokens)
         self.counters = Counters()
@@ -59,8 +96,13 @@ class Bench:
 
 
 @pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
 def bench(clock: Any) -> Any:
-    return lambda **settings: Bench(clock, **settings)
+    return lambda **more: Bench(clock, **more)
 
 
 def test_a_prefill_takes_the_time_of_the_formula(bench: Any, clock: Any) -> None:
@@ -275,3 +317,40 @@ def test_nothing_happens_after_close(bench: Any, clock: Any) -> None:
     clock.run()
 
     assert one.sink.ends == [(0.0, 0, "abort")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 120),
+            st.integers(0, 30),
+            st.integers(0, 3),
+            st.floats(0, 0.3),
+            st.one_of(st.none(), st.integers(0, 30)),
+        ),
+        max_size=30,
+    ),
+    st.sampled_from([0, 50]),
+    st.sampled_from(["sglang", "vllm"]),
+)
+def test_whatever_comes_and_leaves_every_job_ends_once_and_nothing_stays_in_use(
+    steps: Any, chunk_tokens: int, dialect: Dialect
+) -> None:
+    """Prompts of 1 to 120 tokens in a cache of 160, three at a time, with aborts at any moment."""
+    clock = VirtualClock()
+    one = Bench(clock, chunk_tokens=chunk_tokens, dialect=dialect, cache_tokens=160, max_running=3)
+    for prompt_tokens, output_tokens, first_id, wait_s, victim in steps:
+        one.submit(prompt_tokens, output_tokens, first_id)
+        clock.run(until_s=clock.now_s + wait_s)
+        if victim is not None and victim < len(one.jobs):
+            one.scheduler.abort(one.jobs[victim])
+        assert one.cache.used_tokens <= 160
+        assert one.scheduler.running <= 3
+    clock.run()
+
+    assert sorted(index for _, index, _ in one.sink.ends) == list(range(len(one.jobs)))
+    assert (one.scheduler.running, one.scheduler.waiting, one.cache.used_tokens) == (0, 0, 0)
+    for job in one.jobs:
+        assert job.emitted_tokens <= job.output.tokens
+        assert job.cached_tokens < job.prompt_tokens
