@@ -85,3 +85,14 @@ def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOK
         TypeError: If an id is not an integer.
     """
     return chain_bytes(memoryview(array("I", ids)).cast("B"), root, block_tokens * 4)
+
+
+def words_of(path: bytes) -> "memoryview[int]":
+    """The hashes of a path as integers.
+
+    Raises:
+        ValueError: If the path is not whole hashes.
+    """
+    if len(path) % HASH_BYTES:
+        raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")
+    return memoryview(path).cast("Q")

@@ -105,3 +105,33 @@ def blocks_at_or_below(node: "Node", key: Key, limit: Key) -> int:
         return node.size
     deeper = limit[1] - key[1]
     return min(node.size, max(1, deeper))
+
+
+def evict(
+    queue: EvictionQueue,
+    floor: Key,
+    over: "Callable[[Node], int]",
+    cut: "Callable[[Node, int, int], None]",
+) -> Key:
+    """Cut the lowest blocks of a queue while there are too many, or they are at or below the floor.
+
+    Args:
+        queue: The order of eviction.
+        floor: Highest place evicted so far.
+        over: How many blocks at the end of this node are too many; 0 for none.
+        cut: Takes that many blocks at the end of a node from the worker in a slot.
+
+    Returns:
+        The new floor.
+    """
+    while (lowest := queue.lowest()) is not None:
+        key, slot, node = lowest
+        size = min(over(node), blocks_at_or_below(node, key, queue.runner_up()))
+        if key <= floor:
+            size = max(size, blocks_at_or_below(node, key, floor))
+        if not size:
+            break
+        first = node.end - size + 1
+        floor = max(floor, (key[0], -first, node.hash_at(first)))
+        cut(node, slot, size)
+    return floor

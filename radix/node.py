@@ -1,16 +1,13 @@
-"""The parts of the prefix tree: nodes, and what each worker holds.
+"""A node of the prefix tree.
 
 A node is a run of blocks that nothing has divided so far. Who holds it is a bitmask on the
-node; *when* each holder last used it is in that holder's own map. So a walk reads one
+node; *when* each holder last used it is in that holder's own map (`radix.holdings`). So a walk reads one
 integer per segment whatever the number of workers, everything a worker holds is found
 without searching the tree, and a node costs no dictionary of its own.
 """
 
 from radix.blocks import HASH_BYTES
-from radix.eviction import LOWEST, EvictionQueue, Key
-
-TRIM_HORIZON_US = 120_000_000
-"""How long a trim is remembered: far longer than an entry of the log can be late."""
+from radix.eviction import Key
 
 
 class Node:
@@ -91,6 +88,13 @@ class Node:
         if ends.get(depth, -1) < at_us:
             ends[depth] = at_us
 
+    def divide_ends(self, upper: "Node") -> None:
+        """Give the ends in the first part of the run to the node that took that part over."""
+        ends, self.ends = self.ends, None
+        for slot, at_depth in (ends or {}).items():
+            for depth, at_us in at_depth.items():
+                (upper if depth <= upper.end else self).note_end(slot, depth, at_us)
+
     def drop_ends(self, slot: int, below: int, before_us: int | None = None) -> None:
         """Drop a worker's ends deeper than ``below``; if ``before_us`` is given, only older ones."""
         if self.ends is None or slot not in self.ends:
@@ -106,33 +110,6 @@ class Node:
         del self.ends[slot]
         if not self.ends:
             self.ends = None
-
-
-class Holdings:
-    """What one worker holds, and what it is known to have lost.
-
-    Attributes:
-        used: Log time of last use of each node held, microseconds.
-        blocks: Blocks held.
-        capacity: Most blocks it may hold; None for no limit of its own.
-        queue: Its order of eviction; None without a capacity.
-        floor: Highest place in that order that was ever evicted: nothing at or below it comes back.
-        forgot_us: Watermark of `PrefixTree.forget`: nothing last used before comes back.
-        trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark.
-        trimmed_us: Newest of them, so that an insert that is not late does not look.
-    """
-
-    __slots__ = ("blocks", "capacity", "floor", "forgot_us", "queue", "trimmed", "trimmed_us", "used")
-
-    def __init__(self) -> None:
-        self.used: dict[Node, int] = {}
-        self.blocks = 0
-        self.capacity: int | None = None
-        self.queue: EvictionQueue | None = None
-        self.floor: Key = LOWEST
-        self.forgot_us = 0
-        self.trimmed: dict[int, int] = {}
-        self.trimmed_us = 0
 
 
 def common_blocks(run: bytes, path: bytes, first: int) -> int:

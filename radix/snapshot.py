@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from radix.bitmask import bits
-from radix.blocks import HASH_BYTES
+from radix.blocks import HASH_BYTES, words_of
 from radix.eviction import LOWEST, Key
-from radix.node import TRIM_HORIZON_US, Node
+from radix.holdings import TRIM_HORIZON_US
+from radix.node import Node
 
 if TYPE_CHECKING:
     from radix.tree import PrefixTree
@@ -59,7 +60,7 @@ def take_snapshot(tree: "PrefixTree", slots: Sequence[int]) -> TreeSnapshot:
     """Write what some workers hold (`PrefixTree.dump`)."""
     position = {slot: index for index, slot in enumerate(slots)}
     workers = [tree.holdings_of(slot) for slot in slots]
-    from_us = {slot: tree.ends_from_us(tree.holdings[slot]) for slot in slots}
+    from_us = {slot: max(tree.holdings[slot].ends_from_us, tree.floor[0] + 1) for slot in slots}
     wanted = sum(1 << slot for slot in position)
     parents, sizes, counts, holders = array("i"), array("I"), array("I"), array("I")
     used_us, ends, trims = array("q"), array("q"), array("Q")
@@ -159,7 +160,7 @@ def merge_snapshot(tree: "PrefixTree", snapshot: object, slots: Sequence[int]) -
     _merge_holdings(tree, rows, slots)
     for slot, holdings, (forgot_us, floor) in zip(slots, workers, columns.workers, strict=True):
         tree.forget(slot, forgot_us)
-        holdings.floor = max(holdings.floor, floor)
+        holdings.raise_floor(floor)
     _merge_trims(tree, rows, slots, warm)
     tree.floor = max(tree.floor, columns.floor)
     for slot, holdings in zip(slots, workers, strict=True):
@@ -173,7 +174,7 @@ def _merge_holdings(tree: "PrefixTree", rows: _Rows, slots: Sequence[int]) -> No
     """Insert what the workers hold, from the root down, each run below its parent's place in this tree."""
     # A use at or after this time is not late for the worker: nothing that was removed concerns it.
     late_us = [
-        max(tree.ends_from_us(holdings), holdings.trimmed_us)
+        max(holdings.ends_from_us, tree.floor[0] + 1, holdings.trimmed_us)
         for holdings in (tree.holdings_of(slot) for slot in slots)
     ]
     places: list[Node | None] = []  # Where each row's run ends in this tree; None if nobody holds it here.
@@ -188,7 +189,7 @@ def _merge_holdings(tree: "PrefixTree", rows: _Rows, slots: Sequence[int]) -> No
             slot = slots[worker]
             if at_us < late_us[worker]:
                 path = rows.path(index)[: depth * HASH_BYTES]
-                admitted = tree.admitted(tree.holdings[slot], path, at_us)
+                admitted = tree.holdings[slot].admitted(path, at_us, tree.floor)
             if admitted <= start:
                 continue
             assert above is not None
@@ -204,14 +205,15 @@ def _merge_trims(tree: "PrefixTree", rows: _Rows, slots: Sequence[int], warm: Se
     """Trim what was trimmed elsewhere. Tombstones have no path, so a worker's blocks are searched once."""
     fresh: dict[int, dict[int, int]] = {}
     for worker, block_hash, before_us in rows.trims:
-        known = tree.holdings[slots[worker]].trimmed.get(block_hash, 0)
-        tree.remember_trim(tree.holdings[slots[worker]], block_hash, before_us)
+        holdings = tree.holdings[slots[worker]]
+        known = holdings.trimmed.get(block_hash, 0)
+        holdings.remember_trim(block_hash, before_us, tree.newest_us)
         if before_us > known and warm[worker]:
             fresh.setdefault(slots[worker], {})[block_hash] = before_us
     for slot, trimmed in fresh.items():
         found: list[tuple[bytes, int]] = []
         for node in tree.holdings[slot].used:
-            hashes = memoryview(node.run).cast("Q")
+            hashes = words_of(node.run)
             if trimmed.keys().isdisjoint(hashes):
                 continue
             path = node.path()

@@ -17,8 +17,8 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 
 1. A child's holders hold the parent too, and used it no earlier.
 2. Inserts, trims and forgets commute and repeat harmlessly. Removals are remembered, so that an
-   older insert that comes late does not undo them: a forget as one watermark per worker, a trim as a
-   *tombstone* for `TRIM_HORIZON_US`, and what was evicted as the queue's floor (`radix.eviction`).
+   older insert that comes late does not undo them (`radix.holdings`): a forget as a watermark, a trim as a
+   *tombstone* for two minutes, and what was evicted as the queue's floor (`radix.eviction`).
 3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree: what stays
    depends on what was inserted, not on the order. (Removals beside a bound do not: room made by a
    trim before an eviction is room, after it is a gap. So do both bounds at once. Replicas can then
@@ -30,24 +30,22 @@ is older than the worker's newest eviction does not count: its window went with 
 of that age.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radix.bitmask import bits, scatter
-from radix.blocks import BLOCK_TOKENS, HASH_BYTES
-from radix.eviction import LOWEST, EvictionQueue, Key, blocks_at_or_below
-from radix.node import TRIM_HORIZON_US, Holdings, Node, common_blocks
+from radix.blocks import BLOCK_TOKENS, HASH_BYTES, words_of
+from radix.eviction import LOWEST, EvictionQueue, Key, evict
+from radix.holdings import Holdings
+from radix.node import Node, common_blocks
 from radix.snapshot import TreeSnapshot, merge_snapshot, take_snapshot
 from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
 
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
-
-TRIMS_MAX = 1024
-"""Most trims remembered per worker; beyond it the older half is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ class PrefixTree:
         Costs one step per segment on the path, not per block or worker. Changes nothing; in
         particular, matching is not using.
         """
-        words = _words(path)
+        words = words_of(path)
         ends: dict[int, int] | None = {} if profile.needs_ends else None
         parted: list[int] = []  # Bitmasks of the workers whose match ends at each of ``depths``.
         depths: list[int] = []
@@ -152,10 +150,10 @@ class PrefixTree:
             at_us: Log time of use.
             end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
         """
-        _words(path)
+        words_of(path)
         self.see(at_us)
         holdings = self.holdings_of(slot)
-        admitted = self.admitted(holdings, path, at_us)
+        admitted = holdings.admitted(path, at_us, self.floor)
         if not admitted:
             return
         node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
@@ -171,12 +169,12 @@ class PrefixTree:
             path: Packed hashes down to and including the first block that is gone; not empty.
             before_us: What was last used strictly before this log time goes.
         """
-        words = _words(path)
+        words = words_of(path)
         if not len(words):
             raise ValueError("a trim needs the path of a block")
         self.see(before_us)
         holdings = self.holdings_of(slot)
-        self.remember_trim(holdings, words[-1], before_us)
+        holdings.remember_trim(words[-1], before_us, self.newest_us)
         node, depth = self.root, 0
         while depth < len(words):
             child = node.children.get(words[depth]) if node.children else None
@@ -195,6 +193,7 @@ class PrefixTree:
         if before_us <= holdings.forgot_us:
             return
         holdings.forgot_us = before_us
+        holdings.ends_from_us = max(holdings.ends_from_us, before_us)
         for node in [node for node, used_us in holdings.used.items() if used_us < before_us]:
             self._release(node, slot)
         holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
@@ -268,43 +267,19 @@ class PrefixTree:
     def _held_by_all(self) -> list[tuple[Node, int, int]]:
         return [held for slot in range(len(self.holdings)) for held in self._held_by(slot)]
 
-    def ends_from_us(self, holdings: Holdings) -> int:
-        """Ends older than this do not count."""
-        return max(holdings.forgot_us, holdings.floor[0] + 1, self.floor[0] + 1)
-
     def _collect_ends(self, node: Node, depth: int, ends: dict[int, int]) -> None:
         """Note each worker's last end in a node, down to ``depth``."""
         assert node.ends is not None
+        tree_us = self.floor[0] + 1
         for slot, at_depth in node.ends.items():
-            from_us = self.ends_from_us(self.holdings[slot])
-            last = max(
-                (end for end, at_us in at_depth.items() if end <= depth and at_us >= from_us), default=0
-            )
+            holdings = self.holdings[slot]
+            from_us = max(tree_us, holdings.ends_from_us)
+            last = 0
+            for end, at_us in at_depth.items():
+                if last < end <= depth and at_us >= from_us:
+                    last = end
             if last:
                 ends[slot] = last
-
-    def admitted(self, holdings: Holdings, path: bytes, at_us: int) -> int:
-        """How many blocks of a path a use at ``at_us`` still counts for, after all that was removed."""
-        blocks = len(path) // HASH_BYTES
-        if at_us < holdings.forgot_us:
-            return 0
-        for floor in (holdings.floor, self.floor):
-            if at_us > floor[0]:
-                continue
-            if at_us < floor[0]:
-                return 0
-            depth = -floor[1]
-            if blocks >= depth:
-                above = _words(path)[depth - 1] > floor[2]
-                blocks = depth if above else depth - 1
-        if at_us < holdings.trimmed_us:
-            trimmed = holdings.trimmed
-            words = _words(path)
-            if not trimmed.keys().isdisjoint(words):
-                for depth in range(blocks):
-                    if trimmed.get(words[depth], 0) > at_us:
-                        return depth
-        return blocks
 
     def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
         """Raise the times on a path that starts below ``node``, which the worker holds at least as recently.
@@ -321,7 +296,7 @@ class PrefixTree:
         """
         holdings = self.holdings[slot]
         used, bit = holdings.used, 1 << slot
-        words = _words(path)
+        words = words_of(path)
         first, blocks = 0, len(words)
         used_us: int | None = at_us
         while first < blocks:
@@ -386,19 +361,7 @@ class PrefixTree:
             used[upper] = used[node]
         self.pairs += node.holders.bit_count()
         self.nodes += 1
-        if node.ends is not None:
-            for slot, at_depth in list(node.ends.items()):
-                for depth, at_us in at_depth.items():
-                    if depth <= upper.end:
-                        upper.note_end(slot, depth, at_us)
-            for slot in list(upper.ends or ()):
-                kept = {depth: at_us for depth, at_us in node.ends[slot].items() if depth > upper.end}
-                if kept:
-                    node.ends[slot] = kept
-                else:
-                    del node.ends[slot]
-            if not node.ends:
-                node.ends = None
+        node.divide_ends(upper)
         return upper
 
     def _release(self, node: Node, slot: int) -> None:
@@ -448,17 +411,6 @@ class PrefixTree:
         for below in doomed:
             self._cut(below, slot, below.end - max(below.start, depth))
 
-    def remember_trim(self, holdings: Holdings, block_hash: int, before_us: int) -> None:
-        """Leave a tombstone, and keep their number bounded."""
-        trimmed = holdings.trimmed
-        if before_us <= max(trimmed.get(block_hash, 0), holdings.forgot_us):
-            return
-        trimmed[block_hash] = before_us
-        holdings.trimmed_us = max(holdings.trimmed_us, before_us)
-        if len(trimmed) > TRIMS_MAX:
-            from_us = max(self.newest_us - TRIM_HORIZON_US, sorted(trimmed.values())[TRIMS_MAX // 2])
-            holdings.trimmed = {key: at_us for key, at_us in trimmed.items() if at_us >= from_us}
-
     def _enqueue(self, node: Node, slot: int, used_us: int) -> None:
         """Tell the queues that a node may have become a worker's leaf, or has become longer."""
         holdings = self.holdings[slot]
@@ -485,7 +437,8 @@ class PrefixTree:
         capacity, queue = holdings.capacity, holdings.queue
         assert capacity is not None
         assert queue is not None
-        holdings.floor = self._evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity))
+        floor = evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut)
+        holdings.raise_floor(floor)
 
     def evict_from_all(self) -> None:
         """Evict from the whole tree: its oldest holdings, worker by worker, until few enough blocks are left.
@@ -496,39 +449,9 @@ class PrefixTree:
         if self.queue is None:
             self.queue = EvictionQueue(self._used_us)
             self.queue.rebuild(self._held_by_all())
-        self.floor = self._evict(self.queue, self.floor, self._blocks_over)
+        self.floor = evict(self.queue, self.floor, self._blocks_over, self._cut)
 
     def _blocks_over(self, node: Node) -> int:
         """How many blocks of a node may go at once before the tree is within its bound."""
         over = max(0, self.blocks - self.blocks_max)
         return over if node.holders.bit_count() == 1 else over and node.size
-
-    def _evict(self, queue: EvictionQueue, floor: Key, over: Callable[[Node], int]) -> Key:
-        """Cut the lowest blocks of a queue while there are too many or they are at or below the floor.
-
-        Args:
-            queue: The order of eviction.
-            floor: Highest place evicted so far.
-            over: How many blocks at the end of this node are too many; 0 for none.
-
-        Returns:
-            The new floor.
-        """
-        while (lowest := queue.lowest()) is not None:
-            key, slot, node = lowest
-            size = min(over(node), blocks_at_or_below(node, key, queue.runner_up()))
-            if key <= floor:
-                size = max(size, blocks_at_or_below(node, key, floor))
-            if not size:
-                break
-            first = node.end - size + 1
-            floor = max(floor, (key[0], -first, node.hash_at(first)))
-            self._cut(node, slot, size)
-        return floor
-
-
-def _words(path: bytes) -> "memoryview[int]":
-    """The hashes of a path as integers."""
-    if len(path) % HASH_BYTES:
-        raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")
-    return memoryview(path).cast("Q")

@@ -119,6 +119,18 @@ def test_what_is_no_snapshot_is_refused_and_changes_nothing(snapshot: object) ->
     assert tree.match(path("abc")).matched.tolist() == [2, 3, 0]
 
 
+def test_what_was_trimmed_elsewhere_is_trimmed_here() -> None:
+    """Two tombstones in one run, of which one is older than the use of its block."""
+    tree = tree_of([Insert("0", path("abcd"), 5), Insert("0", path("ax"), 5)])
+    trimmed = tree_of([Trim("0", path("abc"), 6), Trim("0", path("ab"), 5), Trim("1", path("a"), 6)])
+
+    tree.load(trimmed.dump(WORKERS), WORKERS)
+
+    check(tree)
+    assert tree.match(path("abcd")).matched[0] == 2
+    assert tree.match(path("ax")).matched[0] == 2
+
+
 def test_equal_columns_are_equal_snapshots() -> None:
     """Split and whole: the run abcd is divided while x is there, and canonical again after."""
     whole = tree_of([Insert("0", path("abcd"), 5)])

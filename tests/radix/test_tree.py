@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,6 @@ from radix import (
     safe_blocks,
 )
 from radix.invariants import check
-from radix.tree import TRIMS_MAX
 
 WORKERS = 4
 WINDOW = AttentionProfile("sliding_window", window_tokens=128)
@@ -330,19 +330,6 @@ def test_a_slot_starts_from_nothing_after_drop() -> None:
     assert tree.match(path("abc")).matched[0] == 3
 
 
-def test_trims_are_forgotten_by_age_and_by_number() -> None:
-    """One trim too many, and the older half goes; the newest still holds back a late insert."""
-    tree = PrefixTree()
-    for number in range(TRIMS_MAX + 1):
-        tree.trim(0, number.to_bytes(8, "little"), 1000 + number)
-
-    tree.insert(0, (0).to_bytes(8, "little"), 10, end=False)
-    tree.insert(0, TRIMS_MAX.to_bytes(8, "little"), 10, end=False)
-
-    assert tree.held_blocks(0) == 1
-    assert len(tree.holdings[0].trimmed) < TRIMS_MAX
-
-
 def test_stale_queue_entries_do_not_pile_up() -> None:
     """A session of 2,000 turns beside a bound pushes an entry per turn, and stays one node."""
     tree = PrefixTree(blocks_max=3000)
@@ -379,3 +366,46 @@ def test_a_trim_of_nothing_and_a_time_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="not a log time"):
         tree.insert(0, path("a"), -1, end=False)
     assert (tree.newest_us, tree.blocks) == (0, 0)
+
+
+def test_matches_agree_with_dynamos_tree() -> None:
+    """A differential oracle, where it is installed: the same stores and removals, the same scores."""
+    core = pytest.importorskip(
+        "dynamo._core",
+        reason="`pip install --no-deps ai-dynamo-runtime` to compare with Dynamo's radix tree",
+        exc_type=ImportError,
+    )
+
+    @settings(max_examples=50, deadline=None)
+    @given(st.lists(inserts | trims, max_size=20))
+    def compare(ops: list[TreeOp]) -> None:
+        tree, other = tree_of([]), core.RadixTree()
+        held: list[set[bytes]] = [set() for _ in everyone]
+        for at_us, op in enumerate(ops, start=1):
+            slot = int(op.worker)
+            if isinstance(op, Insert):
+                tree.insert(slot, op.path, at_us, end=False)
+                held[slot] |= {op.path[:stop] for stop in range(8, len(op.path) + 1, 8)}
+                other.apply_event(slot, stored(at_us, op.path))
+            elif isinstance(op, Trim):
+                tree.trim(slot, op.path, at_us)
+                gone = {block for block in held[slot] if block.startswith(op.path)}
+                held[slot] -= gone
+                other.apply_event(slot, removed(at_us, sorted(gone, key=len, reverse=True)))
+            for asked in (op.path for op in ops if not isinstance(op, Forget)):
+                scores = other.find_matches(memoryview(asked).cast("Q").tolist()).scores
+                theirs = [scores.get((slot, 0), 0) for slot in everyone]
+                assert tree.match(asked).matched.tolist() == theirs
+
+    compare()
+
+
+def stored(event_id: int, path: bytes) -> bytes:
+    blocks = [{"block_hash": block, "tokens_hash": block} for block in memoryview(path).cast("Q")]
+    data = {"stored": {"parent_hash": None, "blocks": blocks}}
+    return msgspec.json.encode({"event_id": event_id, "data": data, "dp_rank": 0})
+
+
+def removed(event_id: int, blocks: list[bytes]) -> bytes:
+    data = {"removed": {"block_hashes": [int.from_bytes(block[-8:], "little") for block in blocks]}}
+    return msgspec.json.encode({"event_id": event_id, "data": data, "dp_rank": 0})
