@@ -1,6 +1,7 @@
 """HTTP/1.1 streaming between client and worker."""
 
-from router.proxy.client_protocol import ClientLimits, GatewayProtocol, make_protocol
+from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protocol
+from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
     ClientRequest,
@@ -19,6 +20,7 @@ __all__ = [
     "Exchange",
     "GatewayProtocol",
     "Header",
+    "IsProxied",
     "StartExchange",
     "UpstreamRequest",
     "UpstreamSink",

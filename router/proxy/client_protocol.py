@@ -26,7 +26,6 @@ ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast
 
 import httptools
@@ -35,31 +34,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from router.errors import ClientError
 from router.proxy.answer import Answer
+from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, StartExchange
 
 LINGER_S = 2.0
 """How long the rest of a refused request is discarded, so that the refusal arrives."""
 
 _NOTED = frozenset({b"content-length", b"expect", b"transfer-encoding"})
-
-
-@dataclass(frozen=True, slots=True)
-class ClientLimits:
-    """What a client may ask of one connection.
-
-    Attributes:
-        body_bytes_max: Longest body of a proxied request.
-        headers_max: Most headers of a request.
-        head_bytes_max: Longest head: target, names and values.
-        receive_s_max: Longest time from the first byte of a request (or from connecting) to its last.
-        stall_s_max: Longest time a client may leave a full send buffer untouched while it is answered.
-    """
-
-    body_bytes_max: int = 64 * 1024 * 1024
-    headers_max: int = 100
-    head_bytes_max: int = 64 * 1024
-    receive_s_max: float = 60.0
-    stall_s_max: float = 120.0
 
 
 class IsProxied(Protocol):
@@ -102,9 +83,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange in flight; drop those that never began."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.leave()
+        self._leave()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
         for timer in (self._stall_timer, self._receive_timer):
@@ -115,10 +94,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         """The client closed its side: nobody waits for the answer in flight."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.leave()
-            self.transport.abort()
+        if self._active is not None:
+            self._drop()
 
     def data_received(self, data: bytes) -> None:
         """Parse; then start what became complete."""
@@ -127,10 +104,8 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._framing_bytes += len(data)
         try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._parse_without_upgrade(data[upgrade.args[0] :])
-            return
+            while data:
+                data = self._parse(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._refuse(
@@ -151,9 +126,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
         super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
         active = self._active
         if active is not None and active.exchange is not None:
-            self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._stalled)
             active.exchange.pause()
 
     def resume_writing(self) -> None:
@@ -203,9 +178,9 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
             self._ignores_upgrade = True
             return
-        http_version = parser.get_http_version()
+        speaks_1_1 = parser.get_http_version() == "1.1"
         coding = self._noted.get(b"transfer-encoding")
-        if coding is not None and (coding.lower() != b"chunked" or http_version == "1.0"):
+        if coding is not None and (coding.lower() != b"chunked" or not speaks_1_1):
             raise ClientError("only chunked transfer coding is served, over HTTP/1.1", code="malformed_http")
         path, query = self._target()
         if not self.is_proxied(method, path):
@@ -220,13 +195,11 @@ class GatewayProtocol(HttpToolsProtocol):
             method=method,
             path=path,
             query=query,
-            keep_alive=http_version != "1.0" and parser.should_keep_alive(),
-            can_chunk=http_version != "1.0",
+            keep_alive=speaks_1_1 and parser.should_keep_alive(),
+            can_chunk=speaks_1_1,
             started_s=self._started_s,
         )
-        answer.expects_continue = (
-            http_version != "1.0" and self._noted.get(b"expect", b"").lower() == b"100-continue"
-        )
+        answer.expects_continue = speaks_1_1 and self._noted.get(b"expect", b"").lower() == b"100-continue"
         self._receiver = answer
         self._enqueue(answer)
 
@@ -368,8 +341,14 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _stalled(self) -> None:
-        self._stall_timer = None
+    def _leave(self) -> None:
+        active, self._active = self._active, None
+        if active is not None:
+            active.leave()
+
+    def _drop(self) -> None:
+        """Close now. The exchange hears of it first, since the transport takes no writes from here on."""
+        self._leave()
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
@@ -382,7 +361,7 @@ class GatewayProtocol(HttpToolsProtocol):
         super().shutdown()
         grace_s = self.config.timeout_graceful_shutdown
         if grace_s is not None and not self.transport.is_closing():
-            self.loop.call_later(grace_s, self.transport.abort)
+            self.loop.call_later(grace_s, self._drop)
 
     # Requests for the application, and upgrades
 
@@ -402,8 +381,18 @@ class GatewayProtocol(HttpToolsProtocol):
         self._app_body = True
         super().on_headers_complete()
 
-    def _parse_without_upgrade(self, rest: bytes) -> None:
-        """Parse this request again as if no upgrade had been offered: the parser skipped its body."""
+    def _parse(self, data: bytes) -> bytes:
+        """Parse; returns what is to be parsed next, if a request offered an upgrade.
+
+        The parser skips the body of such a request. So its head is parsed again by a new
+        parser as if nothing had been offered, followed by what came after it.
+        """
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            rest = data[upgrade.args[0] :]
+        else:
+            return b""
         self._ignores_upgrade = False
         method = self.parser.get_method()
         version = self.parser.get_http_version().encode("ascii")
@@ -411,7 +400,7 @@ class GatewayProtocol(HttpToolsProtocol):
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"\r\n".join([*lines, b"", rest]))
+        return b"\r\n".join([*lines, b"", rest])
 
 
 def _too_many_headers(message: str) -> ClientError:

@@ -234,7 +234,9 @@ class WorkerConnection(asyncio.Protocol):
             self.drop()
             return
         self._quiet_since_s = self._loop.time()
-        self._answered = True
+        if not self._answered:
+            self._answered = True
+            request.body.clear()  # it will not be sent again: a long answer must not keep a long prompt
         self._framing_bytes += len(data)
         wrong: str | None = None
         try:

@@ -1,6 +1,7 @@
 """Answers on the wire: framing by HTTP version, method and status, and ends that are not ends."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -79,6 +80,29 @@ async def test_statuses_without_a_body_keep_the_connection_in_step(
     gateway.exchanges[1].answer(b"next")
 
     assert (await read_answer(reader))[1] == b"next"
+
+
+async def test_a_head_does_not_wait_for_its_body(gateway: Any, until: Until) -> None:
+    """A streaming client may act on the head long before the first token."""
+    reader, connection = await start(gateway, until)
+    connection.send_head(200, [], length=None)
+
+    async with asyncio.timeout(5):
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_an_exchange_that_starts_towards_a_slow_client_is_paused_at_once(
+    gateway: Any, until: Until
+) -> None:
+    def flood(exchange: Any) -> None:
+        exchange.connection.send_head(200, [], length=None)
+        exchange.connection.send_body(bytes(64 * 2**20))
+
+    gateway.on_start = flood
+    _, _ = await start(gateway, until)
+    await until(lambda: gateway.exchanges[0].calls)
+
+    assert gateway.exchanges[0].calls[0] == "pause"
 
 
 async def test_an_answer_shorter_than_announced_is_aborted(gateway: Any, until: Until) -> None:
@@ -201,3 +225,48 @@ async def test_a_stream_passes_through_chunk_by_chunk(
 
     assert await reader.readexactly(5) == b"0\r\n\r\n"
     pool.close()
+
+
+async def test_nothing_stays_behind_whatever_clients_and_workers_do(
+    gateway: Any, worker: Any, until: Until
+) -> None:
+    """Seeded: 200 clients leave at random moments, workers break off at random moments; all is released."""
+    chance = random.Random(7)
+    lengths = [1, 100, 70_000]
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await worker.request(reader)
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            fate = chance.random()
+            if fate < 0.1:
+                return
+            for part in (head, *(b"%x\r\n%b\r\n" % (n, bytes(n)) for n in chance.choices(lengths, k=8))):
+                writer.write(part)
+                await asyncio.sleep(0)
+                if fate < 0.3 and chance.random() < 0.2:
+                    return
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+
+    pool = WorkerPool(await worker.start(script), connections_max=8)
+    forwardings: list[Forwarding] = []
+    gateway.on_start = lambda exchange: forwardings.append(Forwarding(pool, exchange))
+    await gateway.start()
+
+    async def client() -> None:
+        _, writer = await gateway.connect(POST)
+        patience = chance.randrange(30)
+        for _ in range(patience):
+            await asyncio.sleep(0.001)
+        writer.close()
+
+    async with asyncio.TaskGroup() as clients:
+        for _ in range(200):
+            clients.create_task(client())
+    await until(lambda: not gateway.state.connections)
+
+    assert (pool.in_use, pool.waiting) == (0, 0)
+    assert pool.open <= 8
+    pool.close()
+    await until(lambda: worker.closed_connections == worker.connections)

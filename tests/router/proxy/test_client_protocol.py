@@ -143,6 +143,9 @@ async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
     writer.write(b"i" + POST)
 
     assert [(await read_answer(reader))[1] for _ in range(2)] == [b"hi", b"hi"]
+    writer.write((upgrade + b"ho") * 2000)
+    for _ in range(2000):
+        assert (await read_answer(reader))[1] == b"ho"
     assert b"upgrade" not in dict(gateway.exchanges[0].request.headers)
 
 

@@ -135,6 +135,7 @@ async def test_a_request_on_a_stale_connection_is_sent_once_more(
         assert sink.ended
 
     assert (worker.connections, pool.retried, pool.reused) == (3, 2, 2)
+    assert [body for _, body in worker.requests] == [b"x"] * 3
     pool.close()
 
 
