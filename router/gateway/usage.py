@@ -62,7 +62,7 @@ class TailBuffer:
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._head = b""
-        self._dropped = False
+        self._dropped = 0
 
     def append(self, chunk: "bytes") -> None:
         """Add the next bytes."""
@@ -82,14 +82,14 @@ class TailBuffer:
             self._drop(first)
 
     def _drop(self, chunk: "bytes") -> None:
-        self._dropped = True
+        self._dropped += len(chunk)
         if len(self._head) < HEAD_BYTES_MAX:
             self._head += chunk[: HEAD_BYTES_MAX - len(self._head)]
 
     def bytes(self) -> "bytes":
-        """The bytes kept; where some were left out there is a line break instead."""
-        tail = b"".join(self._chunks)
-        return self._head + b"\n" + tail if self._dropped else tail
+        """The bytes kept; where some are missing there is a line break."""
+        gap = b"\n" if self._dropped > len(self._head) else b""
+        return b"".join((self._head, gap, *self._chunks))
 
 
 def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:

@@ -1,0 +1,207 @@
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.gateway.endpoints import Endpoint
+from router.gateway.usage import HEAD_BYTES_MAX, TailBuffer, Usage, find_usage
+
+
+def sse(*events: object) -> bytes:
+    lines = [e if isinstance(e, str) else json.dumps(e) for e in events]
+    return b"".join(f"data: {line}\n\n".encode() for line in lines)
+
+
+VLLM_USAGE = {
+    "prompt_tokens": 643,
+    "total_tokens": 651,
+    "completion_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 640, "created_cache_tokens": 0, "multimodal_tokens": None},
+}
+ANSWERS = {
+    "vllm chat": (
+        Endpoint.CHAT,
+        json.dumps(
+            {
+                "id": "chatcmpl-1",
+                "choices": [{"index": 0, "message": {"role": "assistant", "content": 'say "usage": {}'}}],
+                "usage": VLLM_USAGE,
+                "prompt_logprobs": None,
+                "kv_transfer_params": None,
+            }
+        ).encode(),
+        Usage(643, 640, 8),
+    ),
+    "vllm without details": (
+        Endpoint.CHAT,
+        b'{"usage":{"prompt_tokens":9,"completion_tokens":1,"prompt_tokens_details":null}}',
+        Usage(9, None, 1),
+    ),
+    "chat stream with usage in the last event": (
+        Endpoint.CHAT,
+        sse(
+            {"choices": [{"delta": {"content": "hi"}}], "usage": None},
+            {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": None},
+            {"choices": [], "usage": VLLM_USAGE},
+            "[DONE]",
+        ),
+        Usage(643, 640, 8),
+    ),
+    "chat stream without usage": (
+        Endpoint.CHAT,
+        sse({"choices": [{"delta": {"content": '"usage":{"prompt_tokens":1}'}}], "usage": None}, "[DONE]"),
+        None,
+    ),
+    "embeddings": (
+        Endpoint.EMBEDDINGS,
+        b'{"data":[{"embedding":[0.1,0.2]}],"usage":{"prompt_tokens":5,"total_tokens":5}}',
+        Usage(5, None, None),
+    ),
+    "sglang generate": (
+        Endpoint.GENERATE,
+        (
+            b'{"text":"x","meta_info":{"id":"r","finish_reason":{"type":"length","length":4},'
+            b'"prompt_tokens":300,"completion_tokens":4,"cached_tokens":256,"e2e_latency":0.1}}'
+        ),
+        Usage(300, 256, 4),
+    ),
+    "sglang generate stream": (
+        Endpoint.GENERATE,
+        sse(
+            {"text": "a", "meta_info": {"prompt_tokens": 30, "completion_tokens": 1, "cached_tokens": 0}},
+            {"text": "ab", "meta_info": {"prompt_tokens": 30, "completion_tokens": 2, "cached_tokens": 16}},
+            "[DONE]",
+        ),
+        Usage(30, 16, 2),
+    ),
+    "responses stream": (
+        Endpoint.RESPONSES,
+        sse(
+            {"type": "response.created", "response": {"usage": None}},
+            {
+                "type": "response.completed",
+                "response": {
+                    "usage": {
+                        "input_tokens": 70,
+                        "input_tokens_details": {"cached_tokens": 64},
+                        "output_tokens": 3,
+                        "total_tokens": 73,
+                    }
+                },
+            },
+        ),
+        Usage(70, 64, 3),
+    ),
+    "anthropic": (
+        Endpoint.MESSAGES,
+        (
+            b'{"content":[{"type":"tool_use","input":{"usage":{"prompt_tokens":1}}}],"usage":{"input_tokens":10,'
+            b'"cache_read_input_tokens":90,"cache_creation_input_tokens":5,"output_tokens":7}}'
+        ),
+        Usage(105, 90, 7),
+    ),
+    "anthropic stream": (
+        Endpoint.MESSAGES,
+        sse(
+            {
+                "type": "message_start",
+                "message": {"usage": {"input_tokens": 25, "cache_read_input_tokens": 75, "output_tokens": 1}},
+            },
+            {"type": "content_block_delta", "delta": {"text": "hello"}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 15}},
+            {"type": "message_stop"},
+        ),
+        Usage(100, 75, 15),
+    ),
+    "anthropic stream of vllm": (
+        Endpoint.MESSAGES,
+        sse(
+            {"type": "message_start", "message": {"usage": {"input_tokens": 0, "output_tokens": 0}}},
+            {"type": "message_delta", "usage": {"input_tokens": 44, "output_tokens": 15}},
+        ),
+        Usage(44, None, 15),
+    ),
+    "only unusable counts": (
+        Endpoint.CHAT,
+        (
+            b'{"usage":{"prompt_tokens":"9"}} {"usage":{"prompt_tokens":-1}} {"usage":{"prompt_tokens":true}} '
+            b'{"usage":{"prompt_tokens":99999999999999999999}} "usage" : 7 "usage":{"prompt_tokens":1'
+        ),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_usage_is_found_in_what_engines_send(name: str) -> None:
+    endpoint, body, expected = ANSWERS[name]
+
+    assert find_usage(endpoint, body) == expected
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@given(cuts=st.lists(st.integers(0, 700), max_size=8))
+def test_it_does_not_matter_where_an_answer_was_cut_into_chunks(name: str, cuts: list[int]) -> None:
+    endpoint, body, expected = ANSWERS[name]
+    tail = TailBuffer()
+    edges = [0, *sorted(cuts), len(body)]
+    for begin, end in itertools.pairwise(edges):
+        tail.append(body[begin:end])
+
+    assert find_usage(endpoint, tail) == expected
+
+
+def test_a_long_anthropic_stream_is_counted_from_its_head_and_its_tail() -> None:
+    """The prompt's tokens are in the first event, 200 KB before the last."""
+    endpoint, body, expected = ANSWERS["anthropic stream"]
+    head, middle, tail = body.partition(b'data: {"type": "content_block_delta"')
+    answer = TailBuffer()
+    for chunk in (head, *[middle + b"x" * 1000 + b"\n\n"] * 200, middle + tail):
+        answer.append(chunk)
+
+    assert find_usage(endpoint, answer) == expected
+    assert len(answer.bytes()) < 20_000
+
+
+@given(
+    chunks=st.lists(st.binary(max_size=300), max_size=30),
+    limit=st.integers(1, 400),
+)
+def test_a_tail_buffer_keeps_the_head_and_at_least_the_last_bytes(chunks: list[bytes], limit: int) -> None:
+    buffer = TailBuffer(limit)
+    for chunk in chunks:
+        buffer.append(chunk)
+    whole, kept = b"".join(chunks), buffer.bytes()
+
+    assert kept.endswith(whole[-limit:])
+    if len(whole) <= HEAD_BYTES_MAX + limit:
+        assert kept == whole
+    else:
+        assert kept.startswith(whole[:HEAD_BYTES_MAX])
+    assert len(kept) <= HEAD_BYTES_MAX + 1 + limit + 300
+
+
+def test_a_chunk_larger_than_the_buffer_is_not_kept_whole() -> None:
+    buffer = TailBuffer(100)
+    buffer.append(b"first")
+    buffer.append(b"a" * 1_000_000 + b"end")
+
+    kept = buffer.bytes()
+
+    assert kept.startswith(b"firsta")
+    assert kept.endswith(b"end")
+    assert len(kept) <= HEAD_BYTES_MAX + 1 + 100
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_never_raise(data: bytes) -> None:
+    find_usage(Endpoint.CHAT, data)
+    find_usage(Endpoint.GENERATE, b'"meta_info":{' + data)
+    find_usage(Endpoint.MESSAGES, b'"usage":{"input_tokens":' + data)
+
+
+def test_a_deeply_nested_answer_is_given_up_on() -> None:
+    assert find_usage(Endpoint.CHAT, b'{"usage":{"a":' + b"[" * 16_000) is None
+    assert find_usage(Endpoint.CHAT, b'{"usage":' * 2000) is None
