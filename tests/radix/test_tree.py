@@ -191,9 +191,9 @@ class BoundedTreeBesideModel(TreeBesideModel):
 
 
 TestTreeBesideModel = TreeBesideModel.TestCase
-TestTreeBesideModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestTreeBesideModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestBoundedTreeBesideModel = BoundedTreeBesideModel.TestCase
-TestBoundedTreeBesideModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestBoundedTreeBesideModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 inserts = st.builds(Insert, slots.map(str), letters.map(path), times, st.booleans())
