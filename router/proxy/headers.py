@@ -29,6 +29,8 @@ CONNECTION_HEADERS = frozenset(
     }
 )
 
+_NAMES_NOTHING = frozenset({b"keep-alive", b"Keep-Alive", b"close"})
+
 
 def end_to_end(headers: Sequence[Header]) -> list[Header]:
     """Leave out what belongs to one connection, including what ``connection`` itself names.
@@ -39,14 +41,12 @@ def end_to_end(headers: Sequence[Header]) -> list[Header]:
     Returns:
         The other headers, in order.
     """
-    kept = [header for header in headers if header[0] not in CONNECTION_HEADERS]
-    if len(kept) == len(headers):
-        return kept
-    named = {
-        token.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for token in value.split(b",")
-    }
-    named -= CONNECTION_HEADERS
+    kept: list[Header] = []
+    named: set[bytes] = set()
+    for header in headers:
+        name, value = header
+        if name not in CONNECTION_HEADERS:
+            kept.append(header)
+        elif name == b"connection" and value not in _NAMES_NOTHING:
+            named.update(token.strip().lower() for token in value.split(b","))
     return [header for header in kept if header[0] not in named] if named else kept

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from ssl import SSLContext
 
 import pytest
 import uvicorn
@@ -207,17 +208,21 @@ class Gateway:
             self.app, http=protocol, loop="none", lifespan="off", log_config=None, **options
         )
 
-    async def start(self, limits: ClientLimits | None = None, **options: object) -> None:
+    async def start(
+        self, limits: ClientLimits | None = None, *, ssl: SSLContext | None = None, **options: object
+    ) -> None:
         """Accept connections with the protocol alone, without uvicorn's server around it."""
         config = self.config(limits, **options)
         config.load()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(config, self.state, {}), "127.0.0.1", 0
+            lambda: config.http_protocol_class(config, self.state, {}), "127.0.0.1", 0, ssl=ssl
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def connect(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+    async def connect(
+        self, data: bytes = b"", *, ssl: SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=ssl)
         self._writers.append(writer)
         writer.write(data)
         return reader, writer

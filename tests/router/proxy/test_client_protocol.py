@@ -3,11 +3,13 @@
 import asyncio
 import json
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+import trustme
 import uvicorn
 
 from router.proxy import ClientLimits
@@ -426,6 +428,22 @@ async def test_an_absolute_target_is_understood(gateway: Any, read_answer: ReadA
 
     assert (await read_answer(reader))[1] == b"hi"
     assert gateway.exchanges[0].request.path == b"/v1/x"
+
+
+async def test_everything_works_behind_tls(gateway: Any, read_answer: ReadAnswer) -> None:
+    authority = trustme.CA()
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(serving)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    gateway.on_start = echo
+    await gateway.start(ssl=serving)
+    reader, _ = await gateway.connect(POST + HELLO + b"nonsense\r\n\r\n", ssl=trusting)
+
+    assert (await read_answer(reader))[1] == b"hi"
+    assert (await read_answer(reader))[1] == b'{"from":"app"}'
+    assert error_code((await read_answer(reader))[1]) == "malformed_http"
+    assert await reader.read() == b""
 
 
 @pytest.fixture
