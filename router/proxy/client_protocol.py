@@ -168,6 +168,7 @@ class GatewayProtocol(HttpToolsProtocol):
         parser = self.parser
         limits = self.limits
         self._in_head = False
+        self._framing_bytes = 0
         if len(self.headers) > limits.headers_max:
             raise _too_many_headers(f"more than {limits.headers_max} headers")
         if self._head_bytes + len(self.url) > limits.head_bytes_max:

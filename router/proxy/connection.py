@@ -333,6 +333,7 @@ class WorkerConnection(asyncio.Protocol):
             return
         assert self._request is not None
         self._status = status
+        self._framing_bytes = 0
         if self._request.is_head:
             self._complete = True
         elif self._length is None and status not in (204, 304):
