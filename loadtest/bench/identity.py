@@ -2,12 +2,13 @@
 
     python -m loadtest.bench.identity [--repeats 7]
 
-One row is one request body; times are process CPU, median of the repeats. ``code`` is text with
-the quotes, tabs and line breaks of source code, so that much of its JSON is escapes; ``plain`` has
-none; ``agent`` has 40 tools and a conversation of many turns.
+One row is one request body; times are process CPU, median of the repeats. ``code`` is Python source,
+whose quotes and line breaks are escapes in JSON; ``plain`` has none; ``agent`` has 40 tools and a
+conversation of many turns.
 """
 
 import argparse
+import inspect
 import json
 import random
 import statistics
@@ -18,13 +19,16 @@ from router.gateway.parsing import Identifier
 
 WORDS = {
     "plain": ["the ", "quick ", "brown ", "fox ", "jumps ", "over "],
-    "code": ["def ", "return ", "self.", "value", " = ", "(x, y):\n", "\tif ", '"name"', "None\n", "index "],
     "cjk": ["漢字", "かな", "、", "です", "x "],
 }
+KINDS = ("plain", "code", "cjk")
 
 
 def text(kind: str, size: int, rng: random.Random) -> str:
     """Text of about ``size`` bytes in UTF-8."""
+    if kind == "code":
+        source = inspect.getsource(argparse)
+        return (source * (size // len(source) + 1))[:size]
     words = WORDS[kind]
     mean = sum(len(word.encode()) for word in words) / len(words)
     return "".join(rng.choices(words, k=int(size / mean)))
@@ -54,7 +58,7 @@ def bodies() -> dict[str, tuple[Endpoint, bytes]]:
     rng = random.Random(1)
     found: dict[str, tuple[Endpoint, bytes]] = {}
     for size, name in ((1 << 10, "1 KB"), (64 << 10, "64 KB"), (512 << 10, "512 KB"), (4 << 20, "4 MB")):
-        for kind in WORDS:
+        for kind in KINDS:
             body = {
                 "model": "m",
                 "messages": [

@@ -201,9 +201,16 @@ def append_turns(stream: list[bytes], turns: Sequence[Turn]) -> None:
             _append_text(stream, NAME, turn.name)
             _append_text(stream, ID, turn.tool_call_id or turn.call_id)
             _append_text(stream, REASONING, turn.reasoning_content or turn.reasoning)
-        append_content(stream, turn.content)
-        for call in turn.tool_calls or ():
-            _append_call(stream, call.function, call.id)
+        content = turn.content
+        if type(content) is str:
+            if content:
+                add(TEXT)
+                add(content.encode("utf-8", "surrogatepass"))
+        elif content is not None:
+            append_content(stream, content)
+        if turn.tool_calls:
+            for call in turn.tool_calls:
+                _append_call(stream, call.function, call.id)
         if turn.function_call is not None:
             _append_call(stream, turn.function_call, None)
         if turn.type != "message":

@@ -15,7 +15,6 @@ kind of prompt, tenant, model, LoRA, and fields that change the start of what th
 from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 import xxhash
@@ -35,8 +34,7 @@ Prompt = bytes | str | list[int]
 """A conversation's canonical stream, a text, or token ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, gc=False):
     """What identifies the prompts of one request.
 
     Attributes:

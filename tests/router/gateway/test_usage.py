@@ -126,7 +126,7 @@ ANSWERS = {
     "only unusable counts": (
         Endpoint.CHAT,
         (
-            b'{"usage":{"prompt_tokens":"9"}} {"usage":{"prompt_tokens":-1}} {"usage":{"prompt_tokens":true}} '
+            b'{"usage":{"prompt_tokens":"9"}} {"usage":{"prompt_tokens":-1}} {"usage":{"prompt_tokens":true}}'
             b'{"usage":{"prompt_tokens":99999999999999999999}} "usage" : 7 "usage":{"prompt_tokens":1'
         ),
         None,

@@ -1,0 +1,220 @@
+"""Request bodies as msgspec structs: the fields that are looked at, for each endpoint.
+
+Large fields that are only compared stay raw, all others are skipped in the same pass. A body that
+does not fit these types is decoded generically and brought into shape; see `router.gateway.parsing`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from router.errors import ClientError
+from router.gateway.conversation import (
+    OPAQUE,
+    Part,
+    Turn,
+    canonical_json,
+    content_from,
+    loads,
+    opaque,
+    turns_from,
+)
+from router.gateway.endpoints import PASSED_THROUGH, Endpoint
+
+ABSENT = msgspec.Raw()
+"""Value of a raw field that the body does not have."""
+
+_BOM = b"\xef\xbb\xbf"
+
+TokenIdsOrTexts = str | list[str | int | list[int]]
+
+
+class StreamOptions(msgspec.Struct, gc=False):
+    """``stream_options``."""
+
+    include_usage: bool | None = None
+
+
+class SamplingParams(msgspec.Struct, gc=False):
+    """``sampling_params`` of /generate."""
+
+    max_new_tokens: int | None = None
+    n: int | None = None
+
+
+class Scalars(msgspec.Struct, gc=False):
+    """Fields of all endpoints that must have their type."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    n: int | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class Body(Scalars, gc=False):
+    """Fields that change the start of the rendered prompt, or what may be shared at all."""
+
+    lora_path: msgspec.Raw = ABSENT
+    extra_key: msgspec.Raw = ABSENT
+    mm_processor_kwargs: msgspec.Raw = ABSENT
+
+
+class PassedThroughBody(Scalars, gc=False):
+    """Endpoints without a prompt that a worker would cache."""
+
+
+class CompletionBody(Body, gc=False):
+    """/v1/completions and /v1/embeddings."""
+
+    prompt: TokenIdsOrTexts | None = None
+    input: TokenIdsOrTexts | None = None
+    add_special_tokens: msgspec.Raw = ABSENT
+    prompt_embeds: msgspec.Raw = ABSENT
+
+
+class GenerateBody(Body, gc=False):
+    """SGLang's /generate."""
+
+    text: str | list[str] | None = None
+    input_ids: list[int | list[int]] | None = None
+    sampling_params: SamplingParams | list[SamplingParams] | None = None
+    image_data: msgspec.Raw = ABSENT
+    video_data: msgspec.Raw = ABSENT
+    audio_data: msgspec.Raw = ABSENT
+    input_embeds: msgspec.Raw = ABSENT
+
+
+class ChatBody(Body, gc=False):
+    """/v1/chat/completions and /v1/messages."""
+
+    messages: list[Turn] | None = None
+    system: str | list[Part] | None = None
+    tools: msgspec.Raw = ABSENT
+    functions: msgspec.Raw = ABSENT
+    chat_template: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    reasoning_effort: msgspec.Raw = ABSENT
+    output_config: msgspec.Raw = ABSENT
+
+
+class ResponsesBody(Body, gc=False):
+    """/v1/responses."""
+
+    instructions: str | list[Turn] | None = None
+    input: str | list[Turn] | None = None
+    tools: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
+    previous_response_id: msgspec.Raw = ABSENT
+    conversation: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
+
+
+_TYPES: dict[Endpoint, type[Scalars]] = {
+    Endpoint.CHAT: ChatBody,
+    Endpoint.MESSAGES: ChatBody,
+    Endpoint.RESPONSES: ResponsesBody,
+    Endpoint.COMPLETIONS: CompletionBody,
+    Endpoint.EMBEDDINGS: CompletionBody,
+    Endpoint.GENERATE: GenerateBody,
+    **dict.fromkeys(PASSED_THROUGH, PassedThroughBody),
+}
+
+_DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
+
+_SCALARS = frozenset(Scalars.__struct_fields__)
+
+
+def _raw_fields(kind: type[Scalars]) -> tuple[str, ...]:
+    fields = msgspec.structs.fields(kind)
+    return tuple(field.name for field in fields if field.type is msgspec.Raw)
+
+
+_RAW = {kind: _raw_fields(kind) for kind in _DECODERS}
+
+SCOPE_FIELDS = {
+    kind: tuple(name for name in _RAW[kind] if name not in ("tools", "functions")) for kind in _DECODERS
+}
+"""Fields that separate identities, by body."""
+
+
+def decode(endpoint: Endpoint, body: bytes) -> Scalars:
+    """Decode a body into the struct of its endpoint.
+
+    Raises:
+        ClientError: If it is no object, or a scalar has the wrong type.
+        ValueError: If it is not JSON.
+        RecursionError: If it is nested too deeply.
+    """
+    kind = _TYPES[endpoint]
+    try:
+        return _DECODERS[kind].decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_leniently(kind, body)
+
+
+def _decode_leniently(kind: type[Scalars], body: bytes) -> Scalars:
+    """Decode a body that does not fit the types of its endpoint.
+
+    Raises:
+        ClientError: If it cannot be a request.
+        ValueError: If it is not JSON.
+    """
+    value = loads(body.removeprefix(_BOM))
+    if not isinstance(value, dict):
+        raise ClientError("The body must be a JSON object.", code="not_an_object")
+    scalars = {name: value[name] for name in _SCALARS & value.keys()}
+    if kind is GenerateBody:
+        # Here the limits are one level down.
+        scalars["sampling_params"] = value.get("sampling_params")
+    try:
+        fields: Any = msgspec.convert(scalars, kind, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        raise ClientError(
+            f"{path.rstrip('`')}: {message}", code="invalid_value", param=path.rstrip("`") or None
+        ) from error
+    for name in _RAW[kind]:
+        if value.get(name) is not None:
+            setattr(fields, name, msgspec.Raw(canonical_json(value[name])))
+    for name, shape in _SHAPES[kind].items():
+        setattr(fields, name, shape(value.get(name)))
+    return fields  # type: ignore[no-any-return]
+
+
+def _prompt_from(value: Any) -> Any:
+    """Prompts from generically decoded JSON; one of a shape we do not know becomes a hash."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list) and value:
+        if all(type(item) is int for item in value):
+            return value
+        return [_prompt_item_from(item) for item in value]
+    return OPAQUE + opaque(canonical_json(value))
+
+
+def _prompt_item_from(value: Any) -> Any:
+    if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)):
+        return value
+    return OPAQUE + opaque(canonical_json(value))
+
+
+def _input_from(value: Any) -> Any:
+    return value if isinstance(value, str) else turns_from(value)
+
+
+_SHAPES: dict[type[Scalars], dict[str, Callable[[Any], Any]]] = {
+    ChatBody: {"messages": turns_from, "system": content_from},
+    ResponsesBody: {"instructions": _input_from, "input": _input_from},
+    CompletionBody: {"prompt": _prompt_from, "input": _prompt_from},
+    GenerateBody: {"text": _prompt_from, "input_ids": _prompt_from},
+    PassedThroughBody: {},
+}
+"""How to read the prompt fields of each body, whatever their shape."""
