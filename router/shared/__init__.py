@@ -3,5 +3,16 @@
 from router.shared.clock import LogClock
 from router.shared.embedded import EmbeddedValkey
 from router.shared.ports import Fold, NoListener, SharedListener, SkipReason
+from router.shared.state import LogStatus, SharedConfig, SharedState
 
-__all__ = ["EmbeddedValkey", "Fold", "LogClock", "NoListener", "SharedListener", "SkipReason"]
+__all__ = [
+    "EmbeddedValkey",
+    "Fold",
+    "LogClock",
+    "LogStatus",
+    "NoListener",
+    "SharedConfig",
+    "SharedListener",
+    "SharedState",
+    "SkipReason",
+]

@@ -1,0 +1,52 @@
+"""The names of everything a namespace keeps in Redis.
+
+All keys of a namespace share one hash tag, so that they live in one slot of a Redis Cluster
+and the scripts below may touch several of them.
+"""
+
+import re
+from dataclasses import dataclass
+
+_NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one namespace.
+
+    Attributes:
+        namespace: 1 to 64 letters, digits, ``.``, ``_`` or ``-``.
+
+    Raises:
+        ValueError: The namespace has other characters.
+    """
+
+    namespace: str
+
+    def __post_init__(self) -> None:
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ValueError(f"namespace {self.namespace!r} must be 1 to 64 letters, digits, '.', '_' or '-'")
+
+    @property
+    def log(self) -> str:
+        """The stream of operations."""
+        return f"cw:{{{self.namespace}}}:log"
+
+    @property
+    def snapshot(self) -> str:
+        """The newest snapshot, a hash."""
+        return f"cw:{{{self.namespace}}}:snap"
+
+    @property
+    def lease(self) -> str:
+        """Who may write the snapshot."""
+        return f"cw:{{{self.namespace}}}:lease"
+
+    @property
+    def replicas(self) -> str:
+        """Sorted set of replica ids by the log time at which each was last seen."""
+        return f"cw:{{{self.namespace}}}:replicas"
+
+    def replica(self, replica: str) -> str:
+        """The heartbeat of one replica."""
+        return f"cw:{{{self.namespace}}}:replica:{replica}"

@@ -1,0 +1,39 @@
+"""Why the shared state is degraded, if it is: one reason per loop that has one."""
+
+import logging
+
+from router.shared.ports import SharedListener
+
+logger = logging.getLogger(__name__)
+
+
+class Problems:
+    """Reasons by the name of the loop that met them; degraded while there is any."""
+
+    def __init__(self, listener: SharedListener) -> None:
+        self._listener = listener
+        self._reasons: dict[str, str] = {}
+
+    @property
+    def reason(self) -> str | None:
+        """The oldest reason that still holds."""
+        return next(iter(self._reasons.values()), None)
+
+    def set(self, loop: str, reason: str) -> None:
+        """Note that a loop cannot do its work."""
+        before = self.reason
+        self._reasons[loop] = reason
+        if before is None:
+            logger.warning(
+                "shared state degraded, serving from memory",
+                extra={"event": "redis.lost", "loop": loop, "reason": reason},
+            )
+        if before != self.reason:
+            self._listener.degraded(self.reason)
+
+    def clear(self, loop: str) -> None:
+        """Note that a loop works."""
+        if self._reasons.pop(loop, None) is not None:
+            self._listener.degraded(self.reason)
+            if self.reason is None:
+                logger.info("shared state recovered", extra={"event": "redis.recovered"})

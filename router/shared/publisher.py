@@ -1,0 +1,149 @@
+"""Own operations on their way to the log.
+
+`Publisher.put` encodes an operation and returns: it costs microseconds and never waits. The
+flusher turns everything put within the flush interval into one stream entry:
+
+    put put put ... put --2 ms--> XADD log MAXLEN ~ N * v 1 r <writer> o <msgpack array of operations>
+
+An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
+lost, the entry may come twice, which operations bear. The buffer is bounded in operations and
+bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
+follows (`router.shared.snapshot`) tells the others what they said.
+"""
+
+import asyncio
+import random
+import time
+from collections import deque
+
+from policies import Op, encode_ops
+from router.shared.keys import Keys
+from router.shared.ports import SharedListener
+from router.shared.problems import Problems
+from router.shared.server import RedisLink, RedisRefused
+
+VERSION = 1
+# Redis replies and replicates entry by entry; 1 MiB keeps each well under a millisecond of copying.
+ENTRY_BYTES_MAX = 1 << 20
+ENTRIES_MAX = 1_000_000
+REFUSED_PAUSE_S = 0.5
+
+
+class Publisher:
+    """A bounded buffer of encoded operations, and the loop that empties it.
+
+    Args:
+        writer: Names this process in the log; unique per start.
+        keys: The namespace.
+        listener: Told about flushes and drops.
+        problems: Where a refusal shows.
+        interval_s: How long operations are gathered after the first of an entry.
+        ops_max: Most operations held.
+        bytes_max: Most bytes held.
+    """
+
+    def __init__(
+        self,
+        writer: bytes,
+        keys: Keys,
+        listener: SharedListener,
+        problems: Problems,
+        *,
+        interval_s: float,
+        ops_max: int,
+        bytes_max: int,
+    ) -> None:
+        self._writer = writer
+        self._key = keys.log
+        self._listener = listener
+        self._problems = problems
+        self._interval_s = interval_s
+        self._ops_max = ops_max
+        self._bytes_max = bytes_max
+        self._bodies: deque[bytes] = deque()
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self.dropped_ops = 0
+
+    def __len__(self) -> int:
+        """Operations not yet acknowledged, without those on their way."""
+        return len(self._bodies)
+
+    def put(self, op: Op) -> None:
+        """Take an operation; the oldest are dropped if there is no room."""
+        body = encode_ops((op,))[1:]  # without the header of the array of one
+        self._bodies.append(body)
+        self._bytes += len(body)
+        if self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:
+            self._drop()
+        if not self._wake.is_set():
+            self._wake.set()
+
+    async def run(self, link: RedisLink) -> None:
+        """Append what was put, a moment after the first operation. Runs as long as the session.
+
+        Raises:
+            RedisLost: What was not acknowledged stays buffered for the next session.
+        """
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(self._interval_s)
+            self._wake.clear()
+            try:
+                await self.flush(link)
+                self._problems.clear("flush")
+            except RedisRefused as error:
+                self._problems.set("flush", f"Redis refused the log entry: {error}")
+                await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
+                self._wake.set()
+
+    async def flush(self, link: RedisLink) -> None:
+        """Append everything buffered now, as entries of about `ENTRY_BYTES_MAX` at most."""
+        left = self._bytes
+        while left > 0:
+            left -= await self._append(link)
+
+    async def _append(self, link: RedisLink) -> int:
+        started_s = time.monotonic()
+        batch, size = self._take()
+        entry = array_header(len(batch)) + b"".join(batch)
+        try:
+            await link.call(
+                *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),
+                *("v", VERSION, "r", self._writer, "o", entry),
+            )
+        except BaseException:
+            self._bodies.extendleft(reversed(batch))
+            self._bytes += size
+            self._drop()
+            self._wake.set()
+            raise
+        self._listener.flushed(len(batch), len(entry), time.monotonic() - started_s)
+        return size
+
+    def _take(self) -> tuple[list[bytes], int]:
+        batch = [self._bodies.popleft()]
+        size = len(batch[0])
+        while self._bodies and size + len(self._bodies[0]) <= ENTRY_BYTES_MAX:
+            batch.append(self._bodies.popleft())
+            size += len(batch[-1])
+        self._bytes -= size
+        return batch, size
+
+    def _drop(self) -> None:
+        dropped = 0
+        while self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:
+            self._bytes -= len(self._bodies.popleft())
+            dropped += 1
+        if dropped:
+            self.dropped_ops += dropped
+            self._listener.dropped(dropped)
+
+
+def array_header(length: int) -> bytes:
+    """Encode the head of a msgpack array (msgpack specification, array format family)."""
+    if length < 16:
+        return bytes((0x90 | length,))
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")

@@ -1,0 +1,211 @@
+"""What the others did: the log read in order, and where in it we are.
+
+    locate --> XREAD BLOCK --> apply --> XREAD BLOCK ...
+       ^            |
+       `-- gap -----'   the log was trimmed past our position
+
+Entries of this process are skipped, since they were applied when they were published. Everything
+else is applied in the order of the log; what cannot be understood or applied is counted and
+passed over, so that one bad operation never stops a replica.
+
+A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
+behind what was current, so only a reply whose first entry is old can hide one; then the first id
+of the log is compared with our position. After a gap, after a loss of the log and at the start,
+the snapshot is merged into the fold and reading goes on behind it. An entry with a field ``s`` instead
+of ``o`` asks for the same: its writer knew things that the log cannot tell (`router.shared.state`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from policies import Left, decode_ops
+from router.shared.clock import LogClock
+from router.shared.keys import Keys
+from router.shared.ports import Fold, SharedListener, SkipReason
+from router.shared.server import RedisLink
+from router.shared.snapshot import SnapshotStore
+from router.shared.streams import START, StreamId, parse_id, stream_id
+
+logger = logging.getLogger(__name__)
+
+VERSION = b"1"
+READ_ENTRIES_MAX = 256
+# Reading costs ten times more per reply than per entry, so replies are given time to fill.
+READ_INTERVAL_S = 0.002
+# Applying never holds the loop for much longer than this.
+SLICE_S = 0.002
+
+
+class Reader:
+    """Reads the log of a namespace into a fold.
+
+    Args:
+        writer: Names this process; its entries are skipped.
+        keys: The namespace.
+        fold: What operations are applied to.
+        clock: Log time, for the lag.
+        snapshots: Where a gap is mended from.
+        listener: Told about everything.
+        on_left: Called for every `Left` in the log.
+        margin_s: How much of the log is kept behind the snapshot, seconds.
+        block_s: Longest wait for one reply, seconds.
+    """
+
+    def __init__(
+        self,
+        writer: bytes,
+        keys: Keys,
+        fold: Fold,
+        clock: LogClock,
+        snapshots: SnapshotStore,
+        listener: SharedListener,
+        on_left: Callable[[Left], None],
+        *,
+        margin_s: float,
+        block_s: float,
+    ) -> None:
+        self._writer = writer
+        self._keys = keys
+        self._fold = fold
+        self._clock = clock
+        self._snapshots = snapshots
+        self._listener = listener
+        self._on_left = on_left
+        self._gap_check_us = int(margin_s * 1e6 / 2)
+        self._block_ms = int(block_s * 1000)
+        self._target = START
+        self.position = START
+        self.ready = asyncio.Event()
+        self.lag_s = 0.0
+        self.skipped_ops = 0
+        self.entries = 0
+
+    async def locate(self, commands: RedisLink, bulk: RedisLink) -> bool:
+        """Find our place in the log; merge the snapshot if it is no longer there.
+
+        Returns:
+            False if what was read is not in the log any more: Redis is new, flushed or rolled back.
+        """
+        first, last = await self._ends(commands)
+        lost = self.position > last
+        if lost or START < self.position < first:
+            self._listener.gap()
+            logger.warning("log position lost, reading the snapshot", extra={"event": "log.gap"})
+        if lost:
+            self.position = START
+        if self.position == START or self.position < first:
+            await self._reload(bulk, last)
+        self._target = last
+        self._note_ready()
+        return not lost
+
+    async def vanished(self, commands: RedisLink) -> bool:
+        """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
+        _, last = await self._ends(commands)
+        return self.position > last
+
+    async def run(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
+        """Read and apply for as long as the session.
+
+        Args:
+            blocking: A link of its own, whose timeout exceeds ``block_s``.
+            commands: For short commands.
+            bulk: For reading the snapshot.
+
+        Raises:
+            StateError: Redis is gone, or will not let us read; the position is kept.
+        """
+        while True:
+            reply = await blocking.call(
+                *("XREAD", "COUNT", READ_ENTRIES_MAX, "BLOCK", self._block_ms),
+                *("STREAMS", self._keys.log, stream_id(self.position)),
+            )
+            if not reply:
+                self.lag_s = 0.0
+                continue
+            entries = reply[0][1]
+            if await self._gap_before(parse_id(entries[0][0]), commands):
+                await self.locate(commands, bulk)
+                continue
+            await self._apply_entries(entries, bulk)
+            await asyncio.sleep(READ_INTERVAL_S)
+
+    async def _apply_entries(self, entries: list[tuple[bytes, dict[bytes, bytes]]], bulk: RedisLink) -> None:
+        slice_ends_s = time.monotonic() + SLICE_S
+        for entry_id, fields in entries:
+            position = parse_id(entry_id)
+            if fields.get(b"r") != self._writer:
+                if b"s" in fields:
+                    await self._reload(bulk, position)
+                else:
+                    self._apply(position, fields)
+            self.position = max(self.position, position)
+            self.entries += 1
+            if time.monotonic() > slice_ends_s:
+                await asyncio.sleep(0)
+                slice_ends_s = time.monotonic() + SLICE_S
+        self._note_ready()
+
+    def _apply(self, position: StreamId, fields: dict[bytes, bytes]) -> None:
+        """Apply one entry of another replica. What cannot be applied is counted."""
+        if fields.get(b"v") != VERSION:
+            self._skip(1, "unknown_version")
+            return
+        ops, unknown = decode_ops(fields.get(b"o", b""))
+        if unknown:
+            self._skip(unknown, "unknown_op")
+        failed = 0
+        for op in ops:
+            try:
+                self._fold.apply(op)
+            except Exception:
+                failed += 1
+                logger.exception(
+                    "operation not applied", extra={"event": "log.failed", "op": type(op).__name__}
+                )
+            if type(op) is Left:
+                self._on_left(op)
+        if failed:
+            self._skip(failed, "failed")
+        self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
+        self._listener.applied(len(ops) - failed, self.lag_s)
+
+    def _skip(self, ops: int, reason: SkipReason) -> None:
+        self.skipped_ops += ops
+        self._listener.skipped(ops, reason)
+
+    async def _reload(self, bulk: RedisLink, last: StreamId) -> None:
+        """Merge the snapshot; go on behind it, but never behind the end of the log."""
+        snapshot = await self._snapshots.read(bulk)
+        if snapshot is None:
+            return  # nobody has written one yet: the log has it all
+        try:
+            self._fold.restore(snapshot.payload)
+        except ValueError as error:
+            logger.warning(
+                "snapshot not readable, reading the log only",
+                extra={"event": "snapshot.unreadable", "error": str(error)},
+            )
+            return
+        self.position = max(self.position, min(snapshot.head.covered, last))
+
+    async def _gap_before(self, first_read: StreamId, commands: RedisLink) -> bool:
+        if self._clock.now_us() - first_read[0] * 1000 < self._gap_check_us or self.position == START:
+            return False
+        first, _ = await self._ends(commands)
+        return first > self.position
+
+    async def _ends(self, commands: RedisLink) -> tuple[StreamId, StreamId]:
+        """First and last id in the log; `START` twice if it is empty."""
+        replies = await commands.calls(
+            ("XRANGE", self._keys.log, "-", "+", "COUNT", 1),
+            ("XREVRANGE", self._keys.log, "+", "-", "COUNT", 1),
+        )
+        first, last = (parse_id(entries[0][0]) if entries else START for entries in replies)
+        return first, last
+
+    def _note_ready(self) -> None:
+        if self.position >= self._target:
+            self.ready.set()
