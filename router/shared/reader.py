@@ -76,6 +76,8 @@ class Reader:
         self._gap_check_us = int(margin_s * 1e6 / 2)
         self._block_ms = int(block_s * 1000)
         self._target = START
+        # The first id of the log when the snapshot was last read: what was before it is not missing.
+        self._floor = START
         self.position = START
         self.ready = asyncio.Event()
         self.lag_s = 0.0
@@ -90,13 +92,15 @@ class Reader:
         """
         first, last = await self._ends(commands)
         lost = self.position > last
-        if lost or START < self.position < first:
+        gap = self.position > START and self._trimmed_past(first)
+        if lost or gap:
             self._listener.gap()
             logger.warning("log position lost, reading the snapshot", extra={"event": "log.gap"})
         if lost:
             self.position = START
-        if self.position == START or self.position < first:
+        if gap or self.position == START:
             await self._reload(bulk, last)
+            self._floor = first
         self._target = last
         self._note_ready()
         return not lost
@@ -195,7 +199,10 @@ class Reader:
         if self._clock.now_us() - first_read[0] * 1000 < self._gap_check_us or self.position == START:
             return False
         first, _ = await self._ends(commands)
-        return first > self.position
+        return self._trimmed_past(first)
+
+    def _trimmed_past(self, first: StreamId) -> bool:
+        return first > max(self.position, self._floor)
 
     async def _ends(self, commands: RedisLink) -> tuple[StreamId, StreamId]:
         """First and last id in the log; `START` twice if it is empty."""

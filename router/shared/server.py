@@ -9,8 +9,8 @@ Messages never contain the URL, which may hold a password.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -89,12 +89,13 @@ class RedisLink:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        await self._redis.aclose()
-        if self._sentinel is not None:
-            await self._sentinel.aclose()
+        with contextlib.suppress(RedisError, OSError):
+            await self._redis.aclose()
+            if self._sentinel is not None:
+                await self._sentinel.aclose()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
     """Translate redis-py's errors, and deliver a cancellation that it has swallowed.
 

@@ -22,6 +22,7 @@ import logging
 import random
 import secrets
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from policies import Left, Op
@@ -211,12 +212,11 @@ class SharedState:
             while True:
                 try:
                     await self._session()
-                except* StateError as group:
-                    self._lost(str(_first(group)))
-                except* Exception as group:
+                except StateError as error:
+                    self._lost(str(error))
+                except Exception as error:
                     logger.exception("shared state failed", extra={"event": "redis.failed"})
-                    self._lost(f"internal error: {type(_first(group)).__name__}")
-                _pass_on_cancellation()
+                    self._lost(f"internal error: {type(error).__name__}")
                 failures = 1 if self._connected else failures + 1
                 self._connected = False
                 pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
@@ -241,15 +241,22 @@ class SharedState:
                 self._must_refill = True
             self._connected, self._connected_s = True, time.monotonic()
             self._problems.clear("connection")
-            async with asyncio.TaskGroup() as tasks:
-                for name, loop in (
+            failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+            async with asyncio.TaskGroup() as group:
+                loops = (
                     ("flush", self._publisher.run(commands)),
                     ("read", self._reader.run(blocking, commands, bulk)),
                     ("heartbeat", self._beat_loop(commands)),
                     ("clock", self._clock_loop(commands)),
                     ("snapshot", self._snapshot_loop(commands, bulk)),
-                ):
-                    tasks.create_task(loop, name=f"shared-{name}")
+                )
+                tasks = [
+                    group.create_task(_report(loop, failed), name=f"shared-{name}") for name, loop in loops
+                ]
+                error = await failed
+                for task in tasks:
+                    task.cancel()
+            raise error
 
     def _links(self) -> tuple[RedisLink, RedisLink, RedisLink]:
         """Links for short commands, blocking reads, and large values."""
@@ -372,19 +379,13 @@ class SharedState:
         self._must_refill = self._must_mark = False
 
 
-def _pass_on_cancellation() -> None:
-    """Raise the cancellation that a group of errors has hidden.
+async def _report(loop: Coroutine[None, None, None], failed: asyncio.Future[Exception]) -> None:
+    """Run a loop of a session; its failure ends the session, and is nobody else's exception.
 
-    A `asyncio.TaskGroup` that is cancelled while one of its tasks fails raises only the failure
-    (Python before 3.13).
+    (A `asyncio.TaskGroup` whose task fails hides a cancellation that comes at the same time.)
     """
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    try:
+        await loop
+    except Exception as error:  # noqa: BLE001 - the top of a loop; the session raises it
+        if not failed.done():
+            failed.set_result(error)

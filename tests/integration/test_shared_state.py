@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +15,7 @@ import pytest
 from redis.asyncio import Redis
 
 from policies import Finished, Left, Op, decode_ops, encode_ops
-from router.shared import LogClock, NoListener, SharedConfig, SharedState
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
 
 
 class OpSet:
@@ -301,3 +304,130 @@ async def test_an_operation_that_cannot_be_applied_does_not_stop_the_reader(
     await until(lambda: a.fold.ops)
     assert a.fold.ops == {ops[1]}
     assert a.heard.skips == [(1, "failed")]
+
+
+async def test_after_a_gap_the_snapshot_is_read_again(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """A second connection trims the log past the position of a replica whose reads are held back."""
+    a = start("a", snapshot_interval_s=3600, trim_margin_s=0.1)
+    b = start("b", snapshot_interval_s=3600)
+    await both_ready(a, b)
+    b.finish("first")
+    await until(lambda: a.fold.ops)
+    key = f"cw:{{{namespace}}}:log"
+    entries: Any = await redis.xrevrange(key, count=1)
+    at_ms = int(entries[0][0].split(b"-")[0])
+    missed, kept = Finished("only in the snapshot", 5), Finished("in the log", 6)
+    # In one transaction: what was missed, the snapshot that covers it, the trim, and old news.
+    async with redis.pipeline(transaction=True) as steps:
+        steps.xadd(key, {"v": 1, "r": "x", "o": encode_ops([missed])}, id=f"{at_ms}-900")
+        steps.hset(
+            f"cw:{{{namespace}}}:snap",
+            mapping={
+                "v": 1,
+                "id": f"{at_ms}-900",
+                "at": at_ms * 1000,
+                "r": "x",
+                "z": 0,
+                "data": encode_ops([missed]),
+            },
+        )
+        steps.xtrim(key, maxlen=0, approximate=False)
+        steps.xadd(key, {"v": 1, "r": "x", "o": encode_ops([kept])}, id=f"{at_ms}-901")
+        await asyncio.sleep(0.1)  # older than half the margin, which is what makes a gap possible
+        await steps.execute()
+    await until(lambda: kept in a.fold.ops)
+    assert missed in a.fold.ops
+    assert a.heard.gaps == 1
+
+
+async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Path, namespace: str) -> None:
+    """Redis is down: of 150 operations 100 fit. When it comes, a snapshot tells what was dropped."""
+    url = f"unix://{tmp_path / 'valkey.sock'}"
+    async with replicas(url, namespace) as start:
+        a = start("a", buffer_ops_max=100)
+        b = start("b")
+        for number in range(150):
+            a.finish(f"r{number}")
+        assert (a.state.status.buffered_ops, a.state.status.dropped_ops) == (100, 50)
+        await until(lambda: a.state.status.degraded_reason)
+        async with EmbeddedValkey(tmp_path):
+            await both_ready(a, b)
+            await until(lambda: b.fold.ops >= a.fold.ops)
+            assert len({op for op in b.fold.ops if isinstance(op, Finished)}) == 150
+            assert a.state.status.degraded_reason is None
+            await a.stop()
+            await b.stop()
+
+
+async def test_redis_that_comes_back_empty_is_refilled_by_a_survivor(tmp_path: Path, namespace: str) -> None:
+    async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        old = a.finish("before the crash")
+        await until(lambda: b.fold.ops)
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: a.state.status.degraded_reason and b.state.status.degraded_reason)
+        assert not a.state.status.connected
+        during = a.finish("while Redis was gone")
+        await until(lambda: a.state.status.degraded_reason is None and b.state.status.degraded_reason is None)
+        await until(lambda: during in b.fold.ops)
+        await until(lambda: a.heard.snapshots_written or b.heard.snapshots_written)
+        late = start("late")
+        await both_ready(late)
+        assert {old, during} <= late.fold.ops
+        assert not a.heard.lefts
+        assert not b.heard.lefts
+        assert None in a.heard.reasons
+
+
+async def test_a_redis_that_says_nothing_is_noticed_within_seconds_and_publishing_goes_on(
+    tmp_path: Path, namespace: str
+) -> None:
+    async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        os.kill(server.pid, signal.SIGSTOP)
+        await until(lambda: a.state.status.degraded_reason, timeout_s=5)
+        op = a.finish("nobody listens")
+        assert op in a.fold.ops
+        os.kill(server.pid, signal.SIGCONT)
+        await until(lambda: op in b.fold.ops)
+        await until(lambda: a.state.status.degraded_reason is None)
+        assert not a.heard.gaps
+
+
+async def test_a_redis_without_memory_degrades_and_recovers(tmp_path: Path, namespace: str) -> None:
+    """The log is refused, reading goes on, and nothing is lost once there is room again."""
+    async with (
+        EmbeddedValkey(tmp_path) as server,
+        Redis.from_url(server.url) as redis,
+        replicas(server.url, namespace) as start,
+    ):
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        await redis.config_set("maxmemory", 1)
+        op = a.finish("no room")
+        await until(lambda: a.state.status.degraded_reason)
+        assert a.state.status.connected
+        assert op not in b.fold.ops
+        await redis.config_set("maxmemory", 0)
+        await until(lambda: op in b.fold.ops)
+        await until(lambda: a.state.status.degraded_reason is None)
+
+
+async def test_a_log_that_is_flushed_while_connected_is_refilled(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    a = start("a")
+    await both_ready(a)
+    op = a.finish("before")
+    b = start("b")
+    await both_ready(a, b)
+    await until(lambda: op in b.fold.ops)
+    await redis.delete(*[f"cw:{{{namespace}}}:{name}" for name in ("log", "snap", "replicas")])
+    await until(lambda: a.heard.snapshots_written or b.heard.snapshots_written)
+    late = start("late")
+    await both_ready(late)
+    assert op in late.fold.ops
