@@ -291,6 +291,7 @@ class RequestExchange:
             headers=self._worker_headers(),
             body=(self._request.body,),
             sink=self,
+            patient=not parsed.stream,
         )
 
     def _redispatched(self, error: UpstreamError, status: int | None) -> bool:

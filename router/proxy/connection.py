@@ -49,6 +49,7 @@ class PooledRequest:
         "connection",
         "head",
         "is_head",
+        "patient",
         "paused",
         "queued_s",
         "retried",
@@ -64,6 +65,7 @@ class PooledRequest:
         sink: UpstreamSink,
         *,
         is_head: bool,
+        patient: bool = False,
     ) -> None:
         self._pool = pool
         self.head = head
@@ -71,6 +73,7 @@ class PooledRequest:
         self.body_bytes = body_bytes
         self.sink: UpstreamSink | None = sink
         self.is_head = is_head
+        self.patient = patient
         self.connection: WorkerConnection | None = None
         self.paused = False
         self.queued_s = 0.0
@@ -108,6 +111,7 @@ class WorkerConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answered",
+        "_begun",
         "_complete",
         "_delivered",
         "_extra",
@@ -157,7 +161,7 @@ class WorkerConnection(asyncio.Protocol):
         self._headers: list[Header] = []
         self._pieces: list[bytes] = []
         self._head_bytes = self._framing_bytes = self._unsent_bytes = 0
-        self._answered = self._delivered = self._complete = False
+        self._answered = self._delivered = self._begun = self._complete = False
         self._extra = self._until_close = self._keep_alive = False
         self._quiet_since_s = self._loop.time()
         if request.body_bytes <= JOINED_BYTES_MAX:
@@ -202,23 +206,19 @@ class WorkerConnection(asyncio.Protocol):
             return
         quiet_s = now_s - self._quiet_since_s
         timeouts = self._pool.timeouts
-        if not self._answered:
+        if not self._begun:
             # Time to send is not time to answer: while bytes leave, the clock starts anew.
             unsent_bytes = self._transport.get_write_buffer_size()
             if unsent_bytes != self._unsent_bytes:
                 self._unsent_bytes = unsent_bytes
                 self._quiet_since_s = now_s
-            elif quiet_s > timeouts.first_byte_s:
+            elif quiet_s > timeouts.first_byte_s and not request.patient:
                 self.break_off(
                     WorkerSilent(f"{self._pool.origin} did not answer within {timeouts.first_byte_s:g} s")
                 )
         elif quiet_s > timeouts.idle_s:
             message = f"{self._pool.origin} sent nothing for {timeouts.idle_s:g} s"
-            self.break_off(
-                StreamBroken(message, code="upstream_idle_timeout")
-                if self._delivered
-                else WorkerSilent(message)
-            )
+            self.break_off(StreamBroken(message, code="upstream_idle_timeout"))
 
     # asyncio.Protocol
 
@@ -255,6 +255,7 @@ class WorkerConnection(asyncio.Protocol):
                 return
         if self._pieces:
             pieces, self._pieces = self._pieces, []
+            self._begun = True
             sink.upstream_data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             if self._request is not request:
                 return

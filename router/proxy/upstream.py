@@ -41,8 +41,9 @@ class UpstreamTimeouts:
 
     Attributes:
         connect_s: To get a connection: to set one up, or to wait for one when all are in use.
-        first_byte_s: From the last byte of the request that left to the first of the answer.
-        idle_s: Between two reads of the answer, not counting time the client was paused.
+        first_byte_s: From the last byte of the request that left to the first of the answer's body. An
+            engine may send the head before it has begun (vLLM does, for streams).
+        idle_s: Between two reads of the body, not counting time the client was paused.
     """
 
     connect_s: float = 5.0
@@ -147,6 +148,8 @@ class WorkerPool:
         headers: Sequence[Header],
         body: Sequence[bytes | memoryview],
         sink: UpstreamSink,
+        *,
+        patient: bool = False,
     ) -> UpstreamRequest:
         """Send a request; returns at once. The sink hears nothing before this returns.
 
@@ -157,6 +160,8 @@ class WorkerPool:
             headers: Names in lower case, free of CR and LF; those of a connection are left out.
             body: Flat pieces, sent in order as they are and not copied if large: never change them.
             sink: Told about the answer.
+            patient: Do not limit the wait for the first byte: the answer comes whole, when it is
+                complete, and the caller has a deadline of its own.
         """
         body_bytes = sum(map(len, body))
         parts = [method, b" ", self._base_path, path]
@@ -169,7 +174,7 @@ class WorkerPool:
             parts.append(b"content-length: %d\r\n" % body_bytes)
         parts.append(b"\r\n")
         request = PooledRequest(
-            self, b"".join(parts), list(body), body_bytes, sink, is_head=method == b"HEAD"
+            self, b"".join(parts), list(body), body_bytes, sink, is_head=method == b"HEAD", patient=patient
         )
         if self._idle:
             self.reused += 1

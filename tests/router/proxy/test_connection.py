@@ -186,6 +186,44 @@ async def test_silence_before_the_answer_is_reported_as_such(worker: Any, fetch:
     assert pool.open == 0
 
 
+async def test_a_head_alone_does_not_end_the_wait_for_the_first_byte(worker: Any, fetch: Any) -> None:
+    """An engine may send a stream's head before the prefill: the idle limit is for what follows it."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(CHUNKED)
+        await reader.read()
+
+    url = await worker.start(script)
+    _, sink = await fetch(url, timeouts=UpstreamTimeouts(5.0, 0.1, 0.02))
+
+    assert type(sink.error) is WorkerSilent
+    assert "0.1 s" in sink.error.message
+
+
+async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink: Any, until: Until) -> None:
+    """Several first-byte limits pass; the request of somebody patient lives on."""
+    more = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        await more.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        await reader.read()
+
+    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 0.05, 5.0))
+    sink, other = new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", [], [], sink, patient=True)
+    pool.send(b"POST", b"/", b"", [], [], other)
+    await until(lambda: other.done)
+    assert not sink.done
+    more.set()
+    await until(lambda: sink.done)
+
+    assert (sink.body, sink.ended) == (b"hi", True)
+    pool.close()
+
+
 async def test_silence_within_the_answer_breaks_the_stream(worker: Any, fetch: Any) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await worker.request(reader)
