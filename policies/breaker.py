@@ -57,7 +57,7 @@ class Breaker:
             self._wait_until_s = now_s + self.open_s  # one probe at a time
 
     def on_success(self, now_s: float) -> None:
-        """A worker answered. While open, only answers to requests from before it opened come: they do not count."""
+        """A worker answered. Late answers, to requests from before the circuit opened, do not count."""
         if self.state is Circuit.CLOSED:
             self._failures = 0
         elif self.state is Circuit.HALF_OPEN:

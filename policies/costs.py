@@ -13,6 +13,7 @@ others wait, is measured too (`congestion_per_s`, theory E2).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -28,11 +29,22 @@ UTILISATION_MAX = 0.95
 CONGESTION_START_PER_S = 1.0
 """kappa of a worker nobody has measured yet (theory E4, item 1)."""
 
-CONGESTION_MAX_PER_S = 64.0
-"""Default kappa_max: 0.8 of the capacity in requests of 60 ms, 0.8/0.06/(1 - 0.8) = 67 per second.
+FIT_MEMORY = 500
+"""Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between
+following a change of load within minutes and averaging over many lengths of prompt."""
 
-Longer requests come more rarely and stay far below. A bound and not a tuning knob: above it
-the expected cost is the plain product of size and backlog already (theory E2)."""
+FIT_RANGE = 16.0
+"""A learned parameter stays within this factor of its profile, whatever is observed."""
+
+FIT_SURPRISE = 4.0
+"""An observation further than this factor from the prediction counts as just this far."""
+
+PRIOR_SCALE, PRIOR_SHAPE = 0.02, 0.08
+"""What the profile weighs against observations for good, in observations: less where all parameters
+move together (another machine is faster or slower at everything), more where one moves alone."""
+
+PRIOR_START = 50.0
+"""How much more the profile weighs at first, so that one observation cannot overturn it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +108,100 @@ def congestion_per_s(arrivals_per_s: Number, utilisation: Number, kappa_max: flo
     free = 1.0 - np.clip(utilisation, 0.0, UTILISATION_MAX)
     kappa: Number = np.minimum(kappa_max, arrivals_per_s / free)
     return kappa
+
+
+_FADE = 1.0 / FIT_MEMORY
+_TOGETHER = (PRIOR_SCALE - PRIOR_SHAPE) / 3
+_ALONE = PRIOR_SHAPE + _TOGETHER
+_PRIOR = (_ALONE, _TOGETHER, _TOGETHER, _ALONE, _TOGETHER, _ALONE)
+"""Prior of the normal equations, upper triangle by rows: eigenvalue `PRIOR_SCALE` along (1, 1, 1),
+`PRIOR_SHAPE` across it. Times the expected (1, 1, 1) it is `PRIOR_SCALE` in each row."""
+
+
+class ServiceFit:
+    """Learns the service model of one worker class from observed prefills.
+
+    Least squares of the relative error on the features [1, u, u·(c + u/2)], whose coefficients are
+    a, b and b/c0, with exponential forgetting; what is forgotten is replaced by the profile
+    (stabilised forgetting: Kulhavy and Zarrop, Int. J. Control 58, 1993). So the normal equations
+    never become singular: prompts of one length only move the model along what they show. Space
+    and time are constant: nine sums and a 3x3 system.
+
+    Guards: impossible observations are ignored and counted; surprising ones are pulled in to
+    `FIT_SURPRISE` and counted; parameters stay within `FIT_RANGE` of the profile.
+
+    Attributes:
+        observations: Observations taken.
+        clipped: How many of them were pulled in.
+        ignored: Observations not taken: not positive or not finite.
+    """
+
+    __slots__ = ("_model", "_moments", "_products", "_profile", "clipped", "ignored", "observations")
+
+    def __init__(self, profile: ServiceModel) -> None:
+        assert profile.a_s > 0
+        assert profile.b_s > 0
+        assert 0 < profile.c0_tokens < inf
+        self._profile = self._model = profile
+        # Unknowns are ratios to the profile: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
+        # Weighted sums of x·x' (upper triangle by rows) and of x·y.
+        self._products = tuple(PRIOR_START * weight for weight in _PRIOR)
+        self._moments: tuple[float, ...] = (PRIOR_START * PRIOR_SCALE,) * 3
+        self.observations = self.clipped = self.ignored = 0
+
+    def model(self) -> ServiceModel:
+        """The model as learned so far; the profile before the first observation."""
+        return self._model
+
+    def observe(self, uncached_tokens: float, cached_tokens: float, seconds: float) -> None:
+        """Learn from one prefill that waited for nothing.
+
+        Args:
+            uncached_tokens: Tokens prefilled, > 0.
+            cached_tokens: Tokens before them, >= 0.
+            seconds: How long it took, > 0.
+        """
+        if not (0 < uncached_tokens < inf and 0 <= cached_tokens < inf and 0 < seconds < inf):
+            self.ignored += 1
+            return
+        self.observations += 1
+        expected_s = self._model.service_s(uncached_tokens, cached_tokens)
+        y = seconds / expected_s
+        if not 1 / FIT_SURPRISE <= y <= FIT_SURPRISE:
+            self.clipped += 1
+            y = min(max(y, 1 / FIT_SURPRISE), FIT_SURPRISE)
+        profile = self._profile
+        x1 = profile.a_s / expected_s
+        x2 = profile.b_s * uncached_tokens / expected_s
+        x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / profile.c0_tokens
+        seen = (x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
+        self._products = tuple(
+            kept + _FADE * (prior - kept) + new
+            for kept, prior, new in zip(self._products, _PRIOR, seen, strict=True)
+        )
+        self._moments = tuple(
+            kept + _FADE * (PRIOR_SCALE - kept) + x * y
+            for kept, x in zip(self._moments, (x1, x2, x3), strict=True)
+        )
+        self._model = self._solve()
+
+    def _solve(self) -> ServiceModel:
+        """Solve the normal equations (by L·D·L', stable since they are positive definite) and bound."""
+        p11, p12, p13, p22, p23, p33 = self._products
+        m1, m2, m3 = self._moments
+        l21, l31 = p12 / p11, p13 / p11
+        d2 = p22 - l21 * p12
+        l32 = (p23 - l31 * p12) / d2
+        d3 = p33 - l31 * p13 - l32 * l32 * d2
+        z2 = m2 - l21 * m1
+        slope = (m3 - l31 * m1 - l32 * z2) / d3
+        b = z2 / d2 - l32 * slope
+        a = _bounded(m1 / p11 - l21 * b - l31 * slope)
+        b = _bounded(b)
+        c0 = _bounded(b / slope) if slope > 0 else FIT_RANGE
+        profile = self._profile
+        return ServiceModel(a * profile.a_s, b * profile.b_s, c0 * profile.c0_tokens)
+
+
+def _bounded(ratio: float) -> float:
+    return min(max(ratio, 1 / FIT_RANGE), FIT_RANGE)

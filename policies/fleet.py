@@ -40,7 +40,7 @@ from policies.ops import (
     encode_ops,
 )
 from policies.views import Candidates
-from radix import AttentionProfile, Forget, Insert, PrefixTree, Trim
+from radix import AttentionProfile, Forget, Insert, PrefixTree, TreeSnapshot, Trim
 
 SNAPSHOT_VERSION = 1
 
@@ -110,7 +110,7 @@ class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     workers: list[str]
     ops: bytes
     rates: list[tuple[int, list[int], list[int]]]
-    tree: Any
+    tree: TreeSnapshot
 
 
 class FleetState:
@@ -118,7 +118,7 @@ class FleetState:
 
     def __init__(self, rules: FleetRules = FleetRules()) -> None:
         self.rules = rules
-        self.tree = PrefixTree(blocks_max=rules.blocks_max)
+        self.tree = PrefixTree(rules.blocks_max, rules.block_tokens)
         self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
@@ -372,13 +372,13 @@ class FleetState:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         if len(paths) == 1:
             match = self.tree.match(paths[0], profile)
-            return _rows(match.matched, slots), _rows(match.safe, slots)
+            return match.matched[slots], match.safe[slots]
         matched = np.zeros(len(slots))
         safe = np.zeros(len(slots))
         for path in paths:
             match = self.tree.match(path, profile)
-            matched = matched + _rows(match.matched, slots)
-            safe = safe + _rows(match.safe, slots)
+            matched = matched + match.matched[slots]
+            safe = safe + match.safe[slots]
         return matched, safe
 
     def _placed(self, op: Placed) -> None:
@@ -426,13 +426,3 @@ class FleetState:
         known = self._bytes_per_token.get(op.model)
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self._bytes_per_token[op.model] = op
-
-
-def _rows(by_slot: NDArray[Any], slots: NDArray[np.intp]) -> NDArray[Any]:
-    """Rows of an array that may be shorter than the newest slot (a worker the tree has not met)."""
-    if len(slots) and int(slots[-1]) >= len(by_slot):
-        known = slots < len(by_slot)
-        rows = np.zeros(len(slots), dtype=by_slot.dtype)
-        rows[known] = by_slot[slots[known]]
-        return rows
-    return by_slot[slots]

@@ -29,9 +29,6 @@ RATE_WINDOW_S = 16
 """Seconds over which arrivals and utilisation are measured: long enough for a few dozen
 requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a burst."""
 
-UTILISATION_MAX = 0.95
-"""Measured load is clipped here before ``1 / (1 - rho)``: beyond it the estimate has no meaning."""
-
 NEVER_US = 2**62
 """A log time that does not come."""
 
@@ -230,11 +227,14 @@ class Loads:
         return heap[0][0] if heap else NEVER_US
 
     def rates(self, now_us: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Arrivals per second and utilisation (0 to `UTILISATION_MAX`), per slot, over the last window."""
+        """Arrivals per second and utilisation of each slot over the last window.
+
+        Utilisation is the work placed there over the time: more than 1 in overload.
+        """
         self._advance(now_us // 1_000_000)
         arrivals_per_s = self._arrivals.sum(axis=1) / RATE_WINDOW_S
         utilisation = self._service_us.sum(axis=1) / (1e6 * RATE_WINDOW_S)
-        return arrivals_per_s, np.minimum(utilisation, UTILISATION_MAX)
+        return arrivals_per_s, utilisation
 
     # Snapshot.
 

@@ -1,7 +1,7 @@
 """May a failed attempt be sent to another worker?
 
-Only while nothing of the answer has gone to the client; that is the caller's to know. Two bounds keep retries from
-making a bad day worse: attempts per request, and a *budget* for all requests of a replica.
+Only while nothing of the answer has gone to the client; that is the caller's to know. Two bounds keep
+retries from making a bad day worse: attempts per request, and a *budget* for all requests of a replica.
 
 The budget is a token bucket (as in Finagle's retry budgets and gRPC's retry throttling): each
 request deposits ``ratio`` of a token, time deposits ``floor_per_s``, a redispatch takes one. A
@@ -78,7 +78,13 @@ class RetryBudget:
 
 
 def redispatch(
-    rules: RedispatchRules, budget: RetryBudget, *, status: int | None, attempts: int, age_s: float, now_s: float
+    rules: RedispatchRules,
+    budget: RetryBudget,
+    *,
+    status: int | None,
+    attempts: int,
+    age_s: float,
+    now_s: float,
 ) -> Redispatch | GiveUp:
     """Decide about one failed attempt; a `Redispatch` is paid for from the budget.
 

@@ -1,7 +1,17 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from policies.costs import PROFILES, ServiceModel, congestion_per_s, service_s
+from policies.costs import (
+    FIT_MEMORY,
+    FIT_RANGE,
+    PROFILES,
+    ServiceFit,
+    ServiceModel,
+    congestion_per_s,
+    service_s,
+)
 
 
 def test_a_prefill_costs_its_start_and_each_token_by_its_place() -> None:
@@ -49,3 +59,87 @@ def test_congestion_is_arrivals_over_free_time(
     assert congestion_per_s(np.array([arrivals_per_s]), np.array([utilisation]), 8.0).tolist() == [
         pytest.approx(kappa)
     ]
+
+
+def test_congestion_is_arrivals_over_what_is_free_and_bounded() -> None:
+    """1.07 a second at 45 % are 1.95 (theory E2); full load counts as 95 %."""
+    kappa = congestion_per_s(np.array([1.07, 1.0, 100.0]), np.array([0.45, 3.0, 0.9]), 50.0)
+    assert kappa.tolist() == pytest.approx([1.07 / 0.55, 20.0, 50.0])
+
+
+TRUTH = ServiceModel(0.05, 1 / 40_000, 90_000.0)
+
+
+def fitted(count: int, seed: int = 1, truth: ServiceModel = TRUTH, noise: float = 0.05) -> ServiceFit:
+    """A fit of the default profile after observations of another machine, with relative noise."""
+    random = np.random.default_rng(seed)
+    fit = ServiceFit(PROFILES["default"])
+    for _ in range(count):
+        uncached, cached = float(random.lognormal(7.5, 1.2)), float(random.lognormal(9.5, 1.5))
+        seconds = truth.service_s(uncached, cached) * float(random.lognormal(0.0, noise))
+        fit.observe(uncached, cached, seconds)
+    return fit
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fit_finds_the_machine_behind_noisy_observations(seed: int) -> None:
+    """Predictions within 5 % over the lengths that were seen, from 2,000 observations with 5 % noise."""
+    model = fitted(2000, seed).model()
+    for uncached, cached in ((300.0, 0.0), (2000.0, 10_000.0), (8000.0, 50_000.0), (2000.0, 200_000.0)):
+        assert model.service_s(uncached, cached) == pytest.approx(TRUTH.service_s(uncached, cached), rel=0.05)
+
+
+def test_before_the_first_observation_the_profile_is_the_model() -> None:
+    assert ServiceFit(PROFILES["default"]).model() == PROFILES["default"]
+
+
+def test_a_machine_that_changes_is_followed() -> None:
+    """Twice as slow at everything: half of the memory later the prediction is nearer to the new truth."""
+    fit = fitted(1000)
+    slow = ServiceModel(2 * TRUTH.a_s, 2 * TRUTH.b_s, TRUTH.c0_tokens)
+    random = np.random.default_rng(7)
+    for _ in range(FIT_MEMORY):
+        uncached, cached = float(random.lognormal(7.5, 1.2)), float(random.lognormal(9.5, 1.5))
+        fit.observe(uncached, cached, slow.service_s(uncached, cached))
+    assert fit.model().service_s(2000.0, 10_000.0) > 1.5 * TRUTH.service_s(2000.0, 10_000.0)
+
+
+def test_one_outlier_moves_a_settled_fit_little() -> None:
+    fit = fitted(1000)
+    before = fit.model().service_s(2000.0, 10_000.0)
+    fit.observe(2000.0, 10_000.0, 1000.0)
+    assert fit.clipped >= 1
+    assert fit.model().service_s(2000.0, 10_000.0) == pytest.approx(before, rel=0.03)
+
+
+def test_prompts_of_one_length_only_do_not_blow_up() -> None:
+    """a, b and c0 cannot be told apart: predictions are right where there is data, sane elsewhere."""
+    fit = ServiceFit(PROFILES["default"])
+    for _ in range(5000):
+        fit.observe(1000.0, 0.0, 0.2)
+    model = fit.model()
+    assert model.service_s(1000.0, 0.0) == pytest.approx(0.2, rel=0.02)
+    elsewhere = PROFILES["default"].service_s(20_000.0, 50_000.0)
+    assert elsewhere / 4 < model.service_s(20_000.0, 50_000.0) < elsewhere * 4
+
+
+@given(
+    st.lists(
+        st.tuples(*(st.floats(allow_nan=True, allow_infinity=True) for _ in range(3))),
+        min_size=1,
+        max_size=60,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_garbage_never_moves_a_parameter_out_of_its_range(observed: list[tuple[float, float, float]]) -> None:
+    fit, profile = ServiceFit(PROFILES["default"]), PROFILES["default"]
+    for uncached, cached, seconds in observed:
+        fit.observe(uncached, cached, seconds)
+    model = fit.model()
+    for learned, default in (
+        (model.a_s, profile.a_s),
+        (model.b_s, profile.b_s),
+        (model.c0_tokens, profile.c0_tokens),
+    ):
+        assert default / FIT_RANGE <= learned <= default * FIT_RANGE
+    assert fit.observations + fit.ignored == len(observed)

@@ -156,9 +156,9 @@ def test_rates_count_the_last_window_only() -> None:
     assert (arrivals_per_s[0], utilisation[0]) == (0.0, 0.0)
 
 
-def test_utilisation_is_clipped_below_one() -> None:
-    loads = loads_after([placed("a", service_us=100 * SECOND)])
-    assert loads.rates(START)[1][0] == 0.95
+def test_more_work_than_time_is_a_utilisation_above_one() -> None:
+    loads = loads_after([placed("a", service_us=32 * SECOND)])
+    assert loads.rates(START)[1][0] == 2.0
 
 
 def test_merging_a_dumped_rate_window_twice_changes_nothing() -> None:
