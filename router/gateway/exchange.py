@@ -272,7 +272,7 @@ class RequestExchange:
                 chosen.uncached_tokens,
                 round(prompt_tokens + view.output_tokens),
                 parsed.paths,
-                profile.kind != "full",
+                profile.needs_ends,
             )
         )
         self._released = False

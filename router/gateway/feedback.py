@@ -109,6 +109,8 @@ class Feedback:
                 the end of the prefill (an answer that is not streamed).
             now_us: Log time.
         """
+        if len(request.paths) != 1:
+            return  # what is reported of a batch may be about one of its prompts only
         if request.prompt_bytes and usage.prompt_tokens > 0:
             self._learn_bytes(request.model or "", request.prompt_bytes / usage.prompt_tokens, now_us)
         if usage.cached_tokens is not None:
@@ -132,8 +134,6 @@ class Feedback:
         The request's own path is held again by now, and was used later than what is trimmed; what
         goes are older branches below the first block that was missing.
         """
-        if len(request.paths) != 1:
-            return
         path = request.paths[0]
         held_blocks = int(cached_tokens / attempt.tokens_per_block)
         predicted_blocks = int(attempt.chosen.safe_tokens / attempt.tokens_per_block + 0.5)
