@@ -107,8 +107,9 @@ class Reader:
 
     async def vanished(self, commands: RedisLink) -> bool:
         """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
+        position = self.position  # before asking: it moves on while the answer comes
         _, last = await self._ends(commands)
-        return self.position > last
+        return position > last
 
     async def run(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
         """Read and apply for as long as the session.

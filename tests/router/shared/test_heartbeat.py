@@ -1,0 +1,113 @@
+"""Who is silent for longer than its time to live has left, unless it is we who were cut off."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from policies import Left
+from router.shared.clock import LogClock
+from router.shared.heartbeat import Heartbeat
+from router.shared.keys import Keys
+from router.shared.server import RedisLink, RedisLost
+
+EPOCH_US = 1_700_000_000_000_000
+TTL_S = 3.0
+
+
+class Watch:
+    """A heartbeat on a clock that the test moves; its key in Redis expires only by hand."""
+
+    def __init__(self, name: str, namespace: str) -> None:
+        self.ns = 0
+        self.lefts: list[Left] = []
+        self.heartbeat = Heartbeat(
+            name,
+            Keys(namespace),
+            LogClock(lambda: self.ns, lambda: EPOCH_US * 1000),
+            self.lefts.append,
+            ttl_s=TTL_S,
+            address="10.0.0.1:3000",
+            version="1",
+        )
+
+    def pass_s(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+@pytest.fixture
+async def link(redis_url: str) -> AsyncIterator[RedisLink]:
+    link = RedisLink(redis_url, 5.0)
+    yield link
+    await link.aclose()
+
+
+async def test_replicas_see_each_other(link: RedisLink, namespace: str) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await a.heartbeat.beat(link)
+    await b.heartbeat.beat(link)
+    assert a.heartbeat.replicas == ("a",)
+    assert b.heartbeat.replicas == ("a", "b")
+    assert 0 < await link.call("PTTL", Keys(namespace).replica("a")) <= TTL_S * 1000
+
+
+async def test_a_sibling_whose_key_expired_has_left_at_its_last_beat_plus_ttl(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    a.pass_s(TTL_S + 0.1)
+    await a.heartbeat.beat(link)
+    assert a.lefts == [Left("b", EPOCH_US + 3_000_000)]
+    assert a.heartbeat.replicas == ("a",)
+    await a.heartbeat.beat(link)
+    assert len(a.lefts) == 1
+
+
+async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    a.pass_s(60)
+    await a.heartbeat.beat(link)
+    assert not a.lefts
+
+
+async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:
+    """After an outage all keys have expired; the others need time to come back."""
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    a.pass_s(60)
+    nowhere = RedisLink("unix:///nonexistent/valkey.sock", 0.5)
+    with pytest.raises(RedisLost):
+        await a.heartbeat.beat(nowhere)
+    await a.heartbeat.beat(link)
+    a.pass_s(TTL_S - 0.1)
+    await a.heartbeat.beat(link)
+    assert not a.lefts
+    a.pass_s(0.2)
+    await a.heartbeat.beat(link)
+    assert [op.replica for op in a.lefts] == ["b"]
+
+
+async def test_what_the_log_says_is_not_said_again(link: RedisLink, namespace: str) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    a.heartbeat.left(Left("b", EPOCH_US - 1))
+    assert list(a.heartbeat.replicas) == ["a", "b"]
+    a.heartbeat.left(Left("b", EPOCH_US))
+    assert list(a.heartbeat.replicas) == ["a"]
+
+
+async def test_goodbye_leaves_nothing(link: RedisLink, namespace: str) -> None:
+    a = Watch("a", namespace)
+    await a.heartbeat.beat(link)
+    await a.heartbeat.goodbye(link)
+    keys = Keys(namespace)
+    assert await link.call("EXISTS", keys.replica("a"), keys.replicas) == 0

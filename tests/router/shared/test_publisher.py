@@ -1,0 +1,125 @@
+"""Own operations are packed exactly as the codec would, in bounded entries, and never lost in between."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from policies import Finished, Placed, decode_ops, encode_ops
+from router.shared.keys import Keys
+from router.shared.ports import NoListener
+from router.shared.problems import Problems
+from router.shared.publisher import ENTRY_BYTES_MAX, Publisher, array_header
+from router.shared.server import RedisLink, RedisLost
+
+
+def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Publisher:
+    listener = NoListener()
+    return Publisher(
+        b"me/1",
+        Keys(namespace),
+        listener,
+        Problems(listener),
+        interval_s=0.001,
+        ops_max=ops_max,
+        bytes_max=bytes_max,
+    )
+
+
+@pytest.fixture
+async def link(redis_url: str) -> AsyncIterator[RedisLink]:
+    link = RedisLink(redis_url, 5.0)
+    yield link
+    await link.aclose()
+
+
+async def entries(redis_url: str, namespace: str) -> list[dict[bytes, bytes]]:
+    async with Redis.from_url(redis_url, protocol=2) as redis:
+        found: Any = await redis.xrange(Keys(namespace).log)
+    return [fields for _, fields in found]
+
+
+@pytest.mark.parametrize("length", [0, 1, 15, 16, 65_535, 65_536])
+def test_an_array_header_is_what_the_codec_writes(length: int) -> None:
+    op = Finished("r", 1)
+    assert array_header(length) + encode_ops([op])[1:] * length == encode_ops([op] * length)
+
+
+async def test_one_flush_is_one_entry_with_the_operations_in_order(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace)
+    ops = [Finished(f"r{number}", number) for number in range(40)]
+    for op in ops:
+        publisher.put(op)
+    await publisher.flush(link)
+    (entry,) = await entries(redis_url, namespace)
+    assert entry == {b"v": b"1", b"r": b"me/1", b"o": encode_ops(ops)}
+    assert not len(publisher)
+
+
+async def test_large_operations_are_split_over_several_entries(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    """Three operations of 0.6 MiB: no two fit into one entry of 1 MiB."""
+    publisher = make(namespace)
+    path = bytes(600 << 10)
+    for number in range(3):
+        publisher.put(Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,)))
+    await publisher.flush(link)
+    found = await entries(redis_url, namespace)
+    assert [decode_ops(entry[b"o"])[0][0].request_id for entry in found] == ["r0", "r1", "r2"]  # type: ignore[union-attr]
+    assert all(len(entry[b"o"]) < ENTRY_BYTES_MAX for entry in found)
+
+
+async def test_the_oldest_are_dropped_by_count_and_by_bytes(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace, ops_max=10)
+    for number in range(25):
+        publisher.put(Finished(f"r{number}", number))
+    assert (len(publisher), publisher.dropped_ops) == (10, 15)
+    await publisher.flush(link)
+    (entry,) = await entries(redis_url, namespace)
+    assert decode_ops(entry[b"o"])[0][0] == Finished("r15", 15)
+
+    small = make(namespace, bytes_max=100)
+    for number in range(25):
+        small.put(Finished(f"r{number}", number))
+    assert 0 < len(small) < 25
+    assert len(small) + small.dropped_ops == 25
+
+
+async def test_what_was_not_acknowledged_stays_in_the_buffer_in_order(namespace: str, redis_url: str) -> None:
+    publisher = make(namespace)
+    for number in range(5):
+        publisher.put(Finished(f"r{number}", number))
+    nowhere = RedisLink("unix:///nonexistent/valkey.sock", 0.5)
+    with pytest.raises(RedisLost):
+        await publisher.flush(nowhere)
+    await nowhere.aclose()
+    assert len(publisher) == 5
+    link = RedisLink(redis_url, 5.0)
+    await publisher.flush(link)
+    await link.aclose()
+    (entry,) = await entries(redis_url, namespace)
+    assert decode_ops(entry[b"o"])[0] == [Finished(f"r{number}", number) for number in range(5)]
+
+
+async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str, namespace: str) -> None:
+    publisher = make(namespace)
+    task = asyncio.create_task(publisher.run(link))
+    publisher.put(Finished("a", 1))
+    async with asyncio.timeout(10):
+        while not await entries(redis_url, namespace):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    publisher.put(Finished("b", 2))
+    async with asyncio.timeout(10):
+        while len(await entries(redis_url, namespace)) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,150 @@
+"""The reader skips its own, merges snapshots when asked, and knows when its place in the log is gone."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from policies import Finished, Left, Op, encode_ops
+from router.shared.clock import LogClock
+from router.shared.keys import Keys
+from router.shared.ports import NoListener
+from router.shared.reader import Reader
+from router.shared.server import RedisLink
+from router.shared.snapshot import VERSION, Snapshot, SnapshotHead, SnapshotStore
+from router.shared.streams import START, parse_id
+
+ME, OTHER = b"me/1", b"other/1"
+
+
+class Listed:
+    """A fold whose snapshots are the names of what to remember."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.restored: list[bytes] = []
+
+    def apply(self, op: Op) -> None:
+        self.ops.append(op)
+
+    def snapshot(self) -> bytes:
+        raise AssertionError
+
+    def restore(self, data: bytes) -> None:
+        if data == b"of the future":
+            raise ValueError("not yet")
+        self.restored.append(data)
+
+
+class Bench:
+    """A reader on a real log."""
+
+    def __init__(self, link: RedisLink, namespace: str) -> None:
+        self.link = link
+        self.keys = Keys(namespace)
+        self.fold = Listed()
+        self.lefts: list[Left] = []
+        self.store = SnapshotStore(OTHER, self.keys, NoListener(), trim_margin_s=10.0)
+        self.reader = Reader(
+            ME,
+            self.keys,
+            self.fold,
+            LogClock(),
+            self.store,
+            NoListener(),
+            self.lefts.append,
+            margin_s=10.0,
+            block_s=0.05,
+        )
+
+    async def append(self, writer: bytes, *ops: Op) -> bytes:
+        entry_id: bytes = await self.link.call(
+            "XADD", self.keys.log, "*", "v", 1, "r", writer, "o", encode_ops(ops)
+        )
+        return entry_id
+
+    async def write_snapshot(self, payload: bytes, covered: bytes) -> None:
+        assert await self.store.acquire(self.link)
+        assert await self.store.write(
+            self.link, Snapshot(SnapshotHead(VERSION, parse_id(covered), 1), payload)
+        )
+
+    async def locate(self) -> bool:
+        return await self.reader.locate(self.link, self.link)
+
+    async def read_until(self, condition: Callable[[], object]) -> None:
+        task = asyncio.create_task(self.reader.run(self.link, self.link, self.link))
+        try:
+            async with asyncio.timeout(10):
+                while not condition():  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+async def bench(redis_url: str, namespace: str) -> AsyncIterator[Bench]:
+    link = RedisLink(redis_url, 5.0)
+    yield Bench(link, namespace)
+    await link.aclose()
+
+
+async def test_own_entries_are_skipped_and_a_left_is_passed_on(bench: Bench) -> None:
+    await bench.append(ME, Finished("mine", 1))
+    await bench.append(OTHER, Finished("theirs", 2), Left("gone", 3))
+    await bench.locate()
+    assert not bench.reader.ready.is_set()
+    await bench.read_until(bench.reader.ready.is_set)
+    assert bench.fold.ops == [Finished("theirs", 2), Left("gone", 3)]
+    assert bench.lefts == [Left("gone", 3)]
+
+
+async def test_an_empty_log_is_read_to_its_end_at_once(bench: Bench) -> None:
+    assert await bench.locate()
+    assert bench.reader.ready.is_set()
+
+
+async def test_reading_begins_behind_the_snapshot(bench: Bench) -> None:
+    covered = await bench.append(OTHER, Finished("covered", 1))
+    await bench.append(OTHER, Finished("behind it", 2))
+    await bench.write_snapshot(b"payload", covered)
+    await bench.locate()
+    await bench.read_until(bench.reader.ready.is_set)
+    assert bench.fold.restored == [b"payload"]
+    assert bench.fold.ops == [Finished("behind it", 2)]
+
+
+async def test_a_snapshot_that_cannot_be_read_leaves_the_log(bench: Bench) -> None:
+    covered = await bench.append(OTHER, Finished("covered", 1))
+    await bench.write_snapshot(b"of the future", covered)
+    await bench.locate()
+    await bench.read_until(bench.reader.ready.is_set)
+    assert bench.fold.ops == [Finished("covered", 1)]
+
+
+async def test_a_mark_of_another_replica_has_the_snapshot_merged(bench: Bench) -> None:
+    first = await bench.append(OTHER, Finished("first", 1))
+    await bench.locate()
+    await bench.read_until(lambda: bench.fold.ops)
+    await bench.write_snapshot(b"what the log does not tell", first)
+    await bench.link.call("XADD", bench.keys.log, "*", "v", 1, "r", ME, "s", 1)
+    await bench.link.call("XADD", bench.keys.log, "*", "v", 1, "r", OTHER, "s", 1)
+    await bench.read_until(lambda: bench.fold.restored)
+    await bench.append(OTHER, Finished("next", 2))
+    await bench.read_until(lambda: len(bench.fold.ops) == 2)
+    assert bench.fold.restored == [b"what the log does not tell"]
+    assert bench.reader.skipped_ops == 0
+
+
+async def test_a_log_that_was_emptied_is_noticed_and_read_from_its_start(bench: Bench) -> None:
+    await bench.append(OTHER, Finished("old", 1))
+    await bench.locate()
+    await bench.read_until(lambda: bench.fold.ops)
+    assert not await bench.reader.vanished(bench.link)
+    await bench.link.call("DEL", bench.keys.log)
+    assert await bench.reader.vanished(bench.link)
+    assert not await bench.locate()
+    assert bench.reader.position == START

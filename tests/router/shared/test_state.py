@@ -1,0 +1,65 @@
+"""What a shared state promises without any Redis. With one: `tests/integration/test_shared_state.py`."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from policies import Finished, Op
+from router.errors import StateError
+from router.shared import LogClock, SharedConfig, SharedState
+
+NOWHERE = "unix:///nonexistent/valkey.sock"
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def apply(self, op: Op) -> None:
+        self.ops.append(op)
+
+    def snapshot(self) -> bytes:
+        return b""
+
+    def restore(self, data: bytes) -> None:
+        raise AssertionError
+
+
+def make(fold: Counted, url: str = NOWHERE, namespace: str = "default") -> SharedState:
+    return SharedState(SharedConfig(url, namespace, "a", buffer_ops_max=2), fold, LogClock())
+
+
+async def test_a_published_operation_is_applied_when_publish_returns() -> None:
+    fold = Counted()
+    state = make(fold)
+    state.publish(Finished("r", 1))
+    assert fold.ops == [Finished("r", 1)]
+    assert state.status.buffered_ops == 1
+    assert not state.status.connected
+    assert not state.status.ready
+    assert state.status.replicas == ("a",)
+
+
+async def test_without_redis_it_is_degraded_and_goes_on() -> None:
+    fold = Counted()
+    state = make(fold)
+    task = asyncio.create_task(state.run())
+    async with asyncio.timeout(10):
+        while state.status.degraded_reason is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    for number in range(5):
+        state.publish(Finished(f"r{number}", number))
+    assert len(fold.ops) == 5
+    assert (state.status.buffered_ops, state.status.dropped_ops) == (2, 3)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_nonsense_fails_at_once_and_not_in_the_background() -> None:
+    with pytest.raises(StateError):
+        make(Counted(), url="http://host")
+    with pytest.raises(ValueError, match="namespace"):
+        make(Counted(), namespace="a}b")
