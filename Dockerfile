@@ -1,9 +1,9 @@
-# Build stage: wheels of the locked dependencies and of Cacheway itself.
+# Build stage: the locked run-time dependencies and Cacheway itself, in a virtual environment.
 FROM python:3.12-slim AS build
 WORKDIR /src
 RUN python -m venv /opt/cacheway
-COPY requirements.lock pyproject.toml README.md LICENSE ./
-RUN /opt/cacheway/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+COPY requirements-runtime.lock pyproject.toml README.md LICENSE ./
+RUN /opt/cacheway/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock
 COPY radix radix
 COPY policies policies
 COPY router router
@@ -13,7 +13,7 @@ RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --no-build-isolation 
  && /opt/cacheway/bin/python -c "from importlib.metadata import packages_distributions as owners; \
 wrong = {name: owners().get(name) for name in ('router', 'radix', 'policies', 'loadtest') if owners().get(name) != ['cacheway']}; \
 assert not wrong, wrong" \
- && /opt/cacheway/bin/pip uninstall --yes pip
+ && /opt/cacheway/bin/pip uninstall --yes hatchling editables pip
 
 # Final stage: the interpreter, the virtual environment, nobody's privileges.
 FROM python:3.12-slim

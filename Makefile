@@ -37,9 +37,12 @@ format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-lock: ## Resolve the dependencies again into requirements.lock (needs uv)
-	uv pip compile --universal --python-version 3.11 --all-extras --generate-hashes --no-emit-index-url \
-	  --no-emit-find-links --custom-compile-command "make lock" --quiet --output-file requirements.lock \
+COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--custom-compile-command "make lock" --quiet
+
+lock: ## Resolve the dependencies again: everything, and what the image needs (needs uv)
+	@$(COMPILE) --all-extras --output-file requirements.lock pyproject.toml requirements-build.in
+	@$(COMPILE) --extra embedded --constraints requirements.lock --output-file requirements-runtime.lock \
 	  pyproject.toml requirements-build.in
 
 docs: setup ## Write the generated parts of docs/ again
