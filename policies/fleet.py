@@ -44,6 +44,9 @@ from radix import AttentionProfile, Forget, Insert, PrefixTree, TreeSnapshot, Tr
 
 SNAPSHOT_VERSION = 1
 
+SLOW_COLUMNS_MAX = 100
+"""Lists of slots (one per model) whose slow columns are kept at a time."""
+
 REFRESH_US = 100_000
 """How stale the slow columns (congestion, held tokens) may be: they are averages over seconds."""
 
@@ -103,6 +106,19 @@ class FleetRules:
     default_model: ServiceModel = PROFILES["default"]
 
 
+class _SlowColumns(msgspec.Struct, frozen=True, gc=False):
+    """The columns of `Candidates` that do not change with every request, for one list of slots."""
+
+    slots: NDArray[np.intp]
+    worker_hash: NDArray[np.uint64]
+    held_tokens: NDArray[np.float64]
+    a_s: NDArray[np.float64]
+    b_s: NDArray[np.float64]
+    c0_tokens: NDArray[np.float64]
+    congestion_per_s: NDArray[np.float64]
+    zeros: NDArray[np.float64]
+
+
 class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """A snapshot as bytes: the state that is small as operations, the tree as columns."""
 
@@ -129,6 +145,7 @@ class FleetState:
         self._bytes_per_token: dict[str, BytesPerToken] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
+        self._slow: dict[int, _SlowColumns] = {}
         self._worker_hash = np.zeros(0, dtype=np.uint64)
         self._allocate(8)
         self._apply: dict[type, Callable[[Any], None]] = {
@@ -217,7 +234,7 @@ class FleetState:
         """Build the view of the workers that may take a request.
 
         Args:
-            slots: Their slots, not empty.
+            slots: Their slots, not empty. Callers that pass the same array again save the gathering.
             paths: Packed block hashes of the prompt; several for a batch, whose matches add up.
             profile: Attention profile of the model: what of a match is reusable.
             prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
@@ -226,26 +243,30 @@ class FleetState:
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
+        slow = self._slow.get(id(slots))
+        if slow is None or slow.slots is not slots:
+            slow = self._gather(slots)
         matched, safe = self._matches(slots, paths, profile)
         matched_tokens = np.minimum(matched * tokens_per_block, prompt_tokens)
-        columns, loads = self._columns, self.loads
-        zeros = np.zeros(len(slots))
+        loads = self.loads
         return Candidates(
             slots=slots,
-            worker_hash=self._worker_hash[slots],
+            worker_hash=slow.worker_hash,
             matched_tokens=matched_tokens,
-            safe_tokens=np.minimum(safe * tokens_per_block, prompt_tokens),
+            safe_tokens=(
+                matched_tokens if safe is matched else np.minimum(safe * tokens_per_block, prompt_tokens)
+            ),
             backlog_s=loads.backlog_s(slots, now_us),
-            prefill_tokens=loads.prefill_tokens[slots].astype(np.float64),
-            inflight_requests=loads.inflight_requests[slots].astype(np.float64),
-            inflight_tokens=loads.inflight_tokens[slots].astype(np.float64),
-            held_tokens=columns["held_tokens"][slots],
-            a_s=columns["a_s"][slots],
-            b_s=columns["b_s"][slots],
-            c0_tokens=columns["c0_tokens"][slots],
-            congestion_per_s=columns["congestion_per_s"][slots],
-            fetch_s=zeros,
-            transfer_s=zeros,
+            prefill_tokens=loads.prefill_tokens[slots],
+            inflight_requests=loads.inflight_requests[slots],
+            inflight_tokens=loads.inflight_tokens[slots],
+            held_tokens=slow.held_tokens,
+            a_s=slow.a_s,
+            b_s=slow.b_s,
+            c0_tokens=slow.c0_tokens,
+            congestion_per_s=slow.congestion_per_s,
+            fetch_s=slow.zeros,
+            transfer_s=slow.zeros,
         )
 
     # Snapshot.
@@ -327,6 +348,23 @@ class FleetState:
         self._set_worker(Worker(worker_id, slot))
         return slot
 
+    def _gather(self, slots: NDArray[np.intp]) -> _SlowColumns:
+        """Gather the slow columns of these slots, and keep them until something in them changes."""
+        if len(self._slow) >= SLOW_COLUMNS_MAX:
+            self._slow.clear()
+        columns = self._columns
+        slow = self._slow[id(slots)] = _SlowColumns(
+            slots,
+            self._worker_hash[slots],
+            columns["held_tokens"][slots],
+            columns["a_s"][slots],
+            columns["b_s"][slots],
+            columns["c0_tokens"][slots],
+            columns["congestion_per_s"][slots],
+            np.zeros(len(slots)),
+        )
+        return slow
+
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
         self._workers[worker.worker_id] = worker
@@ -351,6 +389,7 @@ class FleetState:
         self._worker_hash = hashes
 
     def _price(self, worker: Worker) -> None:
+        self._slow.clear()
         model = self.service_model(worker.worker_class)
         self._columns["a_s"][worker.slot] = model.a_s
         self._columns["b_s"][worker.slot] = model.b_s
@@ -358,6 +397,7 @@ class FleetState:
 
     def _refresh(self, now_us: int) -> None:
         """Recompute the slow columns for all workers."""
+        self._slow.clear()
         self._refreshed_us = now_us
         count = len(self._by_slot)
         arrivals_per_s, utilisation = self.loads.rates(now_us)
@@ -372,9 +412,9 @@ class FleetState:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         if len(paths) == 1:
             match = self.tree.match(paths[0], profile)
-            return match.matched[slots], match.safe[slots]
-        matched = np.zeros(len(slots))
-        safe = np.zeros(len(slots))
+            matched = match.matched[slots]
+            return matched, matched if match.safe is match.matched else match.safe[slots]
+        matched = safe = np.zeros(len(slots), dtype=np.int32)
         for path in paths:
             match = self.tree.match(path, profile)
             matched = matched + match.matched[slots]

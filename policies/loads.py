@@ -9,10 +9,10 @@ Backlog ``V`` of a worker is the seconds of prefill reserved there, less what it
 prefill (the *head*) has had time to do: an engine that is slower than predicted never looks
 idle while a request still waits for its first token.
 
-All of it is a fold: sums are integers (microseconds, tokens), so they do not depend on the
-order of addition, and every transition is remembered for a while under the request's id, so
-that repeated or reordered operations change nothing (`policies.ops`). What is remembered is
-bounded by time: two generations of ``memory_us`` each.
+All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53), so
+they do not depend on the order of addition, and every transition is remembered for a while under
+the request's id, so that repeated or reordered operations change nothing (`policies.ops`). What is
+remembered is bounded by time: two generations of ``memory_us`` each.
 """
 
 import heapq
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from policies.ops import Finished, FirstToken, Left, Placed
 
-Ints = NDArray[np.int64]
+Whole = NDArray[np.float64]
+"""Whole numbers, in the type that policies compute with."""
 
 RATE_WINDOW_S = 16
 """Seconds over which arrivals and utilisation are measured: long enough for a few dozen
@@ -74,8 +75,8 @@ class Loads:
     def _allocate(self, rows: int) -> None:
         """Make room for ``rows`` slots, keeping what is there."""
 
-        def grown(name: str, shape: tuple[int, ...]) -> Ints:
-            array = np.zeros(shape, dtype=np.int64)
+        def grown(name: str, shape: tuple[int, ...]) -> Whole:
+            array = np.zeros(shape)
             old = getattr(self, name, None)
             if old is not None:
                 array[: len(old)] = old
@@ -261,7 +262,11 @@ class Loads:
 
     def dump_rates(self, slot: int) -> tuple[int, list[int], list[int]]:
         """The rate window of one slot: its newest second, arrivals and microseconds of service per second."""
-        return self._second, self._arrivals[slot].tolist(), self._service_us[slot].tolist()
+        return (
+            self._second,
+            [int(count) for count in self._arrivals[slot]],
+            [int(service_us) for service_us in self._service_us[slot]],
+        )
 
     def merge_rates(self, slot: int, second: int, arrivals: list[int], service_us: list[int]) -> None:
         """Merge a dumped rate window; the greater count of each second wins."""

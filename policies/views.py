@@ -3,18 +3,19 @@
 Workers come as *columns*: one numpy array per property, one row per candidate, so that
 scoring 1,000 workers costs a dozen vector operations and no Python loop. A formula
 written for columns reads like the formula on paper.
+
+They are msgspec structs, not dataclasses: one of each is made per request, and a frozen dataclass sets
+its fields one by one in Python (0.15 us each, a third of a small placement).
 """
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class RequestView:
+class RequestView(msgspec.Struct, frozen=True, gc=False):
     """One request, as policies see it.
 
     Attributes:
@@ -32,8 +33,7 @@ class RequestView:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True, gc=False):
     """The workers that may take a request; all arrays have the same length n >= 1.
 
     Attributes:
@@ -75,8 +75,7 @@ class Candidates:
         return len(self.slots)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(msgspec.Struct, frozen=True, gc=False):
     """The outcome: this worker, and what is expected of it.
 
     Attributes:
@@ -98,8 +97,7 @@ class Chosen:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(msgspec.Struct, frozen=True, gc=False):
     """The outcome: nobody may take it now.
 
     Attributes:

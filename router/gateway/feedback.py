@@ -5,7 +5,9 @@ with every answer: a change must be worth saying (``CHANGE_MIN``) and the last w
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from policies import BytesPerToken, Chosen, Fitted, FleetState, Op, ServiceFit, Trim
 from router.gateway.parsing import ParsedRequest
@@ -30,8 +32,7 @@ REPORTING_MAX = 10_000
 """Bound on remembered workers; beyond it they are learned again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """One placement of a request, as the answer must be judged by it.
 
     Attributes:

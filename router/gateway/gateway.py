@@ -91,6 +91,8 @@ class Gateway:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = itertools.count()
+        self._id_prefix = b"req-" + secrets.token_hex(8).encode()
+        self._ids = itertools.count()
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
@@ -134,7 +136,7 @@ class Gateway:
             for name, value in headers:
                 if name == wanted and 0 < len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
                     return value
-        return b"req-" + secrets.token_hex(12).encode()
+        return b"%b-%x" % (self._id_prefix, next(self._ids))
 
     def next_attempt_id(self) -> str:
         """A log-wide unique id of one attempt."""

@@ -8,14 +8,14 @@ synchronous callbacks on the event loop: no task, no queue and no copy per chunk
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 Header = tuple[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
+class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     """A complete client request, within limits, as it came.
 
     Attributes:

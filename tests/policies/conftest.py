@@ -26,7 +26,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         "b_s": [0.001] * n,
         "c0_tokens": [float("inf")] * n,
     }
-    names = [name for name in Candidates.__slots__ if name not in ("slots", "worker_hash")]
+    names = [name for name in Candidates.__struct_fields__ if name not in ("slots", "worker_hash")]
     return Candidates(
         slots=np.array(columns.get("slots", range(n)), dtype=np.intp),
         worker_hash=np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),

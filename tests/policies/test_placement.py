@@ -69,7 +69,7 @@ def test_the_choice_holds_plain_numbers(make_request: MakeRequest, make_candidat
     chosen = place(make_request(4000.4), make_candidates(safe_tokens=[0.6, 1.0]), DEFAULT)
 
     assert isinstance(chosen, Chosen)
-    assert [type(getattr(chosen, name)) for name in Chosen.__slots__] == [
+    assert [type(getattr(chosen, name)) for name in Chosen.__struct_fields__] == [
         int,
         int,
         int,
