@@ -25,7 +25,6 @@ from fastapi import FastAPI
 
 from policies import PROFILES, Breaker, FleetRules, FleetState, make_policy
 from router.admin import AdminPorts, make_api, serve_metrics
-from router.errors import ClientError
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
@@ -33,6 +32,7 @@ from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.settings import Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, SharedConfig, SharedState
+from router.tls import worker_context
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class GatewayProcess:
             self._ops,
         )
         worker_key = settings.fleet.worker_api_key
-        tls = _tls(settings.upstream)
+        tls = worker_context(settings.upstream)
         self._client = httpx.AsyncClient(
             timeout=settings.fleet.health_check_timeout_s,
             verify=tls,
@@ -344,21 +344,3 @@ def _breaker_maker(settings: Settings) -> Callable[[], Breaker]:
         )
 
     return make
-
-
-def _tls(upstream: UpstreamSettings) -> ssl.SSLContext:
-    """How https workers are talked to.
-
-    Raises:
-        ClientError: If a file cannot be read; the message names it.
-    """
-    try:
-        context = ssl.create_default_context(cafile=upstream.ca_file or None)
-        if upstream.client_cert:
-            context.load_cert_chain(upstream.client_cert, upstream.client_key or None)
-    except (OSError, ssl.SSLError) as error:
-        raise ClientError(f"upstream TLS files: {error}", code="invalid_tls") from error
-    if not upstream.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -37,7 +37,8 @@ def main(
     Args:
         argv: Arguments without the program's name.
         environ: The environment.
-        serve: Runs the gateway until it is told to stop.
+        serve: Runs the gateway until it is told to stop; raises `SettingsError` if what the settings
+            name cannot be used.
         tools: Commands of the optional extra by name, with a line of help. They parse their own arguments.
 
     Returns:
@@ -61,13 +62,13 @@ def main(
         return 0
     try:
         loaded = load(chosen(arguments), environ, arguments.config)
+        if arguments.command == "config":
+            sys.stdout.write(effective(loaded))
+            return 0
+        return serve(loaded.settings)
     except SettingsError as error:
         sys.stderr.writelines(f"cacheway: {problem}\n" for problem in error.problems)
         return 2
-    if arguments.command == "config":
-        sys.stdout.write(effective(loaded))
-        return 0
-    return serve(loaded.settings)
 
 
 def _parser(tools: Mapping[str, tuple[Tool, str]]) -> Parser:

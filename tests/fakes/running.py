@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +116,7 @@ async def until(condition: Callable[[], object], within_s: float = 15.0) -> None
 async def until_async(condition: Callable[[], Awaitable[object]], within_s: float = 15.0) -> None:
     """Wait for a condition that has to ask."""
     async with asyncio.timeout(within_s):
-        while not await condition():
+        while not await condition():  # noqa: ASYNC110 - it is another process's state
             await asyncio.sleep(0.02)
 
 
@@ -129,14 +129,19 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def command(*arguments: str, ready_url: str | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+async def command(
+    *arguments: str, ready_url: str | None = None, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
+
+    What it writes gathers in ``output`` of the process, a list of lines.
 
     Args:
         arguments: Of the command.
         ready_url: Answers 200 when the process is ready.
+        environ: Added to its environment, which has no settings of ours otherwise.
     """
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -144,10 +149,11 @@ async def command(*arguments: str, ready_url: str | None = None) -> AsyncIterato
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env=environment,
+        env={**inherited, **(environ or {})},
     )
     assert process.stdout is not None
     output: list[bytes] = []
+    process.output = output  # type: ignore[attr-defined]
     reader = asyncio.create_task(_collect(process.stdout, output))
     try:
         if ready_url is not None:
@@ -160,7 +166,6 @@ async def command(*arguments: str, ready_url: str | None = None) -> AsyncIterato
                     return False
 
                 await until_async(ready, within_s=30)
-        process.output = output  # type: ignore[attr-defined]
         yield process
     finally:
         if process.returncode is None:

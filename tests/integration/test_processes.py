@@ -1,0 +1,330 @@
+"""The life of a gateway's processes: how they start, share a port, and end."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis.asyncio
+import trustme
+from fakes.running import FAST_ENGINE, Fleet, command, free_port, until_async
+
+from loadtest.engine import EngineSettings
+
+LONG = "The quick brown fox jumps over the lazy dog. " * 200
+Process = asyncio.subprocess.Process
+
+
+def chat(text: str = LONG, **more: Any) -> dict[str, Any]:
+    return {
+        "model": "emulated",
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 8,
+        **more,
+    }
+
+
+def log_lines(process: Process) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in process.output]  # type: ignore[attr-defined]
+
+
+async def run(*arguments: str, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Run a command that ends by itself: its exit status, and what it wrote."""
+    async with command(*arguments, environ=environ) as process, asyncio.timeout(30):
+        status = await process.wait()
+    return status, b"".join(process.output).decode()  # type: ignore[attr-defined]
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    port: int, worker_url: str, *flags: str, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """A gateway process that is ready, and a client of it."""
+    url = f"http://127.0.0.1:{port}"
+    arguments = ("--host", "127.0.0.1", "--port", str(port), "--worker-urls", worker_url, *flags)
+    async with (
+        command("serve", *arguments, ready_url=f"{url}/readiness", environ=environ) as process,
+        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+    ):
+        yield process, client
+
+
+async def ended(process: Process) -> int:
+    async with asyncio.timeout(20):
+        return await process.wait()
+
+
+async def refuses(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return True
+    writer.close()
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def load(client: httpx.AsyncClient) -> int:
+    return int((await client.get("/get_loads")).json()["loads"][0]["load"])
+
+
+async def test_sigterm_lets_a_stream_finish_and_leaves_nothing_reserved(fleet: Fleet) -> None:
+    """150 tokens at 20 ms: the stream goes on for three seconds after the signal."""
+    engine = await fleet.engine(EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=1))
+    shared = ("--redis-url", fleet.redis_url, "--namespace", fleet.namespace)
+    port = free_port()
+    async with (
+        serving(port, engine.url, *shared) as (process, client),
+        serving(free_port(), engine.url, *shared) as (_, sibling),
+    ):
+        body = chat(stream=True, max_tokens=150, ignore_eos=True)
+        async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            received = [await anext(lines)]
+
+            async def counted_by_the_sibling() -> bool:
+                return await load(sibling) == 1
+
+            await until_async(counted_by_the_sibling)
+            process.send_signal(signal.SIGTERM)
+            await until_async(lambda: refuses(port))
+            assert process.returncode is None
+            received += [line async for line in lines]
+        assert sum(line.startswith("data: {") for line in received) >= 100
+        assert [line for line in received if line][-1] == "data: [DONE]"
+        assert await ended(process) == 0
+
+        async def forgotten() -> bool:
+            shared_state = (await sibling.get("/readiness")).json()["shared"]
+            return await load(sibling) == 0 and len(shared_state["replicas"]) == 1
+
+        await until_async(forgotten)
+    events = [line["event"] for line in log_lines(process)]
+    assert events.count("request.finished") == 1
+    assert "gateway.stopped" in events
+
+
+async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fleet) -> None:
+    engine = await fleet.engine()
+    port, metrics_port = free_port(), free_port()
+    flags = ("--workers", "2", "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics_port))
+    with tempfile.TemporaryDirectory(prefix="cw-") as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            process, scraper = await stack.enter_async_context(
+                serving(port, engine.url, *flags, environ={"TMPDIR": folder})
+            )
+            clients: dict[str, httpx.AsyncClient] = {}
+
+            async def both_answered() -> bool:
+                """A connection stays with the process that accepted it."""
+                client = await stack.enter_async_context(
+                    httpx.AsyncClient(
+                        base_url=f"http://127.0.0.1:{port}",
+                        limits=httpx.Limits(max_connections=1),
+                        timeout=20,
+                        trust_env=False,
+                    )
+                )
+                answer = (await client.get("/readiness")).json()
+                if answer["workers"]["healthy"]:
+                    clients.setdefault(answer["replica"], client)
+                return len(clients) == 2
+
+            await until_async(both_answered)
+            one, other = clients.values()
+
+            cold = await one.post("/v1/chat/completions", json=chat())
+            assert cold.headers["x-cacheway-cached-tokens"] == "0"
+
+            async def learned_by_the_other() -> bool:
+                worker = (await other.get("/workers")).json()["workers"][0]
+                return bool(worker["held_tokens"] > 0)
+
+            await until_async(learned_by_the_other)
+            warm = await other.post("/v1/chat/completions", json=chat(LONG + "And then?"))
+            assert int(warm.headers["x-cacheway-cached-tokens"]) > 1000
+            for client in (one, other, other):
+                assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+
+            for url in (f"http://127.0.0.1:{port}/metrics", f"http://127.0.0.1:{metrics_port}/metrics"):
+
+                async def aggregated(url: str = url) -> bool:
+                    return requests_total((await scraper.get(url)).text) == 5
+
+                await until_async(aggregated)
+
+            socket_path = embedded_socket(folder)
+            async with redis.asyncio.Redis(unix_socket_path=socket_path) as valkey:
+                valkey_pid = (await valkey.info("server"))["process_id"]
+            pids = [valkey_pid, *(int(replica.split("-")[-2]) for replica in clients)]
+            assert all(alive(pid) for pid in pids)
+
+            process.send_signal(signal.SIGTERM)
+            assert await ended(process) == 0
+            assert await refuses(port)
+            assert not any(alive(pid) for pid in pids)
+        assert left_in(folder) == []
+    events = [line["event"] for line in log_lines(process)]
+    assert events.count("request.finished") == 5
+    assert events.count("gateway.stopped") == 2
+
+
+def embedded_socket(folder: str) -> str:
+    return str(next(Path(folder).glob("cacheway-*/valkey.sock")))
+
+
+def left_in(folder: str) -> list[Path]:
+    return list(Path(folder).iterdir())
+
+
+def requests_total(exposition: str) -> float:
+    return sum(float(value) for value in re.findall(r"(?m)^cacheway_requests_total\{.*\} (\S+)$", exposition))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "environ", "sentence"),
+    [
+        (("--no-such-flag", "1"), None, {}, "--no-such-flag"),
+        (("--port", "seventy"), None, {}, "flag --port: 'seventy' is not allowed for server.port"),
+        ((), "server: {prot: 1}", {}, "server.prot"),
+        ((), "server: {port: 0}", {}, "server.port"),
+        ((), None, {"CACHEWAY_PROT": "1"}, "CACHEWAY_PROT"),
+        ((), None, {"CACHEWAY_PORT": "seventy"}, "environment CACHEWAY_PORT: 'seventy' is not allowed"),
+    ],
+    ids=["flag", "value of a flag", "key", "value of a key", "variable", "value of a variable"],
+)
+async def test_a_wrong_setting_stops_the_start_with_a_sentence(
+    arguments: tuple[str, ...], file: str | None, environ: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    if file is not None:
+        (tmp_path / "cacheway.yaml").write_text(file)
+        arguments = ("--config", str(tmp_path / "cacheway.yaml"))
+    status, output = await run("serve", *arguments, environ=environ)
+    assert status == 2
+    assert sentence in output
+    assert "Traceback" not in output
+
+
+async def test_an_unreachable_redis_degrades_and_does_not_stop(fleet: Fleet) -> None:
+    engine = await fleet.engine()
+    redis_url = f"redis://127.0.0.1:{free_port()}"
+    async with serving(free_port(), engine.url, "--redis-url", redis_url) as (process, client):
+        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+        assert (await client.get("/readiness")).json()["shared"]["degraded"]
+        assert 'cacheway_degraded{component="redis"} 1.0' in (await client.get("/metrics")).text
+        process.send_signal(signal.SIGTERM)
+        assert await ended(process) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_port_in_use_is_said_and_not_a_traceback(workers: str, redis_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        status, output = await run(
+            *("serve", "--host", "127.0.0.1", "--port", port, "--workers", workers),
+            *("--redis-url", redis_url),
+        )
+    assert status == 3
+    assert "address already in use" in output
+    assert port in output
+    assert "Traceback" not in output
+
+
+async def test_every_line_of_the_log_is_json_and_none_holds_a_prompt(fleet: Fleet) -> None:
+    """At the level that says most: debug."""
+    engine = await fleet.engine()
+    secret = "xyzzy-plugh"
+    async with serving(free_port(), engine.url, "--log-level", "debug") as (process, client):
+        for body, status in (
+            (chat(secret + LONG), 200),
+            (chat(secret + LONG, stream=True), 200),
+            (chat(secret, model="nope"), 404),
+            ({"messages": [{"role": "user", "content": secret}]}, 400),
+        ):
+            answer = await client.post("/v1/chat/completions", json=body)
+            assert answer.status_code == status
+        broken = await client.post("/v1/chat/completions", content=f"{{{secret}".encode())
+        assert broken.status_code == 400
+        process.send_signal(signal.SIGTERM)
+        assert await ended(process) == 0
+    lines = log_lines(process)
+    assert all({"time", "level", "event", "message"} <= line.keys() for line in lines)
+    finished = [line for line in lines if line["event"] == "request.finished"]
+    assert [line["status"] for line in finished] == [200, 200, 404, 400, 400]
+    assert len({line["request_id"] for line in finished}) == 5
+    assert secret.encode() not in b"".join(process.output)  # type: ignore[attr-defined]
+
+
+async def test_clients_and_workers_are_reached_over_tls(fleet: Fleet, tmp_path: Path) -> None:
+    """One gateway serves HTTPS, and is the https worker of another."""
+    engine = await fleet.engine(FAST_ENGINE)
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "server.key")
+    port = free_port()
+    url = f"https://127.0.0.1:{port}"
+    arguments = ("--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine.url)
+    tls = ("--ssl-certfile", str(tmp_path / "server.pem"), "--ssl-keyfile", str(tmp_path / "server.key"))
+    trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    async with (
+        command("serve", *arguments, *tls, "--redis-url", fleet.redis_url, "--namespace", fleet.namespace),
+        httpx.AsyncClient(base_url=url, verify=trust, timeout=20, trust_env=False) as client,
+    ):
+
+        async def ready() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return (await client.get("/readiness")).status_code == 200
+            return False
+
+        await until_async(ready)
+        assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
+        flags = ("--upstream-ca-file", str(tmp_path / "ca.pem"), "--redis-url", fleet.redis_url)
+        async with serving(free_port(), url, *flags, "--namespace", f"{fleet.namespace}-front") as (_, front):
+            body = chat(stream=True)
+            answer = await front.post("/v1/chat/completions", json=body)
+            assert answer.status_code == 200
+            assert answer.headers["x-cacheway-worker"].endswith(f"127.0.0.1:{port}")
+            assert answer.text.rstrip().endswith("data: [DONE]")
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting"),
+    [
+        (("--ssl-certfile", "{}/none.pem", "--ssl-keyfile", "{}/none.key"), "server.ssl_certfile"),
+        (("--ssl-certfile", "{}/empty.pem", "--ssl-keyfile", "{}/empty.pem"), "server.ssl_certfile"),
+        (("--upstream-ca-file", "{}/none.pem"), "upstream.ca_file"),
+        (("--upstream-client-cert", "{}/none.pem", "--workers", "2"), "upstream.client_cert"),
+    ],
+    ids=["none", "empty", "authority", "client, several processes"],
+)
+async def test_a_tls_file_that_cannot_be_used_stops_the_start_with_a_sentence(
+    flags: tuple[str, ...], setting: str, tmp_path: Path, redis_url: str
+) -> None:
+    (tmp_path / "empty.pem").touch()
+    status, output = await run(
+        *("serve", "--port", str(free_port()), "--redis-url", redis_url),
+        *(flag.format(tmp_path) for flag in flags),
+    )
+    assert status == 2
+    assert setting in output
+    assert str(tmp_path) in output
+    assert "Traceback" not in output
