@@ -19,12 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from policies import Chosen, Finished, FirstToken, GiveUp, Placed, RequestView, Shed, place, redispatch
+from policies import (
+    Chosen,
+    Finished,
+    FirstToken,
+    GiveUp,
+    Placed,
+    Redispatch,
+    RequestView,
+    Shed,
+    place,
+    redispatch,
+)
 from router.errors import (
     NoWorker,
     RouterError,
     StreamBroken,
     UpstreamError,
+    WorkerRefused,
     WorkerSilent,
     WorkerUnreachable,
     error_body,
@@ -43,6 +55,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TAIL_BYTES = 16 * 1024
+CRASHED = "request failed inside the gateway"
+
+PAUSE_S = 0.1
+"""Before the only worker left is asked a second time; doubled each time after."""
 
 FORWARDED_HEADERS = frozenset(
     (
@@ -75,6 +91,7 @@ class RequestExchange:
         "_last_byte_s",
         "_local",
         "_parsed",
+        "_pause_timer",
         "_prefill_timer",
         "_prefilled",
         "_released",
@@ -109,6 +126,7 @@ class RequestExchange:
         self._last_byte_s = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self._prefill_timer: asyncio.TimerHandle | None = None
+        self._pause_timer: asyncio.TimerHandle | None = None
 
     # From the client's side (`router.proxy.Exchange`).
 
@@ -127,7 +145,7 @@ class RequestExchange:
         except RouterError as error:
             self._fail(error)
         except Exception:
-            logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
+            logger.exception(CRASHED, extra={"event": "request.crashed"})
             self._fail(RouterError("The gateway failed to serve this request; its log says why."))
 
     def pause(self) -> None:
@@ -295,49 +313,69 @@ class RequestExchange:
         )
 
     def _redispatched(self, error: UpstreamError, status: int | None) -> bool:
-        """Try another worker, if the rule allows; True if another attempt has taken over."""
-        gateway = self._gateway
+        """Try again, if the rule allows; True if that has taken over.
+
+        Another worker is asked at once. If all that may serve it have failed, an answer of the last one
+        passes through, and a worker that gave no answer is asked again after a pause: its
+        trouble may have been the moment's.
+        """
+        gateway, local = self._gateway, self._local
+        assert local is not None
         now_s = gateway.loop.time()
-        verdict = redispatch(
-            gateway.redispatch_rules,
-            gateway.retry_budget,
-            status=status,
-            attempts=self._attempts,
-            age_s=now_s - self._request.received_s,
-            now_s=now_s,
-        )
+        tried = (*self._tried, local.worker.slot)
+        eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_s)
+        others = not np.isin(eligible, tried).all()
+        verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
+        if others or status is None:
+            verdict = redispatch(
+                gateway.redispatch_rules,
+                gateway.retry_budget,
+                status=status,
+                attempts=self._attempts,
+                age_s=now_s - self._request.received_s,
+                now_s=now_s,
+            )
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
             self._worker_failed(error)
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
-        assert self._local is not None
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
         self._release(abandoned=True)
-        self._tried.append(self._local.worker.slot)
+        self._tried.append(local.worker.slot)
         gateway.metrics.redispatched(error.code)
         logger.info(
             "request redispatched",
             extra={
                 "event": "request.redispatched",
                 "request_id": self._request_id.decode("latin-1"),
-                "worker_id": self._local.worker.worker_id,
+                "worker_id": local.worker.worker_id,
                 "reason": error.code,
                 "detail": error.message,
                 "attempts": self._attempts,
             },
         )
+        if others:
+            self._dispatch_again(error)
+        else:
+            pause_s = PAUSE_S * 2 ** (self._attempts - 1)
+            self._pause_timer = gateway.loop.call_later(pause_s, self._dispatch_again, error)
+        return True
+
+    def _dispatch_again(self, error: UpstreamError) -> None:
+        """Make the next attempt; if there is nobody to ask, the last failure says more than that."""
+        self._pause_timer = None
         try:
             self._dispatch()
-        except RouterError as next_error:
-            # What the last worker did says more than that there is no other one.
-            self._fail(error if isinstance(next_error, NoWorker) and status is None else next_error)
-        return True
+        except NoWorker:
+            self._fail(error)
+        except RouterError as other:
+            self._fail(other)
 
     def _worker_failed(self, error: UpstreamError) -> None:
         assert self._local is not None
-        refused = isinstance(error, WorkerUnreachable) and error.code == WorkerUnreachable.code
+        refused = isinstance(error, WorkerRefused)
         self._gateway.registry.failed(self._local, self._gateway.loop.time(), refused=refused)
         self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
 
@@ -458,8 +496,9 @@ class RequestExchange:
     def _finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log, once."""
         self._done = True
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._pause_timer):
+            if timer is not None:
+                timer.cancel()
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.inflight -= 1

@@ -1,0 +1,337 @@
+"""A gateway without sockets: everything behind the ports is fake, everything in front of them is real.
+
+Time stands still until a test moves it. The fakes check what the ports promise: an upstream that speaks
+after its abort, or an exchange that answers twice, fails the test.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import orjson
+
+from policies import (
+    Breaker,
+    Finished,
+    FirstToken,
+    FleetState,
+    Op,
+    Placed,
+    make_policy,
+)
+from router.fleet import LocalWorker, Registry
+from router.gateway import Gateway
+from router.gateway.exchange import RequestExchange
+from router.metrics import Metrics
+from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
+from router.settings import Settings
+from router.shared import LogClock
+
+EPOCH_S = 1_700_000_000
+"""Wall clock when a test begins."""
+
+
+class _Timer:
+    """What `VirtualTime.call_later` returns."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualTime:
+    """The part of an event loop that an exchange uses, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self._now_s = 100.0
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._count = itertools.count()
+        self.clock = LogClock(lambda: round(self._now_s * 1e9), lambda: EPOCH_S * 10**9)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
+        timer = _Timer(callback)
+        heapq.heappush(self._timers, (self._now_s + delay_s, next(self._count), timer))
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass and run what falls due, in order."""
+        until_s = self._now_s + seconds
+        while self._timers and self._timers[0][0] <= until_s:
+            self._now_s, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+        self._now_s = until_s
+
+    @property
+    def pending(self) -> int:
+        """Timers that would still do something."""
+        return sum(timer.callback is not None for _, _, timer in self._timers)
+
+
+class FakeClient:
+    """The client's side of an exchange; keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.status: Any = None
+        self.headers: dict[bytes, bytes] = {}
+        self.length: int | None = None
+        self.body = b""
+        self.finished = False
+        self.aborted = False
+        self.left = False
+
+    @property
+    def over(self) -> bool:
+        return self.finished or self.aborted or self.left
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of an answer in the OpenAI shape."""
+        return cast(dict[str, Any], orjson.loads(self.body)["error"])
+
+    def send_head(self, status: int, headers: Sequence[Header], *, length: int | None) -> None:
+        assert not self.finished
+        assert not self.aborted
+        assert self.status is None, "a second head"
+        self.status, self.headers, self.length = status, dict(headers), length
+        assert len(self.headers) == len(headers), "a header twice"
+
+    def send_body(self, data: bytes) -> None:
+        assert not self.finished
+        assert not self.aborted
+        assert self.status is not None, "body before head"
+        self.body += data
+
+    def finish(self) -> None:
+        assert not self.finished
+        assert not self.aborted
+        assert self.status is not None, "an answer without head"
+        assert self.length is None or self.length == len(self.body) or self.left
+        self.finished = True
+
+    def abort(self) -> None:
+        assert not self.finished
+        assert not self.aborted
+        self.aborted = True
+
+
+class FakeUpstream:
+    """A request on its way to a fake worker; the test plays the worker."""
+
+    def __init__(self, pool: "FakePool", sent: dict[str, Any]) -> None:
+        self.pool = pool
+        self.sent = sent
+        self.paused = False
+        self.aborted = False
+        self.headed = False
+        self.over = False
+        self._sink: UpstreamSink = sent["sink"]
+
+    @property
+    def live(self) -> bool:
+        return not self.over and not self.aborted
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    # What the worker does.
+
+    def head(self, status: int = 200, headers: Sequence[Header] = (), length: int | None = None) -> None:
+        assert self.live
+        assert not self.headed
+        self.headed = True
+        self._sink.upstream_head(status, list(headers), length)
+
+    def data(self, data: bytes) -> None:
+        assert self.live
+        assert self.headed
+        self._sink.upstream_data(data)
+
+    def end(self) -> None:
+        assert self.live
+        assert self.headed
+        self.over = True
+        self._sink.upstream_end()
+
+    def fail(self, error: Exception) -> None:
+        assert self.live
+        self.over = True
+        self._sink.upstream_failed(error)
+
+    def answer(self, body: bytes = b"{}", status: int = 200) -> None:
+        """A whole answer at once."""
+        self.head(status, [(b"content-type", b"application/json")], len(body))
+        if self.live and body:
+            self.data(body)
+        if self.live:
+            self.end()
+
+
+class FakePool:
+    """A worker's connections."""
+
+    def __init__(self, url: str, requests: list[FakeUpstream] | None = None) -> None:
+        self.url = url
+        self.requests = [] if requests is None else requests
+        self.open = self.idle = 0
+        self.drained = self.closed = False
+
+    def send(self, **sent: Any) -> FakeUpstream:
+        upstream = FakeUpstream(self, sent)
+        self.requests.append(upstream)
+        return upstream
+
+    def drain(self) -> None:
+        self.drained = True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeShared:
+    """The shared log of a fleet with one replica: applies at once, keeps what was said."""
+
+    def __init__(self) -> None:
+        self.fleet = FleetState()
+        self.ops: list[Op] = []
+
+    def publish(self, op: Op) -> None:
+        self.ops.append(op)
+        self.fleet.apply(op)
+
+    def said(self, kind: type[Any]) -> list[Any]:
+        """What was published of one kind."""
+        return [op for op in self.ops if isinstance(op, kind)]
+
+
+def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
+    """A registry with fake pools."""
+    given: dict[str, Any] = {
+        "failure_threshold": 3,
+        "success_threshold": 2,
+        "make_breaker": lambda: Breaker(failure_threshold=5, success_threshold=2, open_s=10.0),
+        "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
+        **rules,
+    }
+    return Registry(shared.fleet, publish=shared.publish, now_us=time.clock.now_us, replica="r1", **given)
+
+
+def pool_of(local: LocalWorker) -> FakePool:
+    return cast(FakePool, local.pool)
+
+
+class Bench:
+    """A gateway in front of healthy fake workers.
+
+    Args:
+        workers: How many.
+        sections: Of the settings.
+    """
+
+    def __init__(self, workers: int = 2, **sections: dict[str, Any]) -> None:
+        self.time = VirtualTime()
+        self.shared = FakeShared()
+        self.upstreams: list[FakeUpstream] = []
+        self.registry = registry(
+            self.shared,
+            self.time,
+            make_pool=lambda url: cast(WorkerPool, FakePool(url, self.upstreams)),
+        )
+        self.log: list[dict[str, object]] = []
+        self.metrics = Metrics("test")
+        self.gateway = Gateway(
+            Settings.model_validate(sections),
+            replica="r1",
+            fleet=self.shared.fleet,
+            registry=self.registry,
+            publish=self.shared.publish,
+            clock=self.time.clock,
+            policy=make_policy("expected_cost", {}),
+            metrics=self.metrics,
+            request_log=self.log.append,
+            loop=cast(Any, self.time),
+        )
+        self.clients: list[FakeClient] = []
+        for number in range(workers):
+            self.add(f"w{number}:80")
+
+    def add(self, worker_id: str) -> LocalWorker:
+        """Add a worker and find it healthy."""
+        self.registry.add(f"http://{worker_id}")
+        local = self.local(worker_id)
+        self.registry.probed(local, ok=True, refused=False, detail="")
+        return local
+
+    def local(self, worker_id: str) -> LocalWorker:
+        local = self.registry.get(worker_id)
+        assert local is not None
+        return local
+
+    def start(
+        self,
+        body: bytes | dict[str, Any],
+        *,
+        path: bytes = b"/v1/chat/completions",
+        headers: Sequence[Header] = (),
+    ) -> tuple[RequestExchange, FakeClient]:
+        """A client's request."""
+        client = FakeClient()
+        self.clients.append(client)
+        now_s = self.time.time()
+        request = ClientRequest(
+            b"POST",
+            path,
+            b"",
+            headers,
+            body if isinstance(body, bytes) else orjson.dumps(body),
+            "127.0.0.1",
+            now_s,
+            now_s,
+        )
+        exchange = self.gateway(request, client)
+        assert isinstance(exchange, RequestExchange)
+        return exchange, client
+
+    @property
+    def upstream(self) -> FakeUpstream:
+        """The one request that a worker has now."""
+        (live,) = [upstream for upstream in self.upstreams if upstream.live]
+        return live
+
+    def check(self) -> None:
+        """What must hold when all exchanges have ended, however they did."""
+        attempts = {op.request_id: [op] for op in self.shared.said(Placed)}
+        assert len(attempts) == len(self.shared.said(Placed)) == len(self.upstreams)
+        for op in self.shared.ops:
+            if isinstance(op, FirstToken | Finished):
+                attempts[op.request_id].append(op)
+        for placed, *rest in attempts.values():
+            assert isinstance(placed, Placed)
+            kinds = [type(op) for op in rest]
+            assert kinds in ([Finished], [FirstToken, Finished])
+        loads = self.shared.fleet.loads
+        assert not loads.requests
+        for column in (
+            loads.prefill_us,
+            loads.prefill_tokens,
+            loads.inflight_requests,
+            loads.inflight_tokens,
+        ):
+            assert not column.any()
+        assert self.gateway.inflight == 0
+        assert all(client.over for client in self.clients)
+        assert not any(upstream.live for upstream in self.upstreams)
+        assert self.time.pending == 0
+        assert len(self.log) == len(self.clients)

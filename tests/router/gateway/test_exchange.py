@@ -1,0 +1,588 @@
+"""Every path of one request, with a scripted worker on one side and a scripted client on the other.
+
+Each test ends with `Bench.check`: one answer for the client, one release for each attempt, nothing left.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fakes.gateway import Bench, FakeUpstream
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import Finished, FirstToken, Trim
+from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
+from router.fleet import ServedModel
+
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
+JSON = [(b"content-type", b"application/json")]
+
+
+def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
+    """By default 5,000 bytes: four whole blocks of 1 KiB."""
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.check()
+
+
+def unreachable() -> UpstreamError:
+    return WorkerUnreachable("refused")
+
+
+# The answer.
+
+
+def test_an_answer_passes_through_with_our_headers(bench: Bench) -> None:
+    _, client = bench.start(chat(), headers=[(b"x-request-id", b"mine")])
+    upstream = bench.upstream
+    upstream.head(200, [*JSON, (b"x-request-id", b"theirs"), (b"x-engine", b"1")], 7)
+    assert client.status is None
+    upstream.data(b'{"a":')
+    upstream.data(b"1}")
+    upstream.end()
+    assert (client.status, client.length, client.body) == (200, 7, b'{"a":1}')
+    assert client.headers[b"x-request-id"] == b"mine"
+    assert client.headers[b"x-engine"] == b"1"
+    assert client.headers[b"x-cacheway-worker"] == upstream.pool.url.removeprefix("http://").encode()
+    assert client.headers[b"x-cacheway-cached-tokens"] == b"0"
+
+
+def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
+    bench = Bench()
+    body = b'{ "model" : "m", "messages": [ ] , "unknown": 1e0 }'
+    sent_headers = [
+        (b"cookie", b"secret"),
+        (b"authorization", b"Bearer theirs"),
+        (b"content-type", b"application/json"),
+        (b"traceparent", b"00-1"),
+        (b"x-request-id", b"mine"),
+    ]
+    bench.start(body, headers=sent_headers)
+    sent = bench.upstream.sent
+    assert sent["body"] == (body,)
+    assert sent["headers"] == [
+        (b"authorization", b"Bearer theirs"),
+        (b"content-type", b"application/json"),
+        (b"traceparent", b"00-1"),
+        (b"x-request-id", b"mine"),
+    ]
+    assert (sent["method"], sent["path"], sent["patient"]) == (b"POST", b"/v1/chat/completions", True)
+    bench.upstream.answer()
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    ("sections", "seen"),
+    [
+        ({"server": {"api_key": "ours"}}, []),
+        ({"fleet": {"worker_api_key": "theirs"}}, [b"Bearer theirs"]),
+    ],
+)
+def test_the_gateways_key_never_reaches_a_worker(sections: dict[str, Any], seen: list[bytes]) -> None:
+    bench = Bench(**sections)
+    bench.start(chat(), headers=[(b"authorization", b"Bearer ours")])
+    assert [value for name, value in bench.upstream.sent["headers"] if name == b"authorization"] == seen
+    bench.upstream.answer()
+    bench.check()
+
+
+def test_an_answer_without_a_body_is_an_answer(bench: Bench) -> None:
+    _, client = bench.start(chat())
+    bench.upstream.head(200, [], 0)
+    assert client.status is None
+    bench.upstream.end()
+    assert (client.status, client.body, client.finished) == (200, b"", True)
+    assert len(bench.shared.said(FirstToken)) == 1
+
+
+def test_the_first_byte_of_a_stream_ends_its_prefill(bench: Bench) -> None:
+    bench.start(chat(stream=True))
+    upstream = bench.upstream
+    assert upstream.sent["patient"] is False
+    bench.time.advance(60)
+    assert not bench.shared.said(FirstToken)
+    upstream.head(200, SSE)
+    assert not bench.shared.said(FirstToken)
+    upstream.data(b"data: 1\n\n")
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert bench.shared.fleet.loads.inflight_requests.sum() == 1
+    upstream.data(b"data: [DONE]\n\n")
+    upstream.end()
+
+
+def test_the_prefill_of_a_whole_answer_ends_when_predicted(bench: Bench) -> None:
+    """1,250 tokens: 20 ms and 15,000 tokens/s make 103 ms. The answer comes after the decode, much later."""
+    bench.start(chat())
+    bench.time.advance(0.09)
+    assert not bench.shared.said(FirstToken)
+    bench.time.advance(0.03)
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert not bench.shared.fleet.loads.prefill_us.any()
+    bench.time.advance(5)
+    bench.upstream.answer()
+    assert len(bench.shared.said(FirstToken)) == 1
+
+
+def test_a_whole_answer_before_the_prediction_ends_the_prefill_at_once(bench: Bench) -> None:
+    bench.start(chat())
+    bench.upstream.answer()
+    assert len(bench.shared.said(FirstToken)) == 1
+    bench.time.advance(5)
+    assert len(bench.shared.said(FirstToken)) == 1
+
+
+def test_backpressure_is_passed_on(bench: Bench) -> None:
+    exchange, _ = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    upstream.head(200, SSE)
+    upstream.data(b"data: 1\n\n")
+    exchange.pause()
+    assert upstream.paused
+    exchange.resume()
+    assert not upstream.paused
+    upstream.end()
+    exchange.pause()
+    exchange.resume()
+    assert not upstream.paused
+
+
+def test_the_same_prompt_goes_where_it_was(bench: Bench) -> None:
+    """5,000 bytes at 4 bytes per token: four whole blocks, 1,024 of 1,250 tokens."""
+    _, first = bench.start(chat())
+    bench.upstream.answer()
+    _, second = bench.start(chat())
+    bench.upstream.answer()
+    assert second.headers[b"x-cacheway-worker"] == first.headers[b"x-cacheway-worker"]
+    assert second.headers[b"x-cacheway-cached-tokens"] == b"1024"
+
+
+# Errors before a worker is asked.
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{", 400, "invalid_json"),
+        (b"[]", 400, "not_an_object"),
+        (b'{"messages": []}', 400, "missing_model"),
+        (b'{"model": "m", "stream": "perhaps"}', 400, "invalid_value"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_answered_at_once(
+    bench: Bench, body: bytes, status: int, code: str
+) -> None:
+    _, client = bench.start(body)
+    assert (client.status, client.error["code"]) == (status, code)
+    assert client.headers[b"x-cacheway-worker"] == b"none"
+    assert not bench.upstreams
+
+
+def test_a_model_that_nobody_serves_is_not_found(bench: Bench) -> None:
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("other"),), "", 0)
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (404, "model_not_found")
+
+
+def test_without_a_worker_the_client_is_told_when_to_come_back() -> None:
+    bench = Bench(workers=0)
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (503, "no_worker_available")
+    assert int(client.headers[b"retry-after"]) >= 1
+    bench.check()
+
+
+def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
+    """A policy that prices with NaN breaks an assertion in the core."""
+    bench = Bench()
+    bench.gateway.policy = NotANumber()
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
+    bench.check()
+
+
+def test_a_mistake_of_ours_in_a_redispatch_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    _, client = bench.start(chat())
+    bench.gateway.policy = NotANumber()
+    bench.upstream.fail(unreachable())
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
+    bench.check()
+
+
+class NotANumber:
+    """A broken policy."""
+
+    name = "broken"
+
+    def costs(self, request: Any, candidates: Any) -> Any:
+        return candidates.backlog_s * float("nan")
+
+
+# Redispatch.
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_a_status_that_another_worker_may_better_is_redispatched(bench: Bench, status: int) -> None:
+    _, client = bench.start(chat())
+    first = bench.upstream
+    first.head(status, JSON, 2)
+    assert first.aborted
+    second = bench.upstream
+    assert second.pool is not first.pool
+    second.answer(b"fine")
+    assert (client.status, client.body) == (200, b"fine")
+
+
+@pytest.mark.parametrize("status", [400, 404, 413, 422, 501])
+def test_a_status_that_blames_the_request_passes_through(bench: Bench, status: int) -> None:
+    _, client = bench.start(chat())
+    bench.upstream.answer(b'{"theirs":1}', status)
+    assert (client.status, client.body) == (status, b'{"theirs":1}')
+    assert len(bench.upstreams) == 1
+
+
+def test_without_attempts_left_the_workers_own_answer_passes_through() -> None:
+    bench = Bench(workers=3, reliability={"retry_max_retries": 1})
+    _, client = bench.start(chat())
+    bench.upstream.head(503, JSON, 2)
+    bench.upstream.answer(b'{"busy":1}', 503)
+    assert (client.status, client.body) == (503, b'{"busy":1}')
+    assert len(bench.upstreams) == 2
+    bench.check()
+
+
+def test_without_budget_left_the_workers_own_answer_passes_through() -> None:
+    """100 redispatches are saved up, and no time passes to earn more."""
+    bench = Bench(workers=3, reliability={"retry_budget_ratio": 0.0})
+    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+        pass
+    _, client = bench.start(chat())
+    bench.upstream.answer(b'{"busy":1}', 503)
+    assert (client.status, client.body, len(bench.upstreams)) == (503, b'{"busy":1}', 1)
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    ("headed", "error"),
+    [
+        (False, WorkerUnreachable("refused")),
+        (False, WorkerSilent("silent")),
+        (True, StreamBroken("reset")),
+        (True, WorkerSilent("silent")),
+    ],
+)
+def test_a_failure_before_the_first_byte_is_redispatched_unseen(
+    bench: Bench, headed: bool, error: UpstreamError
+) -> None:
+    _, client = bench.start(chat(stream=True))
+    first = bench.upstream
+    if headed:
+        first.head(200, SSE)
+    first.fail(error)
+    assert client.status is None
+    second = bench.upstream
+    assert second.pool is not first.pool
+    second.head(200, SSE)
+    second.data(b"data: [DONE]\n\n")
+    second.end()
+    assert client.body == b"data: [DONE]\n\n"
+
+
+def test_a_redispatch_avoids_all_workers_that_failed_as_long_as_there_are_others() -> None:
+    bench = Bench(workers=3)
+    bench.start(chat())
+    for _ in range(3):
+        bench.upstream.fail(WorkerSilent("silent"))
+    assert len({upstream.pool.url for upstream in bench.upstreams[:3]}) == 3
+    bench.upstream.answer()
+    bench.check()
+
+
+def test_when_all_attempts_failed_the_client_hears_of_the_last_failure() -> None:
+    bench = Bench(workers=2, reliability={"retry_max_retries": 1})
+    _, client = bench.start(chat())
+    bench.upstream.fail(WorkerUnreachable("refused"))
+    bench.upstream.fail(WorkerSilent("silent for 600 s"))
+    assert (client.status, client.error["code"]) == (504, "upstream_timeout")
+    assert client.error["message"] == "silent for 600 s"
+    bench.check()
+
+
+def test_when_no_worker_is_left_the_client_hears_of_the_failure_not_of_the_lack() -> None:
+    bench = Bench(workers=1)
+    _, client = bench.start(chat())
+    bench.registry.probed(bench.registry.all()[0], ok=False, refused=True, detail="")
+    bench.upstream.fail(WorkerUnreachable("refused"))
+    assert (client.status, client.error["code"]) == (502, "upstream_unreachable")
+    bench.check()
+
+
+def test_a_failed_attempt_takes_back_what_it_inserted_on_trust(bench: Bench) -> None:
+    bench.start(chat())
+    first = bench.upstream.pool.url.removeprefix("http://")
+    bench.upstream.fail(WorkerSilent("silent"))
+    (trim,) = bench.shared.said(Trim)
+    assert (trim.worker, len(trim.path)) == (first, 8)
+    bench.upstream.answer()
+    _, client = bench.start(chat())
+    assert bench.upstream.pool.url.removeprefix("http://") != first
+    bench.upstream.answer()
+    assert client.headers[b"x-cacheway-cached-tokens"] == b"1024"
+
+
+# After the first byte.
+
+
+def test_a_stream_that_breaks_ends_with_its_error(bench: Bench) -> None:
+    _, client = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    upstream.head(200, SSE)
+    upstream.data(b"data: 1\n\nda")
+    upstream.fail(StreamBroken("reset"))
+    assert client.finished
+    assert client.body.startswith(b"data: 1\n\nda\n\ndata: {")
+    assert b"upstream_stream_broken" in client.body
+    assert len(bench.upstreams) == 1
+
+
+def test_the_messages_api_names_its_error_event(bench: Bench) -> None:
+    _, client = bench.start(chat(stream=True), path=b"/v1/messages")
+    bench.upstream.head(200, SSE)
+    bench.upstream.data(b"event: ping\n")
+    bench.upstream.fail(StreamBroken("reset"))
+    assert b"\n\nevent: error\ndata: {" in client.body
+
+
+@pytest.mark.parametrize("length", [100, None])
+def test_a_whole_answer_that_breaks_is_cut_off(bench: Bench, length: int | None) -> None:
+    _, client = bench.start(chat())
+    bench.upstream.head(200, JSON, length)
+    bench.upstream.data(b'{"half":')
+    bench.upstream.fail(StreamBroken("reset"))
+    assert client.aborted
+    assert client.body == b'{"half":'
+
+
+# The client leaves.
+
+
+@pytest.mark.parametrize("step", ["sent", "headed", "answering"])
+def test_a_client_that_leaves_frees_the_worker_at_once(bench: Bench, step: str) -> None:
+    exchange, client = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    if step != "sent":
+        upstream.head(200, SSE)
+    if step == "answering":
+        upstream.data(b"data: 1\n\n")
+    client.left = True
+    exchange.client_left()
+    assert upstream.aborted
+    assert len(bench.shared.said(Finished)) == 1
+    # Only a finished prefill leaves its blocks behind.
+    assert len(bench.shared.said(Trim)) == (0 if step == "answering" else 1)
+    assert bench.log[-1]["outcome"] == "client_left"
+    bench.time.advance(1e5)
+
+
+def test_a_client_that_leaves_after_the_prediction_leaves_the_blocks_behind(bench: Bench) -> None:
+    exchange, client = bench.start(chat())
+    bench.time.advance(1)
+    client.left = True
+    exchange.client_left()
+    assert not bench.shared.said(Trim)
+
+
+def test_a_client_that_leaves_a_redispatched_request_frees_the_second_worker(bench: Bench) -> None:
+    exchange, client = bench.start(chat())
+    bench.upstream.fail(unreachable())
+    second = bench.upstream
+    client.left = True
+    exchange.client_left()
+    assert second.aborted
+
+
+def test_whatever_comes_after_the_end_does_nothing(bench: Bench) -> None:
+    exchange, client = bench.start(chat())
+    bench.upstream.answer(b"{}")
+    said = len(bench.shared.ops)
+    exchange.client_left()
+    exchange.pause()
+    exchange.resume()
+    bench.time.advance(1e5)
+    assert len(bench.shared.ops) == said
+    assert client.body == b"{}"
+    assert len(bench.log) == 1
+
+
+# Time runs out.
+
+
+@pytest.mark.parametrize("headed", [False, True])
+def test_a_deadline_before_the_first_byte_is_an_answer(bench: Bench, headed: bool) -> None:
+    _, client = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    if headed:
+        upstream.head(200, SSE)
+    bench.time.advance(bench.gateway.request_timeout_s - 1)
+    assert client.status is None
+    bench.time.advance(1)
+    assert upstream.aborted
+    assert (client.status, client.error["code"]) == (504, "request_timeout")
+
+
+def test_a_deadline_within_a_stream_ends_it_with_its_error(bench: Bench) -> None:
+    _, client = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    upstream.head(200, SSE)
+    upstream.data(b"data: 1\n\n")
+    bench.time.advance(bench.gateway.request_timeout_s)
+    assert upstream.aborted
+    assert client.finished
+    assert b"request_timeout" in client.body
+
+
+def test_a_deadline_within_a_whole_answer_cuts_it_off(bench: Bench) -> None:
+    _, client = bench.start(chat())
+    bench.upstream.head(200, JSON, 100)
+    bench.upstream.data(b"{")
+    bench.time.advance(bench.gateway.request_timeout_s)
+    assert client.aborted
+
+
+def test_the_deadline_is_the_requests_not_the_attempts(bench: Bench) -> None:
+    _, client = bench.start(chat())
+    bench.time.advance(bench.gateway.request_timeout_s - 1)
+    bench.upstream.fail(unreachable())
+    bench.time.advance(1)
+    assert (client.status, client.error["code"]) == (504, "request_timeout")
+
+
+# What is learned.
+
+
+def test_an_answer_that_reports_its_usage_corrects_the_estimates(bench: Bench) -> None:
+    """5,000 bytes in 2,500 tokens: two bytes per token instead of four."""
+    bench.start(chat())
+    bench.upstream.answer(b'{"usage":{"prompt_tokens":2500,"completion_tokens":1}}')
+    assert bench.gateway.feedback.bytes_per_token("m") < 4
+
+
+def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
+    """Five failures in a row open it."""
+    local = bench.registry.all()[0]
+    bench.registry.change(bench.registry.all()[1].worker.worker_id, draining=True)
+    bench.gateway.retry_budget = type(bench.gateway.retry_budget)(0)
+    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+        pass
+    for _ in range(4):
+        bench.start(chat())
+        bench.upstream.answer(b"", 500)
+    bench.start(chat())
+    bench.upstream.answer(b"", 400)
+    for _ in range(5):
+        assert local.breaker.closed
+        bench.start(chat())
+        bench.upstream.answer(b"", 500)
+    assert not local.breaker.closed
+    _, client = bench.start(chat())
+    assert client.status == 503
+
+
+def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:
+    bench.start(chat(), headers=[(b"x-request-id", b"mine")])
+    bench.upstream.answer(b"{}")
+    (line,) = bench.log
+    assert line["request_id"] == "mine"
+    assert (line["status"], line["outcome"], line["attempts"]) == (200, "completed", 1)
+    assert (line["endpoint"], line["model"], line["stream"]) == ("/v1/chat/completions", "m", False)
+    assert "word" not in repr(line)
+
+
+# All of it together.
+
+STATUSES = (200, 400, 429, 500, 503)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> None:
+    """Whatever legally happens, in any order, to up to four requests at a time."""
+    bench = Bench(workers=2, reliability={"retry_max_retries": 2})
+    live: list[Any] = []
+    for _ in range(data.draw(st.integers(1, 30), "steps")):
+        live = [pair for pair in live if not pair[1].over]
+        moves = ["time"]
+        if len(live) < 4:
+            moves += ["start", "start"]
+        if live:
+            moves += ["leave", "pause", "resume"]
+        speaking = [upstream for upstream in bench.upstreams if upstream.live]
+        assert len(speaking) == len(live)
+        if speaking:
+            moves += ["worker"] * 6
+        moves += ["ill", "well", "drain", "gone"]
+        match data.draw(st.sampled_from(moves), "move"):
+            case "start":
+                body = chat(
+                    "word " * data.draw(st.sampled_from((1, 400, 1000))), stream=data.draw(st.booleans())
+                )
+                live.append(bench.start(body))
+            case "time":
+                bench.time.advance(data.draw(st.sampled_from((0.01, 1.0, 700.0))))
+            case "leave":
+                exchange, client = data.draw(st.sampled_from(live))
+                client.left = True
+                exchange.client_left()
+            case "pause":
+                data.draw(st.sampled_from(live))[0].pause()
+            case "resume":
+                data.draw(st.sampled_from(live))[0].resume()
+            case "worker":
+                _act(data, data.draw(st.sampled_from(speaking)))
+            case "ill":
+                for local in bench.registry.all():
+                    bench.registry.probed(local, ok=False, refused=data.draw(st.booleans()), detail="")
+            case "well":
+                for local in bench.registry.all():
+                    bench.registry.probed(local, ok=True, refused=False, detail="")
+            case "drain":
+                for local in bench.registry.all():
+                    bench.registry.change(local.worker.worker_id, draining=data.draw(st.booleans()))
+            case "gone":
+                bench.registry.remove("w0:80")
+    bench.time.advance(2 * bench.gateway.request_timeout_s)
+    bench.check()
+    for exchange, client in live:
+        if not client.left:
+            exchange.client_left()
+    bench.time.advance(2 * bench.gateway.request_timeout_s)
+    bench.check()
+
+
+def _act(data: st.DataObject, upstream: FakeUpstream) -> None:
+    """The worker does something that it may do now."""
+    if not upstream.headed:
+        if data.draw(st.booleans(), "answers"):
+            headers = data.draw(st.sampled_from((SSE, JSON, [])))
+            upstream.head(data.draw(st.sampled_from(STATUSES)), headers)
+        else:
+            upstream.fail(data.draw(st.sampled_from((unreachable(), WorkerSilent("silent")))))
+        return
+    match data.draw(st.sampled_from(("data", "end", "fail")), "goes on"):
+        case "data":
+            upstream.data(
+                b'data: {"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":1}}}\n\n'
+            )
+        case "end":
+            upstream.end()
+        case "fail":
+            upstream.fail(data.draw(st.sampled_from((StreamBroken("reset"), WorkerSilent("silent")))))
