@@ -15,6 +15,7 @@ and reserving, so nothing changes between look and choice.
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -360,7 +361,7 @@ class RequestExchange:
             self._dispatch_again(error)
         else:
             pause_s = PAUSE_S * 2 ** (self._attempts - 1)
-            self._pause_timer = gateway.loop.call_later(pause_s, self._dispatch_again, error)
+            self._pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
         return True
 
     def _dispatch_again(self, error: UpstreamError) -> None:
@@ -370,8 +371,9 @@ class RequestExchange:
             self._dispatch()
         except NoWorker:
             self._fail(error)
-        except RouterError as other:
-            self._fail(other)
+        except Exception:
+            logger.exception(CRASHED, extra={"event": "request.crashed"})
+            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
 
     def _worker_failed(self, error: UpstreamError) -> None:
         assert self._local is not None

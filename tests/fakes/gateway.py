@@ -4,6 +4,7 @@ Time stands still until a test moves it. The fakes check what the ports promise:
 after its abort, or an exchange that answers twice, fails the test.
 """
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Sequence
@@ -54,8 +55,8 @@ class VirtualTime:
     def time(self) -> float:
         return self._now_s
 
-    def call_later(self, delay_s: float, callback: Callable[[], None]) -> _Timer:
-        timer = _Timer(callback)
+    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: object) -> _Timer:
+        timer = _Timer(functools.partial(callback, *arguments))
         heapq.heappush(self._timers, (self._now_s + delay_s, next(self._count), timer))
         return timer
 
