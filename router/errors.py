@@ -7,6 +7,7 @@
     │   └── RequestRejected       before it was queued
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
+    │   │   └── WorkerRefused       nobody listens there: its cache is gone, too
     │   ├── WorkerSilent          connected, no answer in time: may be redispatched
     │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
     └── StateError              Redis or Kubernetes is at fault: degrade and go on
@@ -83,6 +84,10 @@ class WorkerUnreachable(UpstreamError):
     """No byte of an answer came: refused, reset, closed or not connected in time."""
 
     code = "upstream_unreachable"
+
+
+class WorkerRefused(WorkerUnreachable):
+    """Nobody listens at the worker's address: its process, and so its cache, is gone."""
 
 
 class WorkerSilent(UpstreamError):

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from router.errors import UpstreamError, WorkerUnreachable
+from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, WorkerConnection
 from router.proxy.headers import end_to_end
 from router.proxy.ports import Header, UpstreamRequest, UpstreamSink
@@ -268,6 +268,8 @@ class WorkerPool:
                 )
         except TimeoutError:
             error = self._too_slow_to_connect()
+        except ConnectionRefusedError:
+            error = WorkerRefused(f"{self.origin} refuses connections")
         except (OSError, UnicodeError) as cause:
             error = WorkerUnreachable(f"cannot connect to {self.origin}: {cause}")
         finally:
