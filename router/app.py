@@ -150,6 +150,7 @@ class GatewayProcess:
                 publish=self.shared.publish,
                 now_us=self.clock.now_us,
                 log_status=lambda: self.shared.status,
+                request_id_of=self.gateway.request_id_of,
                 authorized=self.gateway.authorized,
                 metrics=self.metrics,
                 client=self._client,

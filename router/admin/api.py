@@ -36,6 +36,7 @@ class AdminPorts:
     publish: Callable[[Op], None]
     now_us: Callable[[], int]
     log_status: Callable[[], LogStatus]
+    request_id_of: Callable[[Sequence[tuple[bytes, bytes]]], bytes]
     authorized: Callable[[Sequence[tuple[bytes, bytes]]], bool]
     metrics: Metrics
     client: httpx.AsyncClient
@@ -114,13 +115,19 @@ def _authorization(api: FastAPI, ports: AdminPorts) -> None:
     @api.middleware("http")
     async def check_key(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         if request.url.path in open_paths or ports.authorized(request.headers.raw):
-            return await call_next(request)
-        error = ClientError(
-            "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
-            code="invalid_api_key",
-            status=401,
-        )
-        return Response(error_body(error), 401, media_type="application/json")
+            response = await call_next(request)
+        else:
+            error = ClientError(
+                "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
+                code="invalid_api_key",
+                status=401,
+            )
+            response = Response(error_body(error), 401, media_type="application/json")
+        # Every answer has these; one that no worker gave says so.
+        response.headers["x-request-id"] = ports.request_id_of(request.headers.raw).decode("latin-1")
+        response.headers.setdefault("x-cacheway-worker", "none")
+        response.headers.setdefault("x-cacheway-cached-tokens", "0")
+        return response
 
 
 def _health(api: FastAPI, ports: AdminPorts) -> None:
@@ -164,28 +171,43 @@ def _health(api: FastAPI, ports: AdminPorts) -> None:
         return Response(body, media_type=content_type)
 
 
+def _merged_models(ports: AdminPorts) -> list[dict[str, Any]]:
+    """The models of all workers, each once."""
+    merged: dict[str, dict[str, Any]] = {}
+    for local in ports.registry.all():
+        for served in local.models or ():
+            entry = merged.setdefault(
+                served.model_id,
+                {
+                    "id": served.model_id,
+                    "object": "model",
+                    "created": 0,
+                    "owned_by": served.owned_by or "cacheway",
+                    "max_model_len": served.max_model_len or None,
+                    "workers": 0,
+                },
+            )
+            entry["workers"] += 1
+            lengths = [n for n in (entry["max_model_len"], served.max_model_len) if n]
+            entry["max_model_len"] = min(lengths) if lengths else None
+    return [merged[key] for key in sorted(merged)]
+
+
 def _models(api: FastAPI, ports: AdminPorts) -> None:
     @api.get("/v1/models", tags=["models"])
     async def models() -> dict[str, Any]:
         """The models of all workers, each once, with how many workers serve it."""
-        merged: dict[str, dict[str, Any]] = {}
-        for local in ports.registry.all():
-            for served in local.models or ():
-                entry = merged.setdefault(
-                    served.model_id,
-                    {
-                        "id": served.model_id,
-                        "object": "model",
-                        "created": 0,
-                        "owned_by": served.owned_by or "cacheway",
-                        "max_model_len": served.max_model_len or None,
-                        "workers": 0,
-                    },
-                )
-                entry["workers"] += 1
-                lengths = [n for n in (entry["max_model_len"], served.max_model_len) if n]
-                entry["max_model_len"] = min(lengths) if lengths else None
-        return {"object": "list", "data": [merged[key] for key in sorted(merged)]}
+        return {"object": "list", "data": _merged_models(ports)}
+
+    @api.get("/v1/models/{model:path}", tags=["models"])
+    async def one_model(model: str) -> dict[str, Any]:
+        """One model."""
+        for entry in _merged_models(ports):
+            if entry["id"] == model:
+                return entry
+        raise ClientError(
+            f"The model {model!r} is not served here.", code="model_not_found", param="model", status=404
+        )
 
     @api.get("/get_model_info", tags=["models"])
     @api.get("/get_server_info", tags=["models"])

@@ -176,6 +176,7 @@ async def test_limits_of_body_and_headers_are_kept(fleet: Fleet) -> None:
     gateway = await fleet.gateway(engine.url, server={"body_bytes_max": 2048, "header_count_max": 20})
     large = await gateway.client.post("/v1/chat/completions", json=chat())
     assert (large.status_code, large.json()["error"]["code"]) == (413, "request_too_large")
+    assert large.headers["x-request-id"]
     many = await gateway.client.post(
         "/v1/chat/completions", json=chat("x"), headers={f"x-{n}": "1" for n in range(30)}
     )
@@ -443,6 +444,8 @@ async def test_models_are_merged_over_workers(fleet: Fleet) -> None:
     gateway = await fleet.gateway(*(engine.url for engine in engines))
     data = (await gateway.client.get("/v1/models")).json()["data"]
     assert [(model["id"], model["workers"]) for model in data] == [("a", 2), ("b", 1)]
+    assert (await gateway.client.get("/v1/models/b")).json() == data[1]
+    assert (await gateway.client.get("/v1/models/c")).json()["error"]["code"] == "model_not_found"
     assert data[0]["max_model_len"] == 1000
     answer = await gateway.client.post("/v1/chat/completions", json=chat() | {"model": "b"})
     assert answer.headers["x-cacheway-worker"] == f"127.0.0.1:{engines[2].port}"
@@ -507,6 +510,8 @@ async def test_routes_that_do_not_exist_answer_in_the_same_shape(fleet: Fleet) -
     gateway = await fleet.gateway()
     missing = await gateway.client.get("/v1/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    assert missing.headers["x-cacheway-worker"] == "none"
+    assert missing.headers["x-request-id"]
     method = await gateway.client.get("/v1/chat/completions")
     assert method.status_code in (404, 405)
     assert method.json()["error"]["code"] in ("not_found", "method_not_allowed")
