@@ -4,9 +4,14 @@ An id is ``host:port`` (and the base path, if there is one): readable in headers
 metrics, and the same on every replica without asking anybody.
 """
 
+import re
 from urllib.parse import urlsplit
 
 from router.errors import ClientError
+
+_PLAIN = re.compile(r"[!-\[\]-~]+")
+"""Printable ASCII without the backslash: what goes into a request's head as it is. Other names of hosts
+are written in their ASCII form (``xn--...``)."""
 
 
 def normal_url(text: str) -> str:
@@ -25,8 +30,10 @@ def normal_url(text: str) -> str:
         raise _invalid(text) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise _invalid(text)
-    if parts.username is not None or any(character.isspace() or character == "\\" for character in url):
+    if parts.username is not None or not _PLAIN.fullmatch(url):
         raise _invalid(text)
+    if not all(0 < len(label) < 64 for label in parts.hostname.removesuffix(".").split(".")):
+        raise _invalid(text)  # no resolver takes such a name
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     port = port if port is not None else (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"

@@ -86,6 +86,7 @@ class Registry:
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[str | None, Slots] = {}
+        self._tripped: set[int] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
@@ -111,8 +112,8 @@ class Registry:
             )
             self._eligible[model] = slots
         if self._tripped:
-            closed = [slot for slot in slots.tolist() if self._by_slot[slot].breaker.allows(now_s)]
-            slots = np.array(closed, dtype=np.intp)
+            refused = [slot for slot in self._tripped if not self._by_slot[slot].breaker.allows(now_s)]
+            slots = slots[~np.isin(slots, refused)]
         return slots
 
     def at_slot(self, slot: int) -> LocalWorker:
@@ -133,12 +134,12 @@ class Registry:
         """A worker answered."""
         local.breaker.on_success(now_s)
         if self._tripped:
-            self._count_tripped()
+            self._note_circuit(local)
 
     def failed(self, local: LocalWorker, now_s: float, *, refused: bool) -> None:
         """A worker did not answer, or answered with a server error."""
         local.breaker.on_failure(now_s)
-        self._count_tripped()
+        self._note_circuit(local)
         if refused:
             local.lost_cache = True
             local.successes = 0
@@ -272,14 +273,15 @@ class Registry:
 
     # Inside.
 
-    @property
-    def _tripped(self) -> bool:
-        return self._tripped_count > 0
-
-    _tripped_count = 0
-
-    def _count_tripped(self) -> None:
-        self._tripped_count = sum(not local.breaker.closed for local in self._local.values())
+    def _note_circuit(self, local: LocalWorker) -> None:
+        """Remember who is not closed, so that a fleet without trouble pays nothing."""
+        slot = local.worker.slot
+        if self._by_slot.get(slot) is not local:
+            return  # an answer of a worker that was removed meanwhile
+        if local.breaker.closed:
+            self._tripped.discard(slot)
+        else:
+            self._tripped.add(slot)
 
     def _sync(self) -> None:
         """Follow the shared list of workers."""
@@ -304,6 +306,6 @@ class Registry:
             else:
                 local.worker = worker
         self._by_slot = {local.worker.slot: local for local in self._local.values()}
-        self._count_tripped()
+        self._tripped = {slot for slot, local in self._by_slot.items() if not local.breaker.closed}
         if fresh:
             self.on_change()

@@ -15,6 +15,7 @@ from router.fleet.address import normal_url, worker_id_of
         ("http://engine", "http://engine:80", "engine:80"),
         ("https://engine/base/", "https://engine:443/base", "engine:443/base"),
         ("http://[::1]:9", "http://[::1]:9", "[::1]:9"),
+        (f"http://{'a' * 63}:30000", f"http://{'a' * 63}:30000", f"{'a' * 63}:30000"),
     ],
 )
 def test_a_url_is_written_in_one_way_and_names_the_worker(given: str, normal: str, worker_id: str) -> None:
@@ -24,7 +25,23 @@ def test_a_url_is_written_in_one_way_and_names_the_worker(given: str, normal: st
 
 
 @pytest.mark.parametrize(
-    "given", ["", "ftp://engine", "http://", "http://a:99999", "http://a:x", "http://a?x=1", "http://u:p@a", "http://a b"]
+    "given",
+    [
+        "",
+        "ftp://engine",
+        "http://",
+        "http://a:99999",
+        "http://a:x",
+        "http://a?x=1",
+        "http://u:p@a",
+        "http://a b",
+        "http://a..b",
+        f"http://{'a' * 64}",
+        "http://a\\b",
+        "http://a\x00b",
+        "http://bücher",
+        "http://a/bücher",
+    ],
 )
 def test_what_is_no_worker_url_is_refused_with_how_to_write_it(given: str) -> None:
     with pytest.raises(ClientError, match="http://host:port") as caught:

@@ -1,0 +1,280 @@
+"""What one replica may use of the fleet, and how soon it notices a change."""
+
+import pytest
+from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
+
+from policies import Circuit, Forget, WorkerPut
+from router.errors import ClientError
+from router.fleet import Health, LocalWorker, Registry, ServedModel
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.time = VirtualTime()
+        self.shared = FakeShared()
+        self.registry = registry(self.shared, self.time)
+        self.changes = 0
+        self.registry.on_change = self._changed
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def add(self, *names: str) -> list[LocalWorker]:
+        """Add healthy workers."""
+        return [self._added(name) for name in names]
+
+    def _added(self, name: str) -> LocalWorker:
+        local = self.registry.get(self.registry.add(f"http://{name}"))
+        assert local is not None
+        self.probe(local)
+        return local
+
+    def probe(self, local: LocalWorker, *, ok: bool = True, refused: bool = False) -> bool:
+        return self.registry.probed(local, ok=ok, refused=refused, detail="as told")
+
+    def eligible(self, model: str | None = "m") -> list[str]:
+        slots = self.registry.eligible(model, self.time.time())
+        return [self.registry.at_slot(slot).worker.worker_id for slot in slots.tolist()]
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+# Who may take a request.
+
+
+def test_a_worker_serves_from_its_first_good_probe(setup: Setup) -> None:
+    local = setup.registry.get(setup.registry.add("http://a"))
+    assert local is not None
+    assert setup.changes == 1
+    assert (local.state, setup.eligible()) == ("starting", [])
+    assert setup.probe(local)
+    assert (local.state, local.detail, setup.eligible()) == ("healthy", "as told", ["a:80"])
+
+
+def test_a_worker_leaves_after_failures_in_a_row_and_returns_after_successes_in_a_row(setup: Setup) -> None:
+    """Three failures, two successes."""
+    (a,) = setup.add("a")
+    for outcome in (False, False, True, False, False):
+        assert not setup.probe(a, ok=outcome)
+    assert setup.eligible() == ["a:80"]
+    assert setup.probe(a, ok=False)
+    assert (a.health, setup.eligible()) == (Health.UNHEALTHY, [])
+    assert not setup.probe(a)
+    assert not setup.probe(a, ok=False)
+    assert not setup.probe(a)
+    assert setup.eligible() == []
+    assert setup.probe(a)
+    assert setup.eligible() == ["a:80"]
+
+
+def test_one_refused_connection_is_enough(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    assert setup.probe(a, ok=False, refused=True)
+    assert setup.eligible() == []
+
+
+def test_a_drained_worker_takes_no_new_requests_until_it_is_back(setup: Setup) -> None:
+    a, _ = setup.add("a", "b")
+    assert setup.registry.change("a:80", draining=True)
+    assert (a.state, setup.eligible()) == ("draining", ["b:80"])
+    assert setup.registry.change("a:80", labels={"zone": "1"})
+    assert setup.eligible() == ["b:80"]
+    assert setup.registry.change("a:80", draining=False)
+    assert (a.worker.labels, setup.eligible()) == ({"zone": "1"}, ["a:80", "b:80"])
+
+
+def test_a_worker_takes_requests_for_the_models_it_lists(setup: Setup) -> None:
+    a, _ = setup.add("a", "b")
+    assert setup.eligible("x") == ["a:80", "b:80"]
+    setup.registry.described(a, (ServedModel("m"),), "sglang", 0)
+    assert setup.eligible("m") == ["a:80", "b:80"]
+    assert setup.eligible("x") == ["b:80"]
+    assert setup.eligible(None) == ["a:80", "b:80"]
+    setup.registry.described(a, (ServedModel("x"),), "", 0)
+    assert (setup.eligible("m"), setup.eligible("x")) == (["b:80"], ["a:80", "b:80"])
+    assert a.engine == "sglang"
+
+
+def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> None:
+    assert setup.registry.knows("m")  # nobody is there to say otherwise
+    a, b = setup.add("a", "b")
+    setup.registry.described(a, (ServedModel("m"),), "", 0)
+    assert setup.registry.knows("x")  # b has not said yet
+    setup.registry.described(b, (ServedModel("n"),), "", 0)
+    setup.probe(a, ok=False, refused=True)
+    assert setup.registry.knows("m")
+    assert not setup.registry.knows("x")
+
+
+def test_a_removed_worker_is_gone_and_its_connections_end_with_their_requests(setup: Setup) -> None:
+    a, _ = setup.add("a", "b")
+    assert setup.registry.remove("a:80")
+    assert setup.eligible() == ["b:80"]
+    assert pool_of(a).drained
+    assert setup.registry.get("a:80") is None
+    assert not setup.registry.remove("a:80")
+    assert not setup.registry.change("a:80", draining=True)
+    # What is still under way there ends late.
+    setup.registry.failed(a, setup.time.time(), refused=False)
+    setup.registry.succeeded(a, setup.time.time())
+    assert setup.eligible() == ["b:80"]
+
+
+def test_a_worker_at_another_url_starts_anew(setup: Setup) -> None:
+    (a,) = setup.add("a:443")
+    setup.registry.add("https://a:443")
+    again = setup.registry.get("a:443")
+    assert again is not None
+    assert again is not a
+    assert (again.health, setup.eligible(), pool_of(a).drained) == (Health.STARTING, [], True)
+    assert pool_of(again).url == "https://a:443"
+
+
+def test_a_change_by_another_replica_is_followed(setup: Setup) -> None:
+    setup.add("a")
+    setup.shared.fleet.apply(WorkerPut("b:80", setup.time.clock.now_us(), "r2", "http://b:80"))
+    assert [local.worker.worker_id for local in setup.registry.all()] == ["a:80", "b:80"]
+    setup.shared.fleet.apply(WorkerPut("a:80", setup.time.clock.now_us(), "r2", "http://a:80", draining=True))
+    assert setup.eligible() == []
+
+
+def test_names_of_models_that_clients_invent_do_not_pile_up(setup: Setup) -> None:
+    setup.add("a")
+    for number in range(3000):
+        assert setup.eligible(f"model {number}") == ["a:80"]
+    assert len(setup.registry._eligible) <= 1001
+
+
+# The circuit. Five failures open it for ten seconds, two successes close it.
+
+
+def test_an_open_circuit_takes_no_requests_and_then_exactly_one_at_a_time(setup: Setup) -> None:
+    a, b = setup.add("a", "b")
+    for _ in range(5):
+        assert setup.eligible() == ["a:80", "b:80"]
+        setup.registry.failed(a, setup.time.time(), refused=False)
+    assert setup.eligible() == ["b:80"]
+    setup.time.advance(10)
+    for _ in range(2):
+        assert setup.eligible() == ["a:80", "b:80"]
+        setup.registry.dispatched(a, setup.time.time())
+        assert setup.eligible() == ["b:80"]
+        setup.registry.dispatched(b, setup.time.time())
+        setup.registry.succeeded(a, setup.time.time())
+    assert a.breaker.state is Circuit.CLOSED
+    setup.registry.dispatched(a, setup.time.time())
+    assert setup.eligible() == ["a:80", "b:80"]
+
+
+def test_a_failed_trial_opens_the_circuit_again(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    for _ in range(5):
+        setup.registry.failed(a, setup.time.time(), refused=False)
+    setup.time.advance(10)
+    setup.registry.dispatched(a, setup.time.time())
+    setup.registry.failed(a, setup.time.time(), refused=False)
+    setup.time.advance(9)
+    assert setup.eligible() == []
+    setup.time.advance(1)
+    assert setup.eligible() == ["a:80"]
+
+
+def test_circuits_stay_as_they_are_when_workers_come_and_go(setup: Setup) -> None:
+    a, _ = setup.add("a", "b")
+    for _ in range(5):
+        setup.registry.failed(a, setup.time.time(), refused=False)
+    setup.add("c")
+    assert setup.eligible() == ["b:80", "c:80"]
+    setup.registry.remove("a:80")
+    assert setup.eligible() == ["b:80", "c:80"]
+    setup.add("a")
+    assert setup.eligible() == ["a:80", "b:80", "c:80"]
+
+
+# A lost cache.
+
+
+def test_a_worker_that_refused_and_recovered_has_lost_its_cache(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.probe(a, ok=False, refused=True)
+    setup.probe(a)
+    assert not setup.shared.said(Forget)
+    setup.probe(a)
+    (forget,) = setup.shared.said(Forget)
+    assert forget.worker == "a:80"
+    setup.probe(a)
+    assert len(setup.shared.said(Forget)) == 1
+
+
+def test_a_request_that_is_refused_asks_for_a_probe_and_costs_the_cache(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    changes = setup.changes
+    setup.registry.failed(a, setup.time.time(), refused=True)
+    assert setup.changes == changes + 1
+    setup.probe(a)
+    assert len(setup.shared.said(Forget)) == 1
+
+
+def test_a_worker_that_was_only_slow_keeps_its_cache(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    for _ in range(3):
+        setup.probe(a, ok=False)
+    setup.registry.failed(a, setup.time.time(), refused=False)
+    for _ in range(2):
+        setup.probe(a)
+    assert a.health is Health.HEALTHY
+    assert not setup.shared.said(Forget)
+
+
+def test_a_worker_that_is_not_up_yet_has_nothing_to_lose(setup: Setup) -> None:
+    local = setup.registry.get(setup.registry.add("http://a"))
+    assert local is not None
+    setup.probe(local, ok=False, refused=True)
+    setup.probe(local)
+    setup.probe(local)
+    assert local.health is Health.HEALTHY
+    assert not setup.shared.said(Forget)
+
+
+# What is said about workers.
+
+
+def test_a_reported_capacity_counts_unless_one_was_given(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.registry.described(a, None, "vllm", 5000)
+    assert a.worker.capacity_tokens == 5000
+    setup.registry.described(a, None, "vllm", 6000)
+    assert a.worker.capacity_tokens == 5000
+    assert setup.registry.change("a:80", capacity_tokens=7000)
+    assert a.worker.capacity_tokens == 7000
+
+
+def test_a_url_that_is_none_changes_nothing(setup: Setup) -> None:
+    with pytest.raises(ClientError):
+        setup.registry.add("not a url")
+    assert setup.shared.ops == []
+
+
+def test_what_was_said_of_a_static_worker_wins_over_the_settings_of_a_restart(setup: Setup) -> None:
+    setup.registry.add("http://a", static=True)
+    setup.registry.add("http://b", static=True)
+    setup.registry.change("a:80", draining=True, capacity_tokens=9)
+    setup.registry.remove("b:80")
+    restarted = _restarted(setup)
+    restarted.add("http://a", static=True)
+    restarted.add("http://b", static=True)
+    (a,) = restarted.all()
+    assert (a.worker.draining, a.worker.capacity_tokens) == (True, 9)
+
+
+def _restarted(setup: Setup) -> Registry:
+    return registry(setup.shared, setup.time)
+
+
+def test_closing_closes_all_connections(setup: Setup) -> None:
+    workers = setup.add("a", "b")
+    setup.registry.close()
+    assert all(pool_of(local).closed for local in workers)
