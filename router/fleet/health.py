@@ -7,6 +7,7 @@ that raises something unexpected counts as failed; the loop itself never ends.
 """
 
 import asyncio
+import json
 import logging
 import random
 from dataclasses import dataclass
@@ -59,14 +60,15 @@ class HealthChecks:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
-                wait_s = 1.0  # an unhealthy worker found in the meantime is due sooner than planned
+                # A worker probed in the meantime may be due sooner than those that wait now.
+                wait_s = min(1.0, self._rules.interval_s, self._rules.unhealthy_interval_s)
                 now_s = asyncio.get_running_loop().time()
                 known = {local.worker.worker_id: local for local in self._registry.all()}
                 self._due_s = {key: due_s for key, due_s in self._due_s.items() if key in known}
                 for worker_id, local in known.items():
                     due_s = self._due_s.get(worker_id, 0.0)
-                    suspect = local.lost_cache and local.health is Health.HEALTHY
-                    if (now_s >= due_s or suspect) and worker_id not in self._probing:
+                    at_once = local.probes == 0 or (local.lost_cache and local.health is Health.HEALTHY)
+                    if (now_s >= due_s or at_once) and worker_id not in self._probing:
                         self._probing.add(worker_id)
                         group.create_task(self._probe(local, limit), name=f"probe {worker_id}")
                     elif worker_id not in self._probing:
@@ -90,9 +92,16 @@ class HealthChecks:
 
     async def probe(self, local: LocalWorker) -> None:
         """Probe one worker once and tell the registry."""
-        ok, refused, detail = await self._check(local)
-        if ok and (local.health is not Health.HEALTHY or local.probes % DESCRIBE_EVERY == 0):
-            await self._describe(local)
+        try:
+            ok, refused, detail = await self._check(local)
+            if ok and (local.health is not Health.HEALTHY or local.probes % DESCRIBE_EVERY == 0):
+                await self._describe(local)
+        except Exception as error:
+            logger.exception(
+                "a health check failed inside the gateway",
+                extra={"event": "probe.crashed", "worker_id": local.worker.worker_id},
+            )
+            ok, refused, detail = False, False, f"{type(error).__name__}: {error}"
         before = local.health
         if self._registry.probed(local, ok=ok, refused=refused, detail=detail):
             logger.log(
@@ -109,47 +118,57 @@ class HealthChecks:
 
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
         """Whether the worker is well, whether it refused the connection, and what it said."""
-        url = local.worker.url + self._rules.endpoint
+        url, timeout_s = local.worker.url + self._rules.endpoint, self._rules.timeout_s
         try:
-            async with self._client.stream("GET", url, timeout=self._rules.timeout_s) as answer:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.stream("GET", url, timeout=timeout_s) as answer,
+            ):
                 return answer.is_success, False, f"HTTP {answer.status_code} from {self._rules.endpoint}"
         except httpx.ConnectTimeout:
-            return False, False, f"no connection within {self._rules.timeout_s:g} s"
+            return False, False, f"no connection within {timeout_s:g} s"
         except httpx.ConnectError as error:
             return False, True, f"connection failed: {error}"
-        except httpx.TimeoutException:
-            return False, False, f"no answer within {self._rules.timeout_s:g} s"
+        except (httpx.TimeoutException, TimeoutError):
+            return False, False, f"no answer within {timeout_s:g} s"
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             return False, False, f"{type(error).__name__}: {error}"
 
     async def _describe(self, local: LocalWorker) -> None:
-        """Ask what the engine serves; what it does not answer stays unknown."""
-        listed = await self._json(local, "/v1/models")
-        models = served_models(listed) if listed is not None else None
+        """Ask what the engine serves; what it does not answer stays as it was."""
+        listed = _json(await self._text(local, "/v1/models"))
+        models = local.models if listed is None else served_models(listed) or None
         engine, capacity_tokens = "", 0
-        if not local.worker.capacity_tokens:
-            info = await self._json(local, "/get_server_info")
-            capacity_tokens = sglang_capacity_tokens(info)
+        if not local.worker.capacity_tokens or not local.engine:
+            capacity_tokens = sglang_capacity_tokens(_json(await self._text(local, "/get_server_info")))
             if capacity_tokens:
                 engine = "sglang"
             else:
                 text = await self._text(local, "/metrics")
                 capacity_tokens = vllm_capacity_tokens(text)
                 engine = "vllm" if "vllm:" in text else ("sglang" if "sglang:" in text else "")
-        self._registry.described(local, models or None, engine, capacity_tokens)
-
-    async def _json(self, local: LocalWorker, path: str) -> Any:
-        try:
-            answer = await self._client.get(local.worker.url + path, timeout=self._rules.timeout_s)
-            if answer.is_success and len(answer.content) <= ANSWER_BYTES_MAX:
-                return answer.json()
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-            pass
-        return None
+        self._registry.described(local, models, engine, capacity_tokens)
 
     async def _text(self, local: LocalWorker, path: str) -> str:
+        """What a worker answers, whole and in time; empty if it does not."""
+        timeout_s, body = self._rules.timeout_s, bytearray()
         try:
-            answer = await self._client.get(local.worker.url + path, timeout=self._rules.timeout_s)
-        except (httpx.HTTPError, httpx.InvalidURL):
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.stream("GET", local.worker.url + path, timeout=timeout_s) as answer,
+            ):
+                async for data in answer.aiter_bytes():
+                    body += data
+                    if len(body) > ANSWER_BYTES_MAX:
+                        return ""
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return ""
-        return answer.text if answer.is_success and len(answer.content) <= ANSWER_BYTES_MAX else ""
+        return body.decode(errors="replace") if answer.is_success else ""
+
+
+def _json(text: str) -> Any:
+    """The JSON in a text, None if it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -92,6 +92,7 @@ class WorkerPool:
             or parts.query
             or parts.fragment
             or "@" in parts.netloc
+            or not url.isascii()
         ):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
         self.origin = f"{parts.scheme}://{parts.netloc}"
@@ -103,7 +104,7 @@ class WorkerPool:
         self._host = parts.hostname
         self._port = parts.port or (443 if self._ssl is not None else 80)
         self._base_path = parts.path.rstrip("/").encode("ascii")
-        self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("idna") + b"\r\n"
+        self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
         self._connections_max = connections_max
         self._waiting_max = waiting_max
         self._idle_s_max = idle_s_max

@@ -337,7 +337,14 @@ async def test_a_worker_may_have_an_ipv6_address(new_sink: Any, until: Until) ->
     server.close()
 
 
-@pytest.mark.parametrize("url", ["", "worker:8000", "ftp://a", "http://", "http://a?b", "http://u:p@a"])
+@pytest.mark.parametrize(
+    "url", ["", "worker:8000", "ftp://a", "http://", "http://a?b", "http://u:p@a", "http://ä"]
+)
 async def test_a_url_that_names_no_worker_is_an_error(url: str) -> None:
     with pytest.raises(ValueError, match="not a worker URL"):
         WorkerPool(url)
+
+
+async def test_a_name_may_be_as_long_as_names_may_be() -> None:
+    """63 characters, as pods have them; the port does not count."""
+    WorkerPool(f"http://{'a' * 63}:30000").close()

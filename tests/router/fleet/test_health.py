@@ -1,0 +1,243 @@
+"""Probes against scripted workers: what each answer means, and that the loop goes on whatever comes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.running import until
+
+from router.fleet import Health, HealthChecks, HealthRules, LocalWorker, ServedModel
+
+RULES = HealthRules(interval_s=0.05, unhealthy_interval_s=0.05, timeout_s=0.2, endpoint="/health")
+MODELS = {"data": [{"id": "m", "max_model_len": 8192, "owned_by": "sglang"}]}
+
+Handler = Callable[[httpx.Request], Any]
+
+
+def sglang(request: httpx.Request) -> httpx.Response:
+    """A well worker."""
+    match request.url.path:
+        case "/health":
+            return httpx.Response(200)
+        case "/v1/models":
+            return httpx.Response(200, json=MODELS)
+        case "/get_server_info":
+            return httpx.Response(200, json={"max_total_num_tokens": 400_000})
+    return httpx.Response(404)
+
+
+class Setup:
+    """One worker whose answers the test writes."""
+
+    def __init__(self) -> None:
+        self.answer: Handler = sglang
+        self.asked: list[str] = []
+        self.shared = FakeShared()
+        self.registry = registry(self.shared, VirtualTime(), failure_threshold=1, success_threshold=1)
+        self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
+        self.checks = HealthChecks(self.registry, self.client, RULES)
+
+    async def _handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(f"{request.url.host}{request.url.path}")
+        answer = self.answer(request)
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]
+
+    def add(self, name: str = "w") -> LocalWorker:
+        local = self.registry.get(self.registry.add(f"http://{name}"))
+        assert local is not None
+        return local
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    setup = Setup()
+    async with setup.client:
+        yield setup
+
+
+@contextlib.asynccontextmanager
+async def running(setup: Setup) -> AsyncIterator[None]:
+    """The loop."""
+    task = asyncio.create_task(setup.checks.run())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_well_worker_is_asked_what_it_serves(setup: Setup) -> None:
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert local.health is Health.HEALTHY
+    assert local.detail == "HTTP 200 from /health"
+    assert local.models == (ServedModel("m", 8192, "sglang"),)
+    assert (local.engine, local.worker.capacity_tokens) == ("sglang", 400_000)
+
+
+async def test_vllm_says_its_capacity_in_its_metrics(setup: Setup) -> None:
+    def vllm(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            text = 'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1\n'
+            return httpx.Response(200, text=text)
+        return httpx.Response(404) if request.url.path == "/get_server_info" else sglang(request)
+
+    setup.answer = vllm
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert (local.engine, local.worker.capacity_tokens) == ("vllm", 16_000)
+
+
+async def test_an_engine_is_named_although_its_capacity_was_given(setup: Setup) -> None:
+    setup.registry.add("http://w", capacity_tokens=7)
+    (local,) = setup.registry.all()
+    await setup.checks.probe(local)
+    assert (local.engine, local.worker.capacity_tokens) == ("sglang", 7)
+
+
+async def test_a_worker_that_answers_only_its_health_serves_any_model(setup: Setup) -> None:
+    setup.answer = lambda request: httpx.Response(200 if request.url.path == "/health" else 404)
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert (local.health, local.models, local.engine) == (Health.HEALTHY, None, "")
+
+
+async def test_models_that_a_worker_fails_to_list_once_are_not_forgotten(setup: Setup) -> None:
+    """It is asked with each tenth probe."""
+    local = setup.add()
+    await setup.checks.probe(local)
+    setup.answer = lambda request: httpx.Response(200 if request.url.path == "/health" else 500)
+    for _ in range(10):
+        await setup.checks.probe(local)
+    assert setup.asked.count("w/v1/models") == 2
+    assert local.models == (ServedModel("m", 8192, "sglang"),)
+
+
+def raising(error: Exception) -> Handler:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    return answer
+
+
+async def _slow(_: httpx.Request) -> httpx.Response:
+    await asyncio.sleep(60)
+    return httpx.Response(200)
+
+
+class Endless(httpx.AsyncByteStream):
+    """A body that never ends."""
+
+    def __init__(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+        self.bytes_sent = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            await asyncio.sleep(self._pause_s)
+            self.bytes_sent += 65536
+            yield b"x" * 65536
+
+
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        (lambda _: httpx.Response(503), "HTTP 503 from /health"),
+        (raising(httpx.ConnectError("refused")), "connection failed: refused"),
+        (raising(httpx.ConnectTimeout("")), "no connection within 0.2 s"),
+        (raising(httpx.ReadTimeout("")), "no answer within 0.2 s"),
+        (raising(httpx.RemoteProtocolError("nonsense")), "RemoteProtocolError: nonsense"),
+        (_slow, "no answer within 0.2 s"),
+        (raising(ZeroDivisionError("ours")), "ZeroDivisionError: ours"),
+    ],
+    ids=["status", "refused", "connect timeout", "read timeout", "protocol", "slow", "our mistake"],
+)
+async def test_a_failed_probe_says_why(setup: Setup, answer: Handler, detail: str) -> None:
+    local = setup.add()
+    setup.answer = answer
+    await setup.checks.probe(local)
+    assert (local.health, local.detail) == (Health.UNHEALTHY, detail)
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.01], ids=["too much", "too slow"])
+async def test_a_description_without_an_end_is_given_up(setup: Setup, pause_s: float) -> None:
+    """4 MiB are read at most, and for 0.2 s."""
+    body = Endless(pause_s)
+    setup.answer = lambda request: (
+        httpx.Response(200, stream=body) if request.url.path == "/v1/models" else sglang(request)
+    )
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert (local.health, local.models, local.engine) == (Health.HEALTHY, None, "sglang")
+    assert body.bytes_sent <= 5 * 1024 * 1024
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"data": 1e999}', b"\xff\xfe", b"9" * 10_000])
+async def test_a_description_that_is_nonsense_is_none(setup: Setup, body: bytes) -> None:
+    setup.answer = lambda request: httpx.Response(200, content=body)
+    local = setup.add()
+    await setup.checks.probe(local)
+    assert (local.health, local.models, local.worker.capacity_tokens) == (Health.HEALTHY, None, 0)
+
+
+# The loop.
+
+
+async def test_the_loop_finds_new_workers_lost_ones_and_those_that_return(setup: Setup) -> None:
+    async with running(setup):
+        a, b = setup.add("a"), setup.add("b")
+        await until(lambda: a.health is b.health is Health.HEALTHY)
+        setup.answer = raising(httpx.ConnectError("refused"))
+        await until(lambda: a.health is b.health is Health.UNHEALTHY)
+        setup.answer = sglang
+        await until(lambda: a.health is b.health is Health.HEALTHY)
+
+
+async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -> None:
+    """Not after the interval, which is an hour here."""
+    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    local = setup.add()
+    async with running(setup):
+        await until(lambda: local.health is Health.HEALTHY)
+        setup.answer = raising(httpx.ConnectError("refused"))
+        setup.registry.failed(local, 0.0, refused=True)
+        await until(lambda: local.health is Health.UNHEALTHY)
+
+
+async def test_a_worker_that_was_replaced_is_probed_at_once(setup: Setup) -> None:
+    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    local = setup.add("w:443")
+    async with running(setup):
+        await until(lambda: local.health is Health.HEALTHY)
+        setup.registry.add("https://w:443")
+        (replaced,) = setup.registry.all()
+        await until(lambda: replaced.health is Health.HEALTHY)
+
+
+async def test_one_workers_trouble_is_nobody_elses(setup: Setup) -> None:
+    """One answers never, one breaks an assumption of ours; the third is well."""
+    started = asyncio.Event()
+
+    def answer(request: httpx.Request) -> Any:
+        match request.url.host:
+            case "slow":
+                started.set()
+                return _slow(request)
+            case "broken":
+                raise ZeroDivisionError
+        return sglang(request)
+
+    setup.answer = answer
+    slow, broken, well = setup.add("slow"), setup.add("broken"), setup.add("well")
+    async with running(setup):
+        await until(lambda: well.probes > 2 and broken.probes > 1 and slow.probes > 1)
+    assert (slow.health, broken.health, well.health) == (
+        Health.UNHEALTHY,
+        Health.UNHEALTHY,
+        Health.HEALTHY,
+    )
