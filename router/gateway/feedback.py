@@ -19,8 +19,16 @@ CHANGE_MIN = 0.02
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value."""
 
-WEIGHT = 0.05
-"""Weight of the newest answer in the average of bytes per token: the last 20 answers or so."""
+MEMORY_TOKENS = 200_000
+"""Bytes per token is the average over about the last so many prompt tokens. Tokens, not answers: a
+thousand one-line prompts, mostly chat template, say little about the one that fills the cache."""
+
+PRIOR_TOKENS = 1_000
+"""What the estimate weighs before the first answer, so that a single odd one cannot overturn it."""
+
+TEXT_SLACK = 1.25
+"""How much denser in tokens the start of a text may be than its whole: prose takes 4 to 5 bytes per token,
+code and JSON 3 to 4."""
 
 BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
 """Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
@@ -29,7 +37,8 @@ IDLE_BACKLOG_S = 0.001
 """A first token is a clean measurement of the prefill only if the worker had nothing else to prefill."""
 
 REPORTING_MAX = 10_000
-"""Bound on remembered workers; beyond it they are learned again."""
+MODELS_MAX = 1_000
+"""Bounds on remembered workers and models; beyond them they are learned again."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +83,7 @@ class Feedback:
         self._publish = publish
         self._replica = replica
         self._bytes_per_token_default = bytes_per_token
-        self._bytes_per_token: dict[str, float] = {}
+        self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
         self._said_us: dict[str, int] = {}
         self._reporting: set[str] = set()
@@ -100,7 +109,9 @@ class Feedback:
     def answered(
         self, request: ParsedRequest, attempt: Attempt, usage: Usage, ttft_s: float | None, now_us: int
     ) -> None:
-        """Learn from a complete answer.
+        """Learn from a complete answer to a single prompt.
+
+        What is reported of a batch may be about one of its prompts only.
 
         Args:
             request: What was asked.
@@ -111,46 +122,57 @@ class Feedback:
             now_us: Log time.
         """
         if len(request.paths) != 1:
-            return  # what is reported of a batch may be about one of its prompts only
-        if request.prompt_bytes and usage.prompt_tokens > 0:
-            self._learn_bytes(request.model or "", request.prompt_bytes / usage.prompt_tokens, now_us)
+            return
+        if request.prompt_bytes:
+            self._learn_bytes(request.model or "", request.prompt_bytes, usage.prompt_tokens, now_us)
         if usage.cached_tokens is not None:
-            self._correct_tree(request, attempt, usage.cached_tokens)
-        if ttft_s is not None and attempt.backlog_s <= IDLE_BACKLOG_S and usage.prompt_tokens > 0:
+            self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
+        if ttft_s is not None and attempt.backlog_s <= IDLE_BACKLOG_S:
             cached = attempt.chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
             self._learn_service(attempt.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
-        for path in request.paths:
-            matched_blocks = int(attempt.chosen.matched_tokens / attempt.tokens_per_block + 0.5)
-            if 8 * matched_blocks < len(path) and len(request.paths) == 1:
-                self._publish(
-                    Trim(attempt.worker_id, path[: 8 * (matched_blocks + 1)], attempt.placed_us + 1)
-                )
+        if len(request.paths) != 1:
+            return
+        path = request.paths[0]
+        matched_blocks = int(attempt.chosen.matched_tokens / attempt.tokens_per_block + 0.5)
+        if 8 * matched_blocks < len(path):
+            self._publish(Trim(attempt.worker_id, path[: 8 * (matched_blocks + 1)], attempt.placed_us + 1))
 
-    def _correct_tree(self, request: ParsedRequest, attempt: Attempt, cached_tokens: int) -> None:
+    def _correct_tree(
+        self, request: ParsedRequest, attempt: Attempt, prompt_tokens: int, cached_tokens: int
+    ) -> None:
         """Trim what the worker no longer had when the request arrived.
 
         The request's own path is held again by now, and was used later than what is trimmed; what
-        goes are older branches below the first block that was missing.
+        goes are older branches below the first block that was missing: other sessions with the same
+        start. So a shortfall must be more than an error of the estimate: blocks are measured in this
+        prompt's own tokens, with `TEXT_SLACK` for text.
         """
-        path = request.paths[0]
-        held_blocks = int(cached_tokens / attempt.tokens_per_block)
-        predicted_blocks = int(attempt.chosen.safe_tokens / attempt.tokens_per_block + 0.5)
+        chosen = attempt.chosen
+        estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
+        tokens_per_block = attempt.tokens_per_block * prompt_tokens / estimated_tokens
+        slack = TEXT_SLACK if request.prompt_bytes else 1.0
+        held_blocks = int(slack * cached_tokens / tokens_per_block)
+        predicted_blocks = int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)
         if held_blocks + 1 < predicted_blocks:
-            self._publish(Trim(attempt.worker_id, path[: 8 * (held_blocks + 1)], attempt.guard_us))
+            path = request.paths[0][: 8 * (held_blocks + 1)]
+            self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
 
-    def _learn_bytes(self, model: str, observed: float, now_us: int) -> None:
+    def _learn_bytes(self, model: str, prompt_bytes: int, prompt_tokens: int, now_us: int) -> None:
         low, high = BYTES_PER_TOKEN_RANGE
-        if not low <= observed <= high:
+        if not low <= prompt_bytes / prompt_tokens <= high:
             return
         shared = self.bytes_per_token(model)
-        mean = self._bytes_per_token.get(model)
-        mean = observed if mean is None else mean + WEIGHT * (observed - mean)
-        if len(self._bytes_per_token) >= 1000 and model not in self._bytes_per_token:
-            self._bytes_per_token.clear()
-        self._bytes_per_token[model] = mean
+        seen_bytes, seen_tokens = self._seen.get(model, (shared * PRIOR_TOKENS, PRIOR_TOKENS))
+        seen_bytes += prompt_bytes
+        seen_tokens += prompt_tokens
+        if len(self._seen) >= MODELS_MAX and model not in self._seen:
+            self._seen.clear()
+        kept = min(1.0, MEMORY_TOKENS / seen_tokens)
+        self._seen[model] = (kept * seen_bytes, kept * seen_tokens)
+        mean = seen_bytes / seen_tokens
         if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
             self._publish(BytesPerToken(model, now_us, self._replica, mean))
 
@@ -173,7 +195,7 @@ class Feedback:
     def _may_say(self, what: str, now_us: int) -> bool:
         if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:
             return False
-        if len(self._said_us) >= 2000:
+        if len(self._said_us) >= 2 * MODELS_MAX:
             self._said_us.clear()
         self._said_us[what] = now_us
         return True

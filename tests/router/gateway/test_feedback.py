@@ -1,0 +1,287 @@
+"""What answers teach, and what they must not be mistaken to say.
+
+Prompts of 16 KiB: 16 blocks of 1 KiB, 4,096 tokens at 4 bytes per token.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import pytest
+from fakes.gateway import FakeShared
+
+from policies import FULL_ATTENTION, BytesPerToken, Chosen, Fitted, Placed, ServiceModel, Trim, WorkerPut
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Attempt, Feedback
+from router.gateway.parsing import ParsedRequest
+from router.gateway.usage import Usage
+
+NOW_US = 1_700_000_000_000_000
+TOKENS_PER_BLOCK = 256.0
+
+
+def path(blocks: int, branch: int = 0, common: int = 0) -> bytes:
+    """Blocks of one branch behind a common start."""
+    numbers = [*range(1, common + 1), *(1000 * (branch + 1) + n for n in range(common, blocks))]
+    return b"".join(number.to_bytes(8, "little") for number in numbers)
+
+
+def request(blocks: int = 16, **changes: Any) -> ParsedRequest:
+    """A text prompt."""
+    given = ParsedRequest(
+        Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (path(blocks),), 1024 * blocks, 0, 1, 1
+    )
+    return msgspec.structs.replace(given, **changes)
+
+
+def attempt(matched_blocks: int = 0, blocks: int = 16, **changes: Any) -> Attempt:
+    """Placed on an idle worker."""
+    matched_tokens = round(TOKENS_PER_BLOCK * matched_blocks)
+    uncached_tokens = round(TOKENS_PER_BLOCK * (blocks - matched_blocks))
+    chosen = Chosen(0, matched_tokens, matched_tokens, uncached_tokens, 0.3, 0.3, "cold")
+    given = Attempt("a1", "w:80", "default", chosen, 0.0, NOW_US, NOW_US, TOKENS_PER_BLOCK, 0.0)
+    return msgspec.structs.replace(given, **changes)
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.shared = FakeShared()
+        self.shared.publish(WorkerPut("w:80", NOW_US, "r1", "http://w:80"))
+        self.feedback = Feedback(
+            self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0
+        )
+        self.now_us = NOW_US
+
+    def answer(
+        self,
+        prompt_tokens: int = 4096,
+        cached_tokens: int | None = None,
+        *,
+        ttft_s: float | None = None,
+        asked: ParsedRequest | None = None,
+        tried: Attempt | None = None,
+    ) -> None:
+        """One answer, two seconds after the one before."""
+        self.now_us += 2_000_000
+        usage = Usage(prompt_tokens, cached_tokens, 1)
+        self.feedback.answered(asked or request(), tried or attempt(), usage, ttft_s, self.now_us)
+
+    def place(self, blocks: bytes, at_us: int, request_id: str = "a1") -> None:
+        self.shared.publish(Placed(request_id, at_us, "w:80", "r1", 1, 1, 1, (blocks,)))
+
+    def held(self, blocks: bytes) -> int:
+        """How many leading blocks the tree believes the worker to hold."""
+        return int(self.shared.fleet.tree.match(blocks, FULL_ATTENTION).matched[0])
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+# Corrections of the tree.
+
+
+def test_a_prediction_that_came_true_corrects_nothing(setup: Setup) -> None:
+    setup.answer(4096, 4096, tried=attempt(16))
+    setup.answer(4096, 4000, tried=attempt(15))
+    assert not setup.shared.said(Trim)
+
+
+def test_what_the_worker_no_longer_had_is_trimmed(setup: Setup) -> None:
+    """1,024 of 4,096 tokens: four blocks, five with the slack; the sixth is the first that is gone."""
+    setup.place(path(16), NOW_US - 10)
+    setup.answer(4096, 1024, tried=attempt(16))
+    (trim,) = setup.shared.said(Trim)
+    assert (trim.worker, trim.path, trim.before_us) == ("w:80", path(16)[: 8 * 6], NOW_US)
+    assert setup.held(path(16)) == 5
+
+
+def test_token_ids_need_no_slack(setup: Setup) -> None:
+    asked = request(prompt_bytes=0, prompt_token_ids=4096)
+    setup.answer(4096, 1024, tried=attempt(16), asked=asked)
+    (trim,) = setup.shared.said(Trim)
+    assert trim.path == path(16)[: 8 * 5]
+
+
+def test_a_shortfall_of_one_block_proves_nothing(setup: Setup) -> None:
+    asked = request(prompt_bytes=0, prompt_token_ids=4096)
+    setup.answer(4096, 3840, tried=attempt(16), asked=asked)
+    setup.answer(4096, 3839, tried=attempt(16), asked=asked)
+    assert len(setup.shared.said(Trim)) == 1
+
+
+def test_a_wrong_estimate_of_tokens_is_no_shortfall(setup: Setup) -> None:
+    """The worker had all 15 blocks that were predicted; they have 5 bytes per token, not 4."""
+    setup.answer(3277, 3072, tried=attempt(15))
+    assert not setup.shared.said(Trim)
+
+
+def test_a_start_denser_than_the_rest_is_no_shortfall(setup: Setup) -> None:
+    """Twelve blocks of prose at 4.5 bytes per token, four of code at 3: all of the prose was cached."""
+    cached = round(12 * 1024 / 4.5)
+    setup.answer(cached + round(4 * 1024 / 3), cached, tried=attempt(12))
+    assert not setup.shared.said(Trim)
+
+
+def test_branches_used_since_survive_a_correction(setup: Setup) -> None:
+    """What was placed after the oldest unfinished prefill may simply not have been computed yet."""
+    old, new = path(16, 1, common=8), path(16, 2, common=8)
+    setup.place(old, NOW_US - 10, "old")
+    setup.place(new, NOW_US - 2, "new")
+    setup.place(path(16, 3, common=8), NOW_US, "a1")
+    asked = request(paths=(path(16, 3, common=8),))
+    setup.answer(4096, 256, tried=attempt(8, guard_us=NOW_US - 5), asked=asked)
+    assert setup.held(old) == 8  # the request's own path holds the common start again
+    assert setup.held(new) == 16
+    assert setup.held(path(16, 3, common=8)) == 16
+
+
+@pytest.mark.parametrize("paths", [(), (path(16), path(8))])
+def test_an_answer_to_no_prompt_or_several_teaches_nothing(setup: Setup, paths: tuple[bytes, ...]) -> None:
+    """The engine's counts are those of the last prompt of a batch, or of all: it does not say."""
+    for _ in range(9):
+        setup.answer(512, 0, ttft_s=9.0, tried=attempt(16), asked=request(paths=paths))
+    assert len(setup.shared.ops) == 1
+
+
+# Abandoned placements.
+
+
+def test_an_abandoned_placement_takes_back_what_it_inserted_and_no_more(setup: Setup) -> None:
+    setup.place(path(4), NOW_US - 10, "before")
+    setup.place(path(16), NOW_US)
+    setup.feedback.abandoned(request(), attempt(4))
+    (trim,) = setup.shared.said(Trim)
+    assert trim.path == path(16)[: 8 * 5]
+    assert setup.held(path(16)) == 4
+
+
+def test_an_abandoned_placement_spares_what_another_request_uses_too(setup: Setup) -> None:
+    setup.place(path(16), NOW_US)
+    setup.place(path(16), NOW_US + 1, "other")
+    setup.feedback.abandoned(request(), attempt(0))
+    assert setup.held(path(16)) == 16
+
+
+def test_an_abandoned_placement_that_inserted_nothing_takes_nothing_back(setup: Setup) -> None:
+    setup.feedback.abandoned(request(), attempt(16))
+    setup.feedback.abandoned(request(paths=()), attempt())
+    setup.feedback.abandoned(request(paths=(b"",)), attempt())
+    setup.feedback.abandoned(request(paths=(path(16), path(8))), attempt())
+    assert not setup.shared.said(Trim)
+
+
+# Bytes per token.
+
+
+def test_bytes_per_token_are_learned_from_answers(setup: Setup) -> None:
+    """Sixteen KiB in 8,192 tokens are two bytes per token."""
+    for _ in range(60):
+        setup.answer(8192)
+    assert setup.feedback.bytes_per_token("m") == pytest.approx(2.0, rel=0.03)
+    assert setup.feedback.bytes_per_token("another") == 4.0
+
+
+def test_the_first_odd_answer_does_not_overturn_the_estimate(setup: Setup) -> None:
+    """A short question is mostly chat template: 1 byte per token. It weighs 20 tokens of 1,020."""
+    setup.answer(20, asked=request(paths=(b"",), prompt_bytes=20))
+    assert setup.feedback.bytes_per_token("m") == pytest.approx(4.0, rel=0.05)
+
+
+def test_short_prompts_do_not_outvote_long_ones(setup: Setup) -> None:
+    for _ in range(20):
+        setup.answer(5461)  # 3 bytes per token
+    for _ in range(300):
+        setup.answer(20, asked=request(paths=(b"",), prompt_bytes=20))
+    assert setup.feedback.bytes_per_token("m") == pytest.approx(3.0, rel=0.07)
+
+
+@pytest.mark.parametrize("prompt_tokens", [200, 100_000])
+def test_counts_of_something_else_than_the_text_are_not_learned(setup: Setup, prompt_tokens: int) -> None:
+    """82 bytes per token: the engine cut the input; 0.16: it counted images."""
+    for _ in range(9):
+        setup.answer(prompt_tokens)
+    assert not setup.shared.said(BytesPerToken)
+
+
+def test_token_ids_teach_nothing_about_bytes(setup: Setup) -> None:
+    setup.answer(4096, asked=request(prompt_bytes=0, prompt_token_ids=4096))
+    assert not setup.shared.said(BytesPerToken)
+
+
+def test_a_learned_value_is_told_once_a_second_and_only_if_it_changed(setup: Setup) -> None:
+    """The first answers move it by more than 2 %, later ones do not."""
+    for answers in range(1, 101):
+        usage = Usage(8192, None, 1)
+        setup.feedback.answered(request(), attempt(), usage, None, NOW_US + 100_000 * answers)
+    said = setup.shared.said(BytesPerToken)
+    assert 1 < len(said) <= 10
+    assert all(later.at_us - earlier.at_us >= 1_000_000 for earlier, later in pairwise(said))
+    told = len(said)
+    for _ in range(50):
+        setup.answer(8192)
+    assert len(setup.shared.said(BytesPerToken)) <= told + 1
+
+
+def test_models_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
+    for number in range(2500):
+        setup.answer(8192, asked=request(model=f"m{number}"))
+    assert len(setup.feedback._seen) <= 1000
+    assert len(setup.feedback._said_us) <= 2000
+
+
+# Service times.
+
+TRUE = ServiceModel(a_s=0.04, b_s=1 / 7500, c0_tokens=140_000)
+
+
+def test_service_times_are_learned_from_streams_on_an_idle_worker(setup: Setup) -> None:
+    """A machine of half the speed; lengths and caches differ."""
+    for _ in range(60):
+        for cached in (0, 1024, 3072):
+            setup.answer(
+                4096, cached, ttft_s=TRUE.service_s(4096 - cached, cached), tried=attempt(cached // 256)
+            )
+    model = setup.shared.fleet.service_model("default")
+    assert model.service_s(3000, 500) == pytest.approx(TRUE.service_s(3000, 500), rel=0.1)
+    assert setup.shared.said(Fitted)
+
+
+@pytest.mark.parametrize(
+    ("ttft_s", "changes"),
+    [(None, {}), (0.6, {"backlog_s": 0.5})],
+    ids=["not streamed", "behind other prefills"],
+)
+def test_a_first_byte_that_is_no_clean_prefill_teaches_nothing(
+    setup: Setup, ttft_s: float | None, changes: dict[str, Any]
+) -> None:
+    for _ in range(60):
+        setup.answer(4096, 0, ttft_s=ttft_s, tried=attempt(0, **changes))
+    assert not setup.shared.said(Fitted)
+
+
+def test_without_a_report_of_the_cache_the_prediction_stands_in(setup: Setup) -> None:
+    """All but one block predicted and as fast as that: nothing new."""
+    profile = setup.shared.fleet.service_model("default")
+    for _ in range(30):
+        setup.answer(4096, None, ttft_s=profile.service_s(256, 3840), tried=attempt(15))
+    assert not setup.shared.said(Fitted)
+
+
+# Usage as workers mean it.
+
+
+def test_a_missing_count_means_zero_only_from_a_worker_that_counts(setup: Setup) -> None:
+    silent = Usage(10, None, 1)
+    understood = setup.feedback.understood
+    assert understood("w:80", silent) == silent
+    assert understood("w:80", Usage(10, 4, 1)) == Usage(10, 4, 1)
+    assert understood("w:80", silent) == Usage(10, 0, 1)
+    assert understood("v:80", silent) == silent
+
+
+def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
+    for number in range(12_000):
+        setup.feedback.understood(f"w{number}:80", Usage(10, 4, 1))
+    assert len(setup.feedback._reporting) <= 10_000
