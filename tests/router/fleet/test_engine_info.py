@@ -16,7 +16,7 @@ def test_models_are_read_with_their_length_and_base() -> None:
     answer = {
         "object": "list",
         "data": [
-            {"id": "tiny", "object": "model", "owned_by": "vllm", "root": "/models/tiny", "max_model_len": 8192},
+            {"id": "tiny", "owned_by": "vllm", "root": "/models/tiny", "max_model_len": 8192},
             {"id": "tiny-sql", "object": "model", "owned_by": "vllm", "parent": "tiny"},
         ],
     }
