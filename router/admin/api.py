@@ -5,6 +5,7 @@ Both dialects of the existing routers are spoken: REST ``/workers`` and ``/add_w
 shared log, so it holds for all replicas.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -17,12 +18,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
-from router.errors import ClientError, NoWorker, RouterError, UpstreamError, error_body
+from router.errors import ClientError, NoWorker, Overloaded, RouterError, UpstreamError, error_body
 from router.fleet import Health, LocalWorker, Registry, normal_url, worker_id_of
+from router.gateway.answer import retry_after
 from router.metrics import Metrics
 from router.shared import LogStatus
 
 FLUSH_TIMEOUT_S = 10.0
+FLUSHES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,12 @@ def _errors(api: FastAPI) -> None:
 
     async def known(_: Request, error: Exception) -> Response:
         assert isinstance(error, RouterError)
-        return Response(error_body(error), error.status, media_type="application/json")
+        headers = (
+            {"retry-after": retry_after(error.retry_after_s).decode()}
+            if isinstance(error, Overloaded)
+            else {}
+        )
+        return Response(error_body(error), error.status, headers, "application/json")
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -99,7 +107,8 @@ def _errors(api: FastAPI) -> None:
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
+        # What is no JSON at all has an offset for a place, which is no parameter.
+        where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
         shaped = ClientError(f"{where or 'body'}: {first['msg']}", code="invalid_value", param=where or None)
         return Response(error_body(shaped), 400, media_type="application/json")
 
@@ -140,13 +149,13 @@ def _health(api: FastAPI, ports: AdminPorts) -> None:
     @api.get("/readiness", tags=["health"])
     @api.get("/health_generate", tags=["health"])
     async def readiness() -> JSONResponse:
-        """Whether requests should be sent here: 200, or 503 without a healthy worker.
+        """Whether requests should be sent here: 200, or 503 without a healthy worker that takes them.
 
         A lost Redis does not make a replica unready; ``shared`` says what is missing.
         """
         status = ports.log_status()
         workers = ports.registry.all()
-        healthy = sum(local.health is Health.HEALTHY for local in workers)
+        healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
         ready = healthy > 0
         return JSONResponse(
             {
@@ -341,25 +350,29 @@ def _peers_dialect(api: FastAPI, ports: AdminPorts) -> None:
     @api.post("/flush_cache", tags=["peers"])
     async def flush_cache() -> JSONResponse:
         """Flush the prefix cache of every worker, and forget what the tree knew of those that did."""
-        flushed, failed = [], {}
-        for local in ports.registry.all():
-            worker = local.worker
-            try:
-                answer = await _flush(ports.client, worker.url)
-            except httpx.HTTPError as error:
-                failed[worker.worker_id] = type(error).__name__
-                continue
-            if answer.is_success:
-                ports.publish(Forget(worker.worker_id, ports.now_us()))
-                flushed.append(worker.worker_id)
-            else:
-                failed[worker.worker_id] = f"HTTP {answer.status_code}"
+        limit = asyncio.Semaphore(FLUSHES_AT_ONCE)
+
+        async def flush(worker_id: str, url: str) -> str | None:
+            async with limit:
+                problem = await _flush(ports.client, url)
+            if problem is None:
+                ports.publish(Forget(worker_id, ports.now_us()))
+            return problem
+
+        workers = [local.worker for local in ports.registry.all()]
+        problems = await asyncio.gather(*(flush(worker.worker_id, worker.url) for worker in workers))
+        outcomes = {worker.worker_id: problem for worker, problem in zip(workers, problems, strict=True)}
+        flushed = [worker_id for worker_id, problem in outcomes.items() if problem is None]
+        failed = {worker_id: problem for worker_id, problem in outcomes.items() if problem is not None}
         return JSONResponse({"flushed": flushed, "failed": failed}, 502 if failed and not flushed else 200)
 
 
-async def _flush(client: httpx.AsyncClient, url: str) -> httpx.Response:
-    """SGLang's way, then vLLM's."""
-    answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
-    if answer.status_code == 404:
-        answer = await client.post(f"{url}/reset_prefix_cache", timeout=FLUSH_TIMEOUT_S)
-    return answer
+async def _flush(client: httpx.AsyncClient, url: str) -> str | None:
+    """Flush one worker, SGLang's way, then vLLM's; None or what went wrong."""
+    try:
+        answer = await client.post(f"{url}/flush_cache", timeout=FLUSH_TIMEOUT_S)
+        if answer.status_code == 404:
+            answer = await client.post(f"{url}/reset_prefix_cache", timeout=FLUSH_TIMEOUT_S)
+    except httpx.HTTPError as error:
+        return type(error).__name__
+    return None if answer.is_success else f"HTTP {answer.status_code}"
