@@ -12,7 +12,6 @@ from fakes.running import free_port, until_async
 
 from router.admin import serve_metrics
 
-
 TEXT = "text/plain; version=1.0.0; charset=utf-8"
 
 

@@ -1,0 +1,202 @@
+"""The composition root: settings arrive where they count, and tasks run while the application serves."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fakes.running import FAST_ENGINE, free_port, until, until_async
+
+from loadtest.engine import EmulatedEngine
+from policies import PROFILES, FleetState, Placed
+from router.app import GatewayProcess
+from router.fleet import Health
+from router.settings import Settings
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+def settings(**sections: dict[str, Any]) -> Settings:
+    return Settings.model_validate(sections)
+
+
+async def built(**sections: dict[str, Any]) -> GatewayProcess:
+    """A process that is not connected to anything."""
+    return GatewayProcess(settings(**sections), redis_url=NOWHERE)
+
+
+@contextlib.asynccontextmanager
+async def running(process: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """The process serves; a client of its admin API."""
+    transport = httpx.ASGITransport(process.api)
+    async with (
+        process.api.router.lifespan_context(process.api),
+        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
+    ):
+        yield client
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [getattr(record, "event", "") for record in caplog.records]
+
+
+# Settings.
+
+
+async def test_workers_in_the_settings_are_workers() -> None:
+    process = await built(fleet={"worker_urls": ["http://b:1", "http://a:1"]})
+    assert [local.worker.worker_id for local in process.registry.all()] == ["a:1", "b:1"]
+    assert {local.health for local in process.registry.all()} == {Health.STARTING}
+
+
+async def test_what_the_fold_assumes_comes_from_the_settings() -> None:
+    process = await built(
+        placement={"block_tokens": 64, "prefill_tokens_per_s": 50_000, "tree_blocks_max": 1000},
+        fleet={"worker_capacity_tokens": 4096},
+        server={"request_timeout_s": 100},
+    )
+    rules = process.fleet.rules
+    assert (rules.block_tokens, rules.capacity_tokens, rules.blocks_max) == (64, 4096, 1000)
+    assert rules.lifetime_s_max > 100  # longer than any request may take
+    assert rules.default_model.b_s == pytest.approx(1 / 50_000)
+    assert (await built()).fleet.rules.default_model == PROFILES["default"]
+
+
+async def test_a_worker_is_ejected_after_the_configured_failures() -> None:
+    process = await built(fleet={"worker_urls": ["http://a:1"]}, reliability={"cb_failure_threshold": 2})
+    (local,) = process.registry.all()
+    for _ in range(2):
+        assert local.breaker.closed
+        process.registry.failed(local, 0.0, refused=False)
+    assert not local.breaker.closed
+
+
+async def test_the_circuit_breaker_can_be_turned_off() -> None:
+    sections: dict[str, Any] = {
+        "fleet": {"worker_urls": ["http://a:1"]},
+        "reliability": {"disable_circuit_breaker": True},
+    }
+    process = await built(**sections)
+    (local,) = process.registry.all()
+    for _ in range(1000):
+        process.registry.failed(local, 0.0, refused=False)
+    assert local.breaker.closed
+
+
+async def test_connections_to_workers_are_bounded_in_time_by_the_settings() -> None:
+    process = await built(
+        fleet={"worker_urls": ["http://a:1"]},
+        upstream={"connect_timeout_s": 1, "first_byte_timeout_s": 2, "idle_timeout_s": 3},
+    )
+    timeouts = process.registry.all()[0].pool.timeouts
+    assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)
+
+
+async def test_a_replica_has_a_name_of_its_own() -> None:
+    """Also several processes on one host that share a name in their settings."""
+    names = {(await built()).replica for _ in range(3)}
+    assert len(names) == 3
+    assert (await built(shared={"replica_id": "r1"})).replica == "r1"
+    several = await built(shared={"replica_id": "r1"}, server={"workers": 2})
+    assert several.replica == f"r1-{os.getpid()}"
+
+
+# Life.
+
+
+async def test_a_process_finds_its_workers_before_its_first_request(redis_url: str, namespace: str) -> None:
+    async with EmulatedEngine(FAST_ENGINE) as engine:
+        process = GatewayProcess(
+            settings(fleet={"worker_urls": [engine.url]}, shared={"namespace": namespace}),
+            redis_url=redis_url,
+        )
+        async with running(process) as client:
+            assert (await client.get("/readiness")).json()["workers"] == {"healthy": 1, "total": 1}
+            await until(lambda: process.shared.status.ready)
+        assert process.registry.all()[0].pool.open == 0
+
+
+async def test_a_process_serves_without_redis_and_without_workers(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="router"):
+        async with running(await built(fleet={"worker_urls": ["http://127.0.0.1:1"]})) as client:
+            answer = await client.get("/readiness")
+    assert (answer.status_code, answer.json()["shared"]["warm"]) == (503, False)
+    assert {"worker.missing", "gateway.started", "gateway.stopped"} <= set(events(caplog))
+
+
+async def test_a_worker_that_answers_nothing_does_not_hold_up_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The kernel connects and nobody answers; a probe may take a minute, the start takes three seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = await built(fleet={"worker_urls": [url], "health_check_timeout_s": 60})
+        async with asyncio.timeout(30), running(process) as client:
+            assert (await client.get("/health")).status_code == 200
+    assert "worker.missing" in events(caplog)
+
+
+async def test_reservations_that_nobody_released_are_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    process = await built()
+    process.fleet.apply(Placed("lost", 1, "a:1", "r9", 1, 1, 1))
+    async with running(process):
+        await until(lambda: "reservation.expired" in events(caplog))
+    assert not process.fleet.loads.requests
+
+
+class Broken(FleetState):
+    """A fold with a mistake in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.collected = 0
+
+    def collect(self, now_us: int) -> int:
+        self.collected += 1
+        raise ZeroDivisionError
+
+
+async def test_a_task_that_fails_is_started_again_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    process = await built()
+    process.fleet = broken = Broken()
+    async with running(process):
+        await until(lambda: broken.collected == 2)
+    assert events(caplog).count("task.failed") >= 1
+
+
+# Metrics.
+
+
+async def test_what_is_read_rather_than_counted_is_in_the_metrics() -> None:
+    process = await built(fleet={"worker_urls": ["http://a:1", "http://b:1"]})
+    process.gateway.inflight = 7
+    process.fleet.apply(
+        Placed("x", process.clock.now_us(), "a:1", "r9", 500_000, 600, 700, (bytes(range(16)),))
+    )
+    text = process.metrics.exposition()[0].decode()
+    assert "cacheway_inflight_requests 7.0" in text
+    assert 'cacheway_degraded{component="workers"} 1.0' in text
+    assert 'cacheway_inflight_tokens{worker="a:1"} 700.0' in text
+    assert 'cacheway_held_tokens{worker="a:1"} 512.0' in text
+    assert 'cacheway_inflight_tokens{worker="b:1"} 0.0' in text
+    for local in process.registry.all():
+        process.registry.probed(local, ok=True, refused=False, detail="")
+    assert 'cacheway_degraded{component="workers"} 0.0' in process.metrics.exposition()[0].decode()
+
+
+async def test_metrics_may_have_a_listener_of_their_own() -> None:
+    port = free_port()
+    process = await built(observability={"prometheus_port": port, "prometheus_host": "127.0.0.1"})
+
+    async def scraped() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return "cacheway_build_info" in (await other.get(f"http://127.0.0.1:{port}/metrics")).text
+        return False
+
+    async with running(process), httpx.AsyncClient(trust_env=False) as other:
+        await until_async(scraped)
