@@ -174,6 +174,7 @@ class Metrics:
         ttft_s: float,
         ttft_error_s: float,
         decode_s: float,
+        pieces: int,
         predicted_cached_tokens: int,
         usage: ReportedUsage | None,
     ) -> None:
@@ -184,20 +185,22 @@ class Metrics:
             ttft_s: From the client's last byte to the answer's first.
             ttft_error_s: Observed minus predicted, of the attempt that answered.
             decode_s: From the answer's first byte to its last.
+            pieces: In how many pieces it came: about its tokens, where the worker did not report those.
             predicted_cached_tokens: What placement expected.
             usage: What the worker reported, if it did.
         """
+        output_tokens = None if usage is None else usage.completion_tokens
         if streamed:
             self._ttft_s.observe(ttft_s)
             self._ttft_error_s.observe(ttft_error_s)
+            steps = (output_tokens or pieces) - 1
+            if steps > 0:
+                self._itl_s.observe(decode_s / steps)
         if usage is None:
             return
         self._prompt_tokens.add(amount=usage.prompt_tokens)
-        output_tokens = usage.completion_tokens
         if output_tokens:
             self._output_tokens.add(amount=output_tokens)
-            if streamed and output_tokens > 1:
-                self._itl_s.observe(decode_s / (output_tokens - 1))
         cached_tokens = usage.cached_tokens
         if cached_tokens is not None:
             self._reported_prompt_tokens.add(amount=usage.prompt_tokens)

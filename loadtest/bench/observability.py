@@ -70,6 +70,7 @@ def main() -> None:
             ttft_s=0.1,
             ttft_error_s=0.01,
             decode_s=1.0,
+            pieces=1,
             predicted_cached_tokens=896,
             usage=usage,
         )

@@ -93,6 +93,7 @@ class RequestExchange:
         "_local",
         "_parsed",
         "_pause_timer",
+        "_pieces",
         "_prefill_timer",
         "_prefilled",
         "_released",
@@ -123,6 +124,7 @@ class RequestExchange:
         self._done = False
         self._tail: TailBuffer | None = None
         self._bytes_sent = 0
+        self._pieces = 0
         self._first_byte_s = 0.0
         self._last_byte_s = 0.0
         self._deadline: asyncio.TimerHandle | None = None
@@ -182,13 +184,14 @@ class RequestExchange:
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones end the prefill."""
         gateway = self._gateway
-        now_s = gateway.loop.time()
+        now_s = gateway.now_s()
         if not self._sending:
             self._first_byte_s = now_s
             self._send_head()
             self._prefill_ended()
         self._last_byte_s = now_s
         self._bytes_sent += len(data)
+        self._pieces += 1
         if self._tail is not None:
             self._tail.append(data)
         self._client.send_body(data)
@@ -196,7 +199,7 @@ class RequestExchange:
     def upstream_end(self) -> None:
         """The answer is complete: learn from it."""
         if not self._sending:
-            self._first_byte_s = self._gateway.loop.time()
+            self._first_byte_s = self._gateway.now_s()
             self._send_head()
             self._prefill_ended()
         self._client.finish()
@@ -205,9 +208,9 @@ class RequestExchange:
         gateway, local = self._gateway, self._local
         assert local is not None
         if status < 500:
-            gateway.registry.succeeded(local, gateway.loop.time())
+            gateway.registry.succeeded(local, gateway.now_s())
         else:
-            gateway.registry.failed(local, gateway.loop.time(), refused=False)
+            gateway.registry.failed(local, gateway.now_s(), refused=False)
         self._release(abandoned=False)
         if status < 400:
             self._learn()
@@ -233,7 +236,7 @@ class RequestExchange:
         """
         gateway, parsed = self._gateway, self._parsed
         assert parsed is not None
-        now_s = gateway.loop.time()
+        now_s = gateway.now_s()
         now_us = gateway.clock.now_us()
         slots = gateway.registry.eligible(parsed.model, now_s)
         if self._tried:
@@ -299,7 +302,7 @@ class RequestExchange:
         self._answer_head = None
         self._tail = TailBuffer(TAIL_BYTES)
         gateway.registry.dispatched(local, now_s)
-        gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.loop.time() - now_s)
+        gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
             self._prefill_timer = gateway.loop.call_later(chosen.estimated_ttft_s, self._prefill_ended)
@@ -322,7 +325,7 @@ class RequestExchange:
         """
         gateway, local = self._gateway, self._local
         assert local is not None
-        now_s = gateway.loop.time()
+        now_s = gateway.now_s()
         tried = (*self._tried, local.worker.slot)
         eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_s)
         others = not np.isin(eligible, tried).all()
@@ -378,7 +381,7 @@ class RequestExchange:
     def _worker_failed(self, error: UpstreamError) -> None:
         assert self._local is not None
         refused = isinstance(error, WorkerRefused)
-        self._gateway.registry.failed(self._local, self._gateway.loop.time(), refused=refused)
+        self._gateway.registry.failed(self._local, self._gateway.now_s(), refused=refused)
         self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
 
     def _prefill_ended(self) -> None:
@@ -416,6 +419,7 @@ class RequestExchange:
             ttft_s=self._first_byte_s - self._request.received_s,
             ttft_error_s=ttft_s - attempt.chosen.estimated_ttft_s,
             decode_s=self._last_byte_s - self._first_byte_s,
+            pieces=self._pieces,
             predicted_cached_tokens=attempt.chosen.safe_tokens,
             usage=usage,
         )
@@ -504,7 +508,7 @@ class RequestExchange:
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.inflight -= 1
-        duration_s = gateway.loop.time() - self._request.received_s
+        duration_s = gateway.now_s() - self._request.received_s
         gateway.metrics.finished(
             self._endpoint,
             outcome,

@@ -4,6 +4,7 @@ import asyncio
 import hmac
 import itertools
 import secrets
+import time
 from collections.abc import Callable, Sequence
 
 from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
@@ -39,6 +40,7 @@ class Gateway:
         metrics: Metrics,
         request_log: Callable[[dict[str, object]], None],
         loop: asyncio.AbstractEventLoop,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -49,6 +51,8 @@ class Gateway:
         self.metrics = metrics
         self.request_log = request_log
         self.loop = loop
+        self.now_s = now_s
+        """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
         self.inflight = 0
         """Exchanges that have not ended."""
         self.placed_count = 0

@@ -120,7 +120,8 @@ class Identifier:
             kind = type(fields)
             if not fields.model and endpoint.needs_model:
                 raise ClientError("The request names no model.", code="missing_model", param="model")
-            scope = [tenant, encode(fields.model or ""), encode(fields.cache_salt or "")]
+            # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
+            scope = [tenant, (fields.model or "").encode(), encode(fields.cache_salt or "")]
             if kind is PassedThroughBody:
                 key = self._hasher.body_key(scope, body)
                 identity = Identity((), 0, 0, key, key)

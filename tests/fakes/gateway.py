@@ -263,6 +263,7 @@ class Bench:
             metrics=self.metrics,
             request_log=self.log.append,
             loop=cast(Any, self.time),
+            now_s=self.time.time,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):

@@ -45,12 +45,13 @@ def metrics() -> Metrics:
     return Metrics("1.2.3")
 
 
-def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True) -> None:
+def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1) -> None:
     metrics.answered(
         streamed=streamed,
         ttft_s=0.2,
         ttft_error_s=-0.02,
         decode_s=1.0,
+        pieces=pieces,
         predicted_cached_tokens=768,
         usage=usage,
     )
@@ -92,6 +93,14 @@ def test_predicted_and_reported_hits_are_counted_over_the_same_answers(metrics: 
     assert found["predicted_cached_tokens_total",] == 768
     assert found["cached_tokens_error_bucket", "0.0"] == 0
     assert found["cached_tokens_error_bucket", "256.0"] == 1
+
+
+def test_without_a_report_the_pieces_of_a_stream_stand_for_its_tokens(metrics: Metrics) -> None:
+    """1 s of decode in 51 pieces is 50 gaps of 20 ms."""
+    answer(metrics, None, pieces=51)
+    found = scraped(metrics)
+    assert found["inter_token_latency_seconds_sum",] == pytest.approx(0.02)
+    assert found["inter_token_latency_seconds_count",] == 1
 
 
 def test_inter_token_latency_is_the_mean_gap(metrics: Metrics) -> None:

@@ -172,6 +172,7 @@ def test_the_same_prompt_goes_where_it_was(bench: Bench) -> None:
         (b"[]", 400, "not_an_object"),
         (b'{"messages": []}', 400, "missing_model"),
         (b'{"model": "m", "stream": "perhaps"}', 400, "invalid_value"),
+        (b'{"model": "m\\ud83d", "messages": []}', 400, "invalid_json"),
     ],
 )
 def test_a_request_that_cannot_be_read_is_answered_at_once(
