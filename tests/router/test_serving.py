@@ -1,0 +1,87 @@
+"""How a process is configured. Its whole life, with signals and siblings, is in the integration tests."""
+
+import pickle
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.running import free_port
+from uvicorn.config import STARTUP_FAILURE
+
+from router.gateway import Gateway
+from router.serving import GatewayConfig, serve
+from router.settings import Settings
+from router.sources import SettingsError
+
+NOWHERE = "redis://127.0.0.1:1"
+
+
+def settings(**sections: dict[str, Any]) -> Settings:
+    return Settings.model_validate(sections)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """`serve` handles SIGTERM; the test run does so in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_configuration_travels_to_other_processes_whole() -> None:
+    """Secrets too, which hide when they are printed."""
+    given = settings(
+        server={"port": 31000, "workers": 3, "api_key": "ours"}, fleet={"worker_urls": ["http://a:1"]}
+    )
+    arrived = pickle.loads(pickle.dumps(GatewayConfig(given, NOWHERE)))
+    assert arrived.settings == given
+    assert arrived.settings.server.api_key.get_secret_value() == "ours"
+    assert arrived.redis_url == NOWHERE
+
+
+def test_what_uvicorn_does_is_in_the_settings() -> None:
+    config = GatewayConfig(
+        settings(server={"host": "127.0.0.2", "port": 31000, "keepalive_s": 7, "shutdown_grace_s": 9}),
+        NOWHERE,
+    )
+    assert (config.host, config.port) == ("127.0.0.2", 31000)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (7, 9)
+    assert not config.access_log
+    assert not config.proxy_headers
+
+
+async def test_the_gateway_is_built_in_the_process_that_serves() -> None:
+    config = GatewayConfig(settings(fleet={"worker_urls": ["http://a:1"]}), NOWHERE)
+    assert not hasattr(config, "process")
+    config.load()
+    assert config.http_protocol_class is config.process.protocol
+    assert [local.worker.worker_id for local in config.process.registry.all()] == ["a:1"]
+    assert isinstance(config.process.gateway, Gateway)
+
+
+async def test_a_gateway_that_cannot_be_built_ends_its_process_for_good(tmp_path: Path) -> None:
+    """Not with a status that a supervisor answers by starting it again."""
+    config = GatewayConfig(settings(upstream={"ca_file": str(tmp_path / "missing.pem")}), NOWHERE)
+    with pytest.raises(SystemExit) as caught:
+        config.load()
+    assert caught.value.code == STARTUP_FAILURE
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_that_is_taken_is_a_failed_start(signals: None, workers: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status = serve(settings(server={"host": "127.0.0.1", "port": port, "workers": workers}))
+    assert status == STARTUP_FAILURE
+
+
+def test_a_tls_file_that_cannot_be_used_is_found_before_anything_starts(
+    signals: None, tmp_path: Path
+) -> None:
+    files = {"ssl_certfile": str(tmp_path / "no.pem"), "ssl_keyfile": str(tmp_path / "no.key")}
+    port = free_port()
+    with pytest.raises(SettingsError, match=r"no\.pem"):
+        serve(settings(server={"host": "127.0.0.1", "port": port, **files}))
