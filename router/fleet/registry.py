@@ -173,8 +173,10 @@ class Registry:
             role: ``plain``, ``prefill`` or ``decode``.
             capacity_tokens: KV capacity, 0 to ask the engine.
             labels: Free labels.
-            static: True for workers named in the settings: anything said through the admin
-                API is newer and wins, also over a restart with the same settings.
+            static: True for workers named in the settings: anything said of the worker through the
+                admin API is newer and wins, also over a restart with the same settings. Only a
+                removal is forgotten when no replica remembers it (`FleetRules.memory_s`): a
+                worker that is to stay out for good is drained, or taken out of the settings.
 
         Returns:
             The worker's id.

@@ -270,6 +270,21 @@ def test_what_was_said_of_a_static_worker_wins_over_the_settings_of_a_restart(se
     assert (a.worker.draining, a.worker.capacity_tokens) == (True, 9)
 
 
+def test_a_removal_is_forgotten_in_the_end_a_drain_is_not(setup: Setup) -> None:
+    """The memory of removed workers is bounded: twice 30 seconds."""
+    setup.registry.add("http://a", static=True)
+    setup.registry.add("http://b", static=True)
+    setup.registry.change("a:80", draining=True)
+    setup.registry.remove("b:80")
+    setup.time.advance(61)
+    setup.shared.fleet.collect(setup.time.clock.now_us())
+    restarted = _restarted(setup)
+    restarted.add("http://a", static=True)
+    restarted.add("http://b", static=True)
+    a, b = restarted.all()
+    assert (a.state, b.state) == ("draining", "starting")
+
+
 def _restarted(setup: Setup) -> Registry:
     return registry(setup.shared, setup.time)
 
