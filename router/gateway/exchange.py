@@ -212,9 +212,9 @@ class RequestExchange:
         else:
             gateway.registry.failed(local, gateway.now_s(), refused=False)
         self._release(abandoned=False)
-        if status < 400:
-            self._learn()
         self._finish("completed" if status < 400 else "worker_error", status)
+        if status < 400:
+            self._learn()  # last: whatever it makes of the answer, the request is counted out
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
