@@ -44,6 +44,9 @@ from radix import AttentionProfile, Forget, Insert, PrefixTree, TreeSnapshot, Tr
 
 SNAPSHOT_VERSION = 1
 
+GONE_MAX = 1000
+"""Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
 SLOW_COLUMNS_MAX = 100
 """Lists of slots (one per model) whose slow columns are kept at a time."""
 
@@ -64,7 +67,7 @@ class Worker:
         capacity_tokens: KV capacity in tokens; 0 if unknown.
         labels: Free labels; ``worker_class`` selects the cost profile.
         version: ``(log time, replica)`` of the newest change.
-        gone: True after removal; kept for a while so that late operations do not revive it.
+        gone: True after removal, until nothing of it is in flight any more.
     """
 
     worker_id: str
@@ -141,6 +144,7 @@ class FleetState:
         self._workers: dict[str, Worker] = {}
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
+        self._gone: dict[str, WorkerGone] = {}
         self._fits: dict[str, Fitted] = {}
         self._bytes_per_token: dict[str, BytesPerToken] = {}
         self._refreshed_us = -REFRESH_US
@@ -179,6 +183,8 @@ class FleetState:
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             idle = self.loads.inflight_requests[worker.slot] == 0
             if idle and worker.version[0] < horizon_us:
+                if worker.gone:
+                    self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
@@ -296,6 +302,7 @@ class FleetState:
             if isinstance(op, Placed):
                 op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
             ops.append(op)
+        ops.extend(self._gone[key] for key in sorted(self._gone))
         ops.extend(self._fits[key] for key in sorted(self._fits))
         ops.extend(self._bytes_per_token[key] for key in sorted(self._bytes_per_token))
         return msgspec.msgpack.encode(
@@ -436,9 +443,21 @@ class FleetState:
     def _forget(self, op: Forget) -> None:
         self.tree.forget(self._slot(op.worker), op.before_us)
 
+    def _remember_gone(self, op: WorkerGone) -> None:
+        """Keep a removal when the worker's row is used for another: settings may still name it."""
+        self._gone[op.worker] = op
+        if len(self._gone) > GONE_MAX:
+            oldest = min(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
+            del self._gone[oldest.worker]
+
     def _worker_put(self, op: WorkerPut) -> None:
-        slot = self._slot(op.worker)
         version = (op.at_us, op.replica, False)
+        gone = self._gone.get(op.worker)
+        if gone is not None:
+            if version <= (gone.at_us, gone.replica, True):
+                return
+            del self._gone[op.worker]
+        slot = self._slot(op.worker)
         if version <= self._workers[op.worker].version:
             return
         self._set_worker(

@@ -112,6 +112,11 @@ def _errors(api: FastAPI) -> None:
         shaped = ClientError(f"{where or 'body'}: {first['msg']}", code="invalid_value", param=where or None)
         return Response(error_body(shaped), 400, media_type="application/json")
 
+    async def crashed(_: Request, __: Exception) -> Response:
+        shaped = RouterError("The gateway failed to serve this request; its log says why.")
+        return Response(error_body(shaped), 500, media_type="application/json")
+
+    api.add_exception_handler(Exception, crashed)
     api.add_exception_handler(RouterError, known)
     api.add_exception_handler(HTTPException, http)
     api.add_exception_handler(RequestValidationError, invalid)

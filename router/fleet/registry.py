@@ -25,6 +25,10 @@ from router.proxy import WorkerPool
 Slots = NDArray[np.intp]
 
 
+NAMES_MAX = 1000
+"""Model names whose answers are kept at a time; names come from clients."""
+
+
 class Health(StrEnum):
     """What probes say of a worker."""
 
@@ -86,6 +90,7 @@ class Registry:
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[str | None, Slots] = {}
+        self._known: dict[str, bool] = {}
         self._tripped: set[int] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
@@ -100,7 +105,7 @@ class Registry:
         self._sync()
         slots = self._eligible.get(model)
         if slots is None:
-            if len(self._eligible) > 1000:  # names come from clients
+            if len(self._eligible) > NAMES_MAX:
                 self._eligible.clear()
             slots = np.array(
                 sorted(
@@ -123,7 +128,13 @@ class Registry:
     def knows(self, model: str) -> bool:
         """Whether some worker serves the model, well or not; True while a worker has not said yet."""
         self._sync()
-        return not self._local or any(local.serves(model) for local in self._local.values())
+        known = self._known.get(model)
+        if known is None:
+            if len(self._known) > NAMES_MAX:
+                self._known.clear()
+            known = not self._local or any(local.serves(model) for local in self._local.values())
+            self._known[model] = known
+        return known
 
     def dispatched(self, local: LocalWorker, now_s: float) -> None:
         """A request is sent to a worker: a half-open circuit must know."""
@@ -174,9 +185,7 @@ class Registry:
             capacity_tokens: KV capacity, 0 to ask the engine.
             labels: Free labels.
             static: True for workers named in the settings: anything said of the worker through the
-                admin API is newer and wins, also over a restart with the same settings. Only a
-                removal is forgotten when no replica remembers it (`FleetRules.memory_s`): a
-                worker that is to stay out for good is drained, or taken out of the settings.
+                admin API is newer and wins, also over a restart with the same settings.
 
         Returns:
             The worker's id.
@@ -254,7 +263,7 @@ class Registry:
             if refused or local.failures >= self._failure_threshold:
                 local.health = Health.UNHEALTHY
         if local.health is not before:
-            self._eligible.clear()
+            self._lists_changed()
         return local.health is not before
 
     def described(
@@ -263,7 +272,7 @@ class Registry:
         """Take in what the engine says about itself."""
         if models != local.models:
             local.models = models
-            self._eligible.clear()
+            self._lists_changed()
         local.engine = engine or local.engine
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
@@ -285,12 +294,16 @@ class Registry:
         else:
             self._tripped.add(slot)
 
+    def _lists_changed(self) -> None:
+        self._eligible.clear()
+        self._known.clear()
+
     def _sync(self) -> None:
         """Follow the shared list of workers."""
         if self._fleet.revision == self._revision:
             return
         self._revision = self._fleet.revision
-        self._eligible.clear()
+        self._lists_changed()
         fresh = False
         workers = {worker.worker_id: worker for worker in self._fleet.workers()}
         for worker_id in [key for key in self._local if key not in workers]:

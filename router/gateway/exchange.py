@@ -341,6 +341,8 @@ class RequestExchange:
             )
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
             self._worker_failed(error)
+        elif not isinstance(verdict, GiveUp):
+            gateway.registry.succeeded(local, now_s)  # it is busy, not broken
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
         if self._upstream is not None:

@@ -32,6 +32,7 @@ from policies import (
     make_policy,
     place,
 )
+from policies.fleet import GONE_MAX
 from radix import chain_bytes
 
 SECOND = 1_000_000
@@ -163,6 +164,27 @@ def test_a_removed_worker_stays_removed_until_somebody_adds_it_later() -> None:
     assert fleet.worker("a:1") is None
     fleet.apply(put("a:1", START + 1))
     assert [worker.worker_id for worker in fleet.workers()] == ["a:1"]
+
+
+def test_a_removal_outlives_the_workers_row_and_a_snapshot() -> None:
+    """A replica that restarts a day later still names it in its settings, at log time 1."""
+    fleet = fleet_after(put("a:1"), WorkerGone("a:1", START, "one"))
+    fleet.collect(START + 86_400 * SECOND)
+    restarted = fleet_after(put("a:1"))
+    restarted.restore(fleet.snapshot())
+    for replica in (fleet, restarted):
+        replica.apply(put("a:1"))
+        assert replica.workers() == []
+        replica.apply(put("a:1", START + 1))
+        assert len(replica.workers()) == 1
+
+
+def test_remembered_removals_are_bounded_and_the_oldest_go_first() -> None:
+    fleet = fleet_after(*(WorkerGone(f"w:{n}", START + n, "one") for n in range(GONE_MAX + 1)))
+    fleet.collect(START + 100 * SECOND)
+    fleet.apply(put("w:0"))
+    fleet.apply(put("w:1"))
+    assert [worker.worker_id for worker in fleet.workers()] == ["w:0"]
 
 
 def test_a_removed_worker_is_forgotten_and_its_row_used_again() -> None:

@@ -42,7 +42,7 @@ class Setup:
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
         self.workers_client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
-        api = make_api(
+        self.api = make_api(
             AdminPorts(
                 version="1.2.3",
                 replica="r1",
@@ -57,7 +57,7 @@ class Setup:
                 client=self.workers_client,
             )
         )
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
 
     def _authorized(self, headers: Sequence[Header]) -> bool:
         return self.key is None or (b"authorization", self.key) in headers
@@ -272,6 +272,16 @@ async def test_what_a_worker_says_of_itself_passes_through(setup: Setup, path: s
     answer = await setup.client.get(path)
     assert (answer.status_code, answer.json()) == (203, {"path": path})
     assert answer.headers["x-cacheway-worker"] == "b:80"
+
+
+async def test_a_mistake_of_ours_has_the_openai_shape_too(setup: Setup) -> None:
+    """An answer that httpx cannot make sense of is no case anybody planned for."""
+    setup.add("a:1")
+    setup.answer = lambda _: 1 / 0
+    transport = httpx.ASGITransport(setup.api, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.get("/get_model_info")
+    assert (answer.status_code, code(answer)) == (500, "internal_error")
 
 
 async def test_without_a_worker_to_ask_the_answer_says_when_to_come_back(setup: Setup) -> None:
