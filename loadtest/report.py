@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from loadtest.replay import Sample
@@ -157,11 +158,21 @@ def summarize(
 
 
 def report_table(reports: Sequence[PolicyReport], *, title: str, caption: str) -> Table:
-    """Lay the reports out, one row per policy."""
-    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("policy", no_wrap=True)
-    for heading in ("hit rate", "of ideal", "TTFT P50", "P90", "P99", "prefill busy", "completed", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    """Lay the reports out, one row per policy; fits a terminal of 80 columns."""
+    table = Table(
+        *("policy", "hit\nrate", "share of\nideal", "TTFT\nP50", "TTFT\nP90", "TTFT\nP99"),
+        *("prefill\nbusy", "completed\n/ failed"),
+        box=SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+        title=title,
+        caption=caption,
+        title_justify="left",
+        caption_justify="left",
+    )
+    for column in table.columns:
+        column.no_wrap = True
+        column.justify = "left" if column.header == "policy" else "right"
     for report in reports:
         table.add_row(
             report.policy,
@@ -171,8 +182,7 @@ def report_table(reports: Sequence[PolicyReport], *, title: str, caption: str) -
             milliseconds(report.ttft_p90_s),
             milliseconds(report.ttft_p99_s),
             percent(report.prefill_utilisation),
-            str(report.completed),
-            str(report.failed),
+            f"{report.completed} / {report.failed}",
         )
     return table
 

@@ -82,12 +82,12 @@ def test_times_are_told_in_the_time_of_the_trace() -> None:
 
 def test_the_table_has_one_row_per_policy_and_dashes_for_what_was_not_measured() -> None:
     tally = Tally()
-    tally.add(sample(1.2345))
+    tally.add(sample(12.345))
     reports = [
-        summarize("expected_cost", tally, unsent=0, duration_s=1.0, prefill_utilisation=0.256),
+        summarize("consistent_hash", tally, unsent=0, duration_s=1.0, prefill_utilisation=1.0),
         summarize("round_robin", Tally(), unsent=2, duration_s=1.0),
     ]
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=80)
 
     console.print(report_table(reports, title="Title", caption="Caption"))
 
@@ -97,8 +97,8 @@ def test_the_table_has_one_row_per_policy_and_dashes_for_what_was_not_measured()
     assert "Title" in text
     assert "Caption" in text
     assert rows == [
-        "expected_cost 50.0 % 62.5 % 1,234 ms 1,234 ms 1,234 ms 25.6 % 1 0",
-        "round_robin 0.0 % 100.0 % - - - - 0 2",
+        "consistent_hash 50.0 % 62.5 % 12,345 ms 12,345 ms 12,345 ms 100.0 % 1 / 0",
+        "round_robin 0.0 % 100.0 % - - - - 0 / 2",
     ]
 
 
