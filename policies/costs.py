@@ -26,9 +26,6 @@ Number = TypeVar("Number", float, Floats)
 UTILISATION_MAX = 0.95
 """Utilisation is clipped here: 1/(1 - rho) beyond 20 is noise of the measurement."""
 
-CONGESTION_START_PER_S = 1.0
-"""kappa of a worker nobody has measured yet (theory E4, item 1)."""
-
 FIT_MEMORY = 500
 """Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between
 following a change of load within minutes and averaging over many lengths of prompt."""
