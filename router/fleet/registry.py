@@ -13,6 +13,7 @@ everybody (``Forget``).
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,15 +142,15 @@ class Registry:
         if self._tripped:
             local.breaker.on_dispatch(now_s)
 
-    def succeeded(self, local: LocalWorker, now_s: float) -> None:
-        """A worker answered."""
-        local.breaker.on_success(now_s)
+    def succeeded(self, local: LocalWorker, now_s: float, sent_s: float = inf) -> None:
+        """A worker answered what it was sent at ``sent_s``."""
+        local.breaker.on_success(now_s, sent_s)
         if self._tripped:
             self._note_circuit(local)
 
-    def failed(self, local: LocalWorker, now_s: float, *, refused: bool) -> None:
-        """A worker did not answer, or answered with a server error."""
-        local.breaker.on_failure(now_s)
+    def failed(self, local: LocalWorker, now_s: float, sent_s: float = inf, *, refused: bool) -> None:
+        """A worker did not answer what it was sent at ``sent_s``, or answered with a server error."""
+        local.breaker.on_failure(now_s, sent_s)
         self._note_circuit(local)
         if refused:
             local.lost_cache = True

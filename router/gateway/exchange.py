@@ -205,12 +205,13 @@ class RequestExchange:
         self._client.finish()
         assert self._answer_head is not None
         status = self._answer_head[0]
-        gateway, local = self._gateway, self._local
+        gateway, local, attempt = self._gateway, self._local, self._attempt
         assert local is not None
+        assert attempt is not None
         if status < 500:
-            gateway.registry.succeeded(local, gateway.now_s())
+            gateway.registry.succeeded(local, gateway.now_s(), attempt.started_s)
         else:
-            gateway.registry.failed(local, gateway.now_s(), refused=False)
+            gateway.registry.failed(local, gateway.now_s(), attempt.started_s, refused=False)
         self._release(abandoned=False)
         self._finish("completed" if status < 400 else "worker_error", status)
         if status < 400:
@@ -342,7 +343,8 @@ class RequestExchange:
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
             self._worker_failed(error)
         elif not isinstance(verdict, GiveUp):
-            gateway.registry.succeeded(local, now_s)  # it is busy, not broken
+            assert self._attempt is not None
+            gateway.registry.succeeded(local, now_s, self._attempt.started_s)  # busy, not broken
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
         if self._upstream is not None:
@@ -381,10 +383,13 @@ class RequestExchange:
             self._fail(RouterError("The gateway failed to serve this request; its log says why."))
 
     def _worker_failed(self, error: UpstreamError) -> None:
-        assert self._local is not None
-        refused = isinstance(error, WorkerRefused)
-        self._gateway.registry.failed(self._local, self._gateway.now_s(), refused=refused)
-        self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
+        local, attempt = self._local, self._attempt
+        assert local is not None
+        assert attempt is not None
+        self._gateway.registry.failed(
+            local, self._gateway.now_s(), attempt.started_s, refused=isinstance(error, WorkerRefused)
+        )
+        self._gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
 
     def _prefill_ended(self) -> None:
         if not self._prefilled and not self._released:

@@ -65,6 +65,17 @@ def test_late_answers_to_old_requests_neither_close_nor_prolong_it() -> None:
     assert (circuit.state, circuit.allows(60.0)) == (Circuit.OPEN, True)
 
 
+def test_answers_to_requests_from_before_do_not_count_as_the_probes() -> None:
+    """Two streams of the bad minute end while the probe is out: one well, one not."""
+    circuit = opened()
+    circuit.on_dispatch(60.0)
+    circuit.on_success(61.0, sent_s=0.0)
+    circuit.on_failure(62.0, sent_s=0.0)
+    assert (circuit.state, circuit.allows(62.0)) == (Circuit.HALF_OPEN, False)
+    circuit.on_success(63.0, sent_s=60.0)
+    assert circuit.allows(63.0)
+
+
 def test_a_probe_that_is_never_reported_does_not_block_for_ever() -> None:
     circuit = opened()
     circuit.on_dispatch(60.0)
