@@ -17,10 +17,15 @@ pytestmark = pytest.mark.slow
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
+    """Start the demo as a terminal would.
+
+    A test run in the background has SIGINT ignored, and children inherit that.
+    """
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "router", "demo", "--quick", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
