@@ -225,7 +225,8 @@ async def _measure(
     loop = asyncio.get_running_loop()
     tally = Tally()
     busy_before_s, started_s = await fleet.prefill_busy_s(), loop.time()
-    async with shown(console, policy, scenario.request_count, tally), LoadClient() as client:
+    progress = shown(console, policy, scenario.request_count, tally, scenario.time_scale)
+    async with progress, LoadClient() as client:
         ideal = IdealCache(scenario.engine.block_tokens)
         unsent = await replay(scenario.scripts, replica_urls, client, ideal, tally.add)
     duration_s = loop.time() - started_s

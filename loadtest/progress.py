@@ -17,7 +17,9 @@ LINE_S = 5.0
 
 
 @asynccontextmanager
-async def shown(console: Console, policy: str, request_count: int, tally: Tally) -> AsyncIterator[None]:
+async def shown(
+    console: Console, policy: str, request_count: int, tally: Tally, time_scale: float = 1.0
+) -> AsyncIterator[None]:
     """Show the progress of one policy while the body runs.
 
     Args:
@@ -25,9 +27,10 @@ async def shown(console: Console, policy: str, request_count: int, tally: Tally)
         policy: Name of the policy.
         request_count: Requests of the whole run.
         tally: Filled by the body.
+        time_scale: See `loadtest.report.summarize`.
     """
     show = _bars if console.is_terminal else _lines
-    task = asyncio.create_task(show(console, policy, request_count, tally), name="progress")
+    task = asyncio.create_task(show(console, policy, request_count, tally, time_scale), name="progress")
     try:
         yield
     finally:
@@ -35,7 +38,7 @@ async def shown(console: Console, policy: str, request_count: int, tally: Tally)
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _bars(console: Console, policy: str, request_count: int, tally: Tally) -> None:
+async def _bars(console: Console, policy: str, request_count: int, tally: Tally, time_scale: float) -> None:
     columns = (
         TextColumn("{task.description:<14}"),
         BarColumn(),
@@ -48,22 +51,25 @@ async def _bars(console: Console, policy: str, request_count: int, tally: Tally)
         try:
             while True:
                 await asyncio.sleep(REFRESH_S)
-                progress.update(bar, completed=_done(tally), figures=_figures(tally), refresh=True)
+                progress.update(
+                    bar, completed=_done(tally), figures=_figures(tally, time_scale), refresh=True
+                )
         finally:
-            progress.update(bar, completed=_done(tally), figures=_figures(tally), refresh=True)
+            progress.update(bar, completed=_done(tally), figures=_figures(tally, time_scale), refresh=True)
 
 
-async def _lines(console: Console, policy: str, request_count: int, tally: Tally) -> None:
+async def _lines(console: Console, policy: str, request_count: int, tally: Tally, time_scale: float) -> None:
     while True:
         await asyncio.sleep(LINE_S)
-        console.print(f"{policy}: {_done(tally)}/{request_count} requests, {_figures(tally)}")
+        console.print(f"{policy}: {_done(tally)}/{request_count} requests, {_figures(tally, time_scale)}")
 
 
 def _done(tally: Tally) -> int:
     return tally.completed + tally.failed
 
 
-def _figures(tally: Tally) -> str:
-    ttft = milliseconds(percentile(sorted(tally.ttft_s), 0.5))
+def _figures(tally: Tally, time_scale: float) -> str:
+    median_s = percentile(sorted(tally.ttft_s), 0.5)
+    ttft = milliseconds(None if median_s is None else median_s * time_scale)
     failed = f", {tally.failed} failed" if tally.failed else ""
     return f"hit rate {percent(tally.hit_ratio)}, TTFT P50 {ttft}{failed}"

@@ -29,10 +29,10 @@ async def test_the_figures_so_far_are_shown_while_the_run_goes_on(terminal: bool
     console = Console(file=file, force_terminal=terminal, color_system=None, width=120)
     tally = Tally(completed=3, failed=1, prompt_tokens=200, cached_tokens=50, ttft_s=[0.3, 0.1, 0.2])
 
-    async with shown(console, "round_robin", 40, tally):
+    async with shown(console, "round_robin", 40, tally, time_scale=2.0):
         await wait_for("4/40", file)
 
-    for text in ("round_robin", "hit rate 25.0 %", "TTFT P50 200 ms", "1 failed"):
+    for text in ("round_robin", "hit rate 25.0 %", "TTFT P50 400 ms", "1 failed"):
         assert text in file.getvalue()
 
 
