@@ -6,6 +6,8 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -16,24 +18,31 @@ from loadtest.workload import MODEL
 pytestmark = pytest.mark.slow
 
 
-async def start(*arguments: str) -> asyncio.subprocess.Process:
-    """Start the demo as a terminal would.
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start the demo as a terminal would, and leave nothing behind when a test fails.
 
     A test run in the background has SIGINT ignored, and children inherit that.
     """
-    return await asyncio.create_subprocess_exec(
+    demo = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "router", "demo", "--quick", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+    try:
+        yield demo
+    finally:
+        if demo.returncode is None:
+            demo.terminate()
+            await demo.communicate()
 
 
 async def test_the_default_policy_reuses_more_than_round_robin_and_nothing_fails(tmp_path: Path) -> None:
     path = tmp_path / "demo.json"
 
-    demo = await start("--json", str(path))
-    output, _ = await demo.communicate()
+    async with started("--json", str(path)) as demo:
+        output, _ = await demo.communicate()
 
     assert demo.returncode == 0, output.decode()
     policies = {policy["policy"]: policy for policy in json.loads(path.read_text())["policies"]}
@@ -57,10 +66,9 @@ async def test_a_trace_is_replayed_to_its_end(tmp_path: Path) -> None:
     ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    demo = await start(
-        "--trace", str(trace), "--speed", "30", "--policy", "expected_cost", "--json", str(path)
-    )
-    output, _ = await demo.communicate()
+    arguments = ("--trace", str(trace), "--speed", "30", "--policy", "expected_cost", "--json", str(path))
+    async with started(*arguments) as demo:
+        output, _ = await demo.communicate()
 
     assert demo.returncode == 0, output.decode()
     (policy,) = json.loads(path.read_text())["policies"]
@@ -73,28 +81,28 @@ async def test_a_trace_is_replayed_to_its_end(tmp_path: Path) -> None:
 async def test_with_keep_the_fleet_answers_until_a_signal_and_leaves_nothing_behind(
     end: signal.Signals,
 ) -> None:
-    demo = await start("--keep", "--policy", "expected_cost")
-    assert demo.stdout is not None
-    printed = ""
-    while "print(answer" not in printed:
-        line = (await demo.stdout.readline()).decode()
-        assert line, f"the demo ended early:\n{printed}"
-        printed += line
-    found = re.search(r"http://127\.0\.0\.1:(\d+)", printed)
-    assert found is not None
+    async with started("--keep", "--policy", "expected_cost") as demo:
+        assert demo.stdout is not None
+        printed = ""
+        while "print(answer" not in printed:
+            line = (await demo.stdout.readline()).decode()
+            assert line, f"the demo ended early:\n{printed}"
+            printed += line
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", printed)
+        assert found is not None
 
-    async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
-        answer = await client.post(
-            f"{found[0]}/v1/chat/completions",
-            json={"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
-        )
-        workers = (await client.get(f"{found[0]}/list_workers")).json()["urls"]
-    assert answer.status_code == 200
-    assert answer.headers["x-cacheway-worker"]
-    assert len(workers) == 4
+        async with httpx.AsyncClient(trust_env=False, timeout=10) as client:
+            answer = await client.post(
+                f"{found[0]}/v1/chat/completions",
+                json={"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2},
+            )
+            workers = (await client.get(f"{found[0]}/list_workers")).json()["urls"]
+        assert answer.status_code == 200
+        assert answer.headers["x-cacheway-worker"]
+        assert len(workers) == 4
 
-    demo.send_signal(end)
-    await demo.communicate()
+        demo.send_signal(end)
+        await demo.communicate()
 
     assert demo.returncode == 130
     for port in (int(found[1]), *(int(url.rpartition(":")[2]) for url in workers)):
