@@ -2,6 +2,7 @@
 
     RouterError
     ├── ClientError             the request is at fault     4xx; never tried again
+    │   └── InvalidKey            the gateway's key is missing or wrong
     ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
     │   ├── NoWorker              nobody may take it now
     │   └── RequestRejected       before it was queued
@@ -45,6 +46,17 @@ class ClientError(RouterError):
     ) -> None:
         super().__init__(message, code=code, param=param)
         self.status = status
+
+
+class InvalidKey(ClientError):
+    """The gateway has a key, and the request does not carry it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
+            code="invalid_api_key",
+            status=401,
+        )
 
 
 class Overloaded(RouterError):

@@ -18,7 +18,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
-from router.errors import ClientError, NoWorker, Overloaded, RouterError, UpstreamError, error_body
+from router.errors import (
+    ClientError,
+    InvalidKey,
+    NoWorker,
+    Overloaded,
+    RouterError,
+    UpstreamError,
+    error_body,
+)
 from router.fleet import Health, LocalWorker, Registry, normal_url, worker_id_of
 from router.gateway.answer import retry_after
 from router.metrics import Metrics
@@ -131,12 +139,8 @@ def _authorization(api: FastAPI, ports: AdminPorts) -> None:
         if request.url.path in open_paths or ports.authorized(request.headers.raw):
             response = await call_next(request)
         else:
-            error = ClientError(
-                "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
-                code="invalid_api_key",
-                status=401,
-            )
-            response = Response(error_body(error), 401, media_type="application/json")
+            error = InvalidKey()
+            response = Response(error_body(error), error.status, media_type="application/json")
         # Every answer has these; one that no worker gave says so.
         response.headers["x-request-id"] = ports.request_id_of(request.headers.raw).decode("latin-1")
         response.headers.setdefault("x-cacheway-worker", "none")

@@ -66,13 +66,13 @@ FORWARDED_HEADERS = frozenset(
         b"authorization",
         b"content-type",
         b"accept",
-        b"x-request-id",
         b"x-correlation-id",
         b"traceparent",
         b"tracestate",
     )
 )
-"""What of a client's headers a worker sees; cookies and unknown headers never do (`wire.md` 4)."""
+"""What of a client's headers a worker sees, beside the request's id in our words; cookies and unknown
+headers never do (`wire.md` 4)."""
 
 
 class RequestExchange:
@@ -301,7 +301,7 @@ class RequestExchange:
         self._released = False
         self._prefilled = False
         self._answer_head = None
-        self._tail = TailBuffer(TAIL_BYTES)
+        self._tail = TailBuffer()
         gateway.registry.dispatched(local, now_s)
         gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
@@ -456,9 +456,7 @@ class RequestExchange:
         headers = [
             (name, value)
             for name, value in self._request.headers
-            if name in FORWARDED_HEADERS
-            and name != b"x-request-id"
-            and (name != b"authorization" or gateway.forwards_authorization)
+            if name in FORWARDED_HEADERS and (name != b"authorization" or gateway.forwards_authorization)
         ]
         headers.append((b"x-request-id", self._request_id))
         if gateway.worker_authorization is not None:

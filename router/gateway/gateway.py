@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, RequestRejected
+from router.errors import ClientError, InvalidKey, RequestRejected
 from router.fleet import Registry
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
@@ -150,15 +150,11 @@ class Gateway:
         """Check the key and the limit of concurrent requests.
 
         Raises:
-            ClientError: If the key is missing or wrong (401).
+            InvalidKey: If the key is missing or wrong.
             RequestRejected: If too many requests are in flight (429).
         """
         if not self.authorized(headers):
-            raise ClientError(
-                "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
-                code="invalid_api_key",
-                status=401,
-            )
+            raise InvalidKey
         if 0 < self._inflight_max < self.inflight:
             raise RequestRejected(
                 f"{self._inflight_max} requests are in flight already.",
