@@ -52,8 +52,6 @@ class _Trace:
     """What is remembered of a request that is not in flight here (ended, or not yet seen placed)."""
 
     slot: int = -1
-    replica: str = ""
-    placed_us: int = 0
     finished: bool = False
     prefilled_us: int = 0
 
@@ -111,13 +109,13 @@ class Loads:
         self._count_arrival(op, slot)
         gone = self._left_us.get(op.replica, -1) >= op.at_us
         if trace is not None:
-            trace.slot, trace.replica, trace.placed_us = slot, op.replica, op.at_us
+            trace.slot = slot
             if trace.prefilled_us:
                 self._prefill_done(slot, trace.prefilled_us)
                 self._find_head(slot)
         if gone or (trace is not None and trace.finished):
             if trace is None:
-                self._remember(op.request_id, _Trace(slot, op.replica, op.at_us))
+                self._remember(op.request_id, _Trace(slot))
             return
         prefilled = trace is not None and trace.prefilled_us > 0
         self.requests[op.request_id] = Reservation(
@@ -294,7 +292,7 @@ class Loads:
         self.inflight_tokens[slot] -= request.context_tokens
         if not request.prefilled:
             self._release_prefill(request)
-        self._remember(request_id, _Trace(slot, request.replica, request.at_us, finished))
+        self._remember(request_id, _Trace(slot, finished))
         self._find_head(slot)
 
     def _release_prefill(self, request: Reservation) -> None:
