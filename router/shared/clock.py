@@ -11,7 +11,9 @@ The sample with the shortest round trip wins, since its error is at most half of
 offset is approached gradually (*slewed*), so log time runs between half and one and a half
 times as fast as real time, never backwards. Only a step forward of more than `STEP_US` is
 taken at once: waiting would leave this replica behind everybody else for longer than the
-jump is worth. Before the first contact the wall clock is the best guess.
+jump is worth. Before the first contact the wall clock, read once, is the best guess; nothing has
+left the process then, so the first offset is taken as it is, even backwards. Afterwards steps
+of the wall clock change nothing.
 """
 
 import time
@@ -38,14 +40,14 @@ class TimeSample:
 
 
 class LogClock:
-    """Log time in integer microseconds since the epoch: unique and increasing per call.
+    """Log time in integer microseconds since the epoch: unique and, once in contact, increasing per call.
 
     Args:
         monotonic_ns: The local clock; its zero does not matter.
         wall_ns: Wall clock, read once, for the time before the first contact.
     """
 
-    __slots__ = ("_base_ns", "_last_us", "_monotonic_ns", "_offset_us", "_target_us")
+    __slots__ = ("_base_ns", "_in_contact", "_last_us", "_monotonic_ns", "_offset_us", "_target_us")
 
     def __init__(
         self,
@@ -56,9 +58,10 @@ class LogClock:
         self._base_ns = monotonic_ns()
         self._offset_us = self._target_us = (wall_ns() - self._base_ns) // 1000
         self._last_us = 0
+        self._in_contact = False
 
     def now_us(self) -> int:
-        """Return log time: greater than every value returned before."""
+        """Return log time: greater than every value returned since the first contact."""
         at_ns = self._monotonic_ns()
         offset_us = self._offset_us
         if offset_us != self._target_us:
@@ -87,8 +90,11 @@ class LogClock:
         self._slew(self._monotonic_ns())
         error_us = offset_us - self._offset_us
         self._target_us = offset_us
-        if error_us > STEP_US:
+        if error_us > STEP_US or not self._in_contact:
             self._offset_us = offset_us
+        if not self._in_contact:
+            self._in_contact = True
+            self._last_us = 0
         return error_us
 
     def _slew(self, at_ns: int) -> int:

@@ -1,10 +1,14 @@
-"""Who is alive: this replica says so every third of its time to live, and watches the others.
+"""Who is alive: this replica says so four times per time to live or oftener, and watches the others.
 
 Each beat is one round trip: ``SET cw:{ns}:replica:{id} .. PX ttl``, the time of the beat into the
-sorted set ``cw:{ns}:replicas``, and that set back. A sibling not seen for longer than the time to
-live is asked for by its key; if that has expired, the sibling has left.
+sorted set ``cw:{ns}:replicas``, and that set back. It also asks Redis, without writing anything, whether
+it would append to the log, so that a refusal shows while nothing is published.
 
-    seen --ttl without a beat, key expired--> Left(replica, last seen + ttl) in the log --> forgotten
+A sibling whose time in the set has not changed for a time to live, on *our* monotonic clock, is asked
+for by its key; if that has expired too, the sibling has left. No clock is compared with another, so
+no clock that steps, ours, its or the server's, makes anybody leave.
+
+    seen --ttl without a change, key expired--> Left(replica, last beat + ttl) in the log --> forgotten
 
 The time in `Left` follows from the last beat, so all survivors say the same and saying it again
 changes nothing. What a paused replica does after it wakes has later times and stands.
@@ -15,6 +19,7 @@ outage of Redis every key has expired, and each must first have had the time to 
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -25,6 +30,16 @@ from router.shared.server import RedisLink
 
 # More replicas than this in one namespace would be a mistake; the rest is not watched.
 REPLICAS_MAX = 1024
+# A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
+INTERVAL_S_MAX = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class _Sibling:
+    """The last beat of a sibling in log time, and when we first saw it in monotonic seconds of ours."""
+
+    beat_us: int
+    changed_s: float
 
 
 class Heartbeat:
@@ -38,6 +53,7 @@ class Heartbeat:
         ttl_s: Time without a beat after which a replica has left, seconds.
         address: Where operators reach this replica; only shown.
         version: Of the gateway; only shown.
+        monotonic_s: The local clock; its zero does not matter.
     """
 
     def __init__(
@@ -50,32 +66,35 @@ class Heartbeat:
         ttl_s: float,
         address: str,
         version: str,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
         self._keys = keys
         self._clock = clock
         self._publish_left = publish_left
-        self._ttl_us = int(ttl_s * 1e6)
+        self._ttl_s = ttl_s
+        self._monotonic_s = monotonic_s
         self._value = msgspec.json.encode(
             {"address": address, "version": version, "started_unix_s": round(time.time(), 3)}
         )
-        self._seen_us: dict[str, int] = {}
-        self._beating_since_us: int | None = None
-        self.interval_s = ttl_s / 3
+        self._siblings: dict[str, _Sibling] = {}
+        self._beating_since_s: float | None = None
+        self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
 
     @property
     def replicas(self) -> tuple[str, ...]:
         """Ids of the replicas that are alive, this one included, sorted."""
-        return tuple(sorted({self._replica, *self._seen_us}))
+        return tuple(sorted({self._replica, *self._siblings}))
 
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
-        self._beating_since_us = None
+        self._beating_since_s = None
 
     def left(self, op: Left) -> None:
         """Note what the log says: a replica has left, unless it was seen later."""
-        if self._seen_us.get(op.replica, op.at_us + 1) <= op.at_us:
-            del self._seen_us[op.replica]
+        sibling = self._siblings.get(op.replica)
+        if sibling is not None and sibling.beat_us <= op.at_us:
+            del self._siblings[op.replica]
 
     async def beat(self, link: RedisLink) -> None:
         """Say that we are alive, and find out who no longer is.
@@ -84,19 +103,20 @@ class Heartbeat:
             StateError: The beat did not get through.
         """
         try:
-            now_us = self._clock.now_us()
             replies = await link.calls(
-                ("SET", self._keys.replica(self._replica), self._value, "PX", self._ttl_us // 1000),
-                ("ZADD", self._keys.replicas, now_us, self._replica),
+                ("SET", self._keys.replica(self._replica), self._value, "PX", int(self._ttl_s * 1000)),
+                ("ZADD", self._keys.replicas, self._clock.now_us(), self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
+                ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),
             )
-            if self._beating_since_us is None:
-                self._beating_since_us = now_us
+            now_s = self._monotonic_s()
+            if self._beating_since_s is None:
+                self._beating_since_s = now_s
             members = replies[2]
             for member, score in zip(members[::2], members[1::2], strict=True):
-                self._note(member.decode(), int(score))
-            if now_us - self._beating_since_us >= self._ttl_us:
-                await self._judge(link, now_us)
+                self._note(member.decode(), int(score), now_s)
+            if now_s - self._beating_since_s >= self._ttl_s:
+                await self._judge(link, now_s)
         except BaseException:
             self.interrupted()
             raise
@@ -107,19 +127,27 @@ class Heartbeat:
             ("DEL", self._keys.replica(self._replica)), ("ZREM", self._keys.replicas, self._replica)
         )
 
-    def _note(self, replica: str, seen_us: int) -> None:
-        if replica != self._replica and (replica in self._seen_us or len(self._seen_us) < REPLICAS_MAX):
-            self._seen_us[replica] = max(seen_us, self._seen_us.get(replica, 0))
+    def _note(self, replica: str, beat_us: int, now_s: float) -> None:
+        known = self._siblings.get(replica)
+        if replica == self._replica or (known is not None and known.beat_us == beat_us):
+            return
+        if known is not None or len(self._siblings) < REPLICAS_MAX:
+            self._siblings[replica] = _Sibling(beat_us, now_s)
 
-    async def _judge(self, link: RedisLink, now_us: int) -> None:
-        silent = [replica for replica, seen_us in self._seen_us.items() if now_us - seen_us > self._ttl_us]
+    async def _judge(self, link: RedisLink, now_s: float) -> None:
+        silent = [
+            (replica, sibling)
+            for replica, sibling in self._siblings.items()
+            if now_s - sibling.changed_s >= self._ttl_s
+        ]
         if not silent:
             return
-        alive = await link.calls(*(("EXISTS", self._keys.replica(replica)) for replica in silent))
-        gone = [replica for replica, exists in zip(silent, alive, strict=True) if not exists]
-        for replica in gone:
-            seen_us = self._seen_us.pop(replica, None)
-            if seen_us is not None:
-                self._publish_left(Left(replica, seen_us + self._ttl_us))
+        alive = await link.calls(*(("EXISTS", self._keys.replica(replica)) for replica, _ in silent))
+        gone = [found for found, exists in zip(silent, alive, strict=True) if not exists]
+        for replica, sibling in gone:
+            # Unless the log has said so meanwhile, or it has come back.
+            if self._siblings.get(replica) is sibling:
+                del self._siblings[replica]
+                self._publish_left(Left(replica, sibling.beat_us + int(self._ttl_s * 1e6)))
         if gone:
-            await link.call("ZREM", self._keys.replicas, *gone)
+            await link.call("ZREM", self._keys.replicas, *(replica for replica, _ in gone))

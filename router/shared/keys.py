@@ -47,6 +47,11 @@ class Keys:
         """Sorted set of replica ids by the log time at which each was last seen."""
         return f"cw:{{{self.namespace}}}:replicas"
 
+    @property
+    def probe(self) -> str:
+        """Never exists: appending to it without making it asks whether the log would be appended to."""
+        return f"cw:{{{self.namespace}}}:probe"
+
     def replica(self, replica: str) -> str:
         """The heartbeat of one replica."""
         return f"cw:{{{self.namespace}}}:replica:{replica}"

@@ -6,7 +6,8 @@ flusher turns everything put within the flush interval into one stream entry:
     put put put ... put --2 ms--> XADD log MAXLEN ~ N * v 1 r <writer> o <msgpack array of operations>
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
-lost, the entry may come twice, which operations bear. The buffer is bounded in operations and
+lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
+Redis loses it (`router.shared.acknowledged`). The buffer is bounded in operations and
 bytes; when Redis is gone for long the oldest are dropped and counted, and the snapshot that
 follows (`router.shared.snapshot`) tells the others what they said.
 """
@@ -17,6 +18,7 @@ import time
 from collections import deque
 
 from policies import Op, encode_ops
+from router.shared.acknowledged import Acknowledged
 from router.shared.keys import Keys
 from router.shared.ports import SharedListener
 from router.shared.problems import Problems
@@ -62,6 +64,7 @@ class Publisher:
         self._bytes_max = bytes_max
         self._bodies: deque[bytes] = deque()
         self._bytes = 0
+        self._acknowledged = Acknowledged()
         self._wake = asyncio.Event()
         self.dropped_ops = 0
 
@@ -97,6 +100,14 @@ class Publisher:
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 self._wake.set()
 
+    def resend(self) -> None:
+        """Append once more what Redis has acknowledged last, as far as there is room: it may be lost."""
+        bodies = self._acknowledged.take(self._ops_max - len(self._bodies), self._bytes_max - self._bytes)
+        self._bodies.extendleft(reversed(bodies))
+        self._bytes += sum(map(len, bodies))
+        if bodies:
+            self._wake.set()
+
     async def flush(self, link: RedisLink) -> None:
         """Append everything buffered now, as entries of about `ENTRY_BYTES_MAX` at most."""
         left = self._bytes
@@ -118,7 +129,9 @@ class Publisher:
             self._drop()
             self._wake.set()
             raise
-        self._listener.flushed(len(batch), len(entry), time.monotonic() - started_s)
+        ended_s = time.monotonic()
+        self._acknowledged.keep(batch, size, ended_s)
+        self._listener.flushed(len(batch), len(entry), ended_s - started_s)
         return size
 
     def _take(self) -> tuple[list[bytes], int]:

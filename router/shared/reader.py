@@ -10,21 +10,26 @@ passed over, so that one bad operation never stops a replica.
 
 A gap cannot be seen in a reply: ids have holes by nature. But the log is only trimmed a margin
 behind what was current, so only a reply whose first entry is old can hide one; then the first id
-of the log is compared with our position. After a gap, after a loss of the log and at the start,
-the snapshot is merged into the fold and reading goes on behind it. An entry with a field ``s`` instead
-of ``o`` asks for the same: its writer knew things that the log cannot tell (`router.shared.state`).
+of the log is compared with our position. The entry at our position says whether the log is still the
+one we read: if it is gone and no snapshot covers it, Redis was emptied or rolled back, whatever has
+been appended since. After a gap, after such a loss and at the start, the snapshot is merged into the
+fold and reading goes on behind it. An entry with a field ``s`` instead of ``o`` asks for the
+same: its writer knew things that the log cannot tell (`router.shared.state`).
 """
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 
 from policies import Left, decode_ops
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
+from router.shared.pace import Pace
 from router.shared.ports import Fold, SharedListener, SkipReason
-from router.shared.server import RedisLink
+from router.shared.problems import Problems
+from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import SnapshotStore
 from router.shared.streams import START, StreamId, parse_id, stream_id
 
@@ -34,6 +39,7 @@ VERSION = b"1"
 READ_ENTRIES_MAX = 256
 # Reading costs ten times more per reply than per entry, so replies are given time to fill.
 READ_INTERVAL_S = 0.002
+REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.
 SLICE_S = 0.002
 
@@ -49,6 +55,8 @@ class Reader:
         snapshots: Where a gap is mended from.
         listener: Told about everything.
         on_left: Called for every `Left` in the log.
+        problems: Where it shows that Redis refuses to be read.
+        pace: Told how late a read that found nothing came back.
         margin_s: How much of the log is kept behind the snapshot, seconds.
         block_s: Longest wait for one reply, seconds.
     """
@@ -63,6 +71,8 @@ class Reader:
         listener: SharedListener,
         on_left: Callable[[Left], None],
         *,
+        problems: Problems,
+        pace: Pace,
         margin_s: float,
         block_s: float,
     ) -> None:
@@ -73,8 +83,10 @@ class Reader:
         self._snapshots = snapshots
         self._listener = listener
         self._on_left = on_left
+        self._problems = problems
+        self._pace = pace
         self._gap_check_us = int(margin_s * 1e6 / 2)
-        self._block_ms = int(block_s * 1000)
+        self._block_s = block_s
         self._target = START
         # The first id of the log when the snapshot was last read: what was before it is not missing.
         self._floor = START
@@ -83,6 +95,8 @@ class Reader:
         self.lag_s = 0.0
         self.skipped_ops = 0
         self.entries = 0
+        self.gaps = 0
+        self.marks = 0
 
     async def locate(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Find our place in the log; merge the snapshot if it is no longer there.
@@ -91,14 +105,15 @@ class Reader:
             False if what was read is not in the log any more: Redis is new, flushed or rolled back.
         """
         first, last = await self._ends(commands)
-        lost = self.position > last
-        gap = self.position > START and self._trimmed_past(first)
-        if lost or gap:
+        missing = self.position > START and not await self._in_log(self.position, commands)
+        lost = missing and not await self._covered(self.position, commands)
+        if missing:
+            self.gaps += 1
             self._listener.gap()
             logger.warning("log position lost, reading the snapshot", extra={"event": "log.gap"})
         if lost:
             self.position = START
-        if gap or self.position == START:
+        if missing or self.position == START:
             await self._reload(bulk, last)
             self._floor = first
         self._target = last
@@ -108,11 +123,12 @@ class Reader:
     async def vanished(self, commands: RedisLink) -> bool:
         """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
         position = self.position  # before asking: it moves on while the answer comes
-        _, last = await self._ends(commands)
-        return position > last
+        if position == START or await self._in_log(position, commands):
+            return False
+        return not await self._covered(position, commands)
 
     async def run(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
-        """Read and apply for as long as the session.
+        """Read and apply for as long as the session; tries again when Redis refuses.
 
         Args:
             blocking: A link of its own, whose timeout exceeds ``block_s``.
@@ -120,30 +136,44 @@ class Reader:
             bulk: For reading the snapshot.
 
         Raises:
-            StateError: Redis is gone, or will not let us read; the position is kept.
+            RedisLost: Redis is gone, or the log in it; the position is kept.
         """
         while True:
-            reply = await blocking.call(
-                *("XREAD", "COUNT", READ_ENTRIES_MAX, "BLOCK", self._block_ms),
-                *("STREAMS", self._keys.log, stream_id(self.position)),
-            )
-            if not reply:
-                self.lag_s = 0.0
-                continue
-            entries = reply[0][1]
-            if await self._gap_before(parse_id(entries[0][0]), commands):
-                await self.locate(commands, bulk)
-                continue
-            await self._apply_entries(entries, bulk)
-            await asyncio.sleep(READ_INTERVAL_S)
+            try:
+                await self._read(blocking, commands, bulk)
+                self._problems.clear("read")
+            except RedisRefused as error:
+                self._problems.set("read", f"Redis refused to be read: {error}")
+                await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
 
-    async def _apply_entries(self, entries: list[tuple[bytes, dict[bytes, bytes]]], bulk: RedisLink) -> None:
+    async def _read(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
+        started_s = time.monotonic()
+        reply = await blocking.call(
+            *("XREAD", "COUNT", READ_ENTRIES_MAX, "BLOCK", int(self._block_s * 1000)),
+            *("STREAMS", self._keys.log, stream_id(self.position)),
+        )
+        if not reply:
+            self._pace.measured(started_s, time.monotonic(), self._block_s)
+            self.lag_s = 0.0
+            return
+        entries = reply[0][1]
+        if await self._gap_before(parse_id(entries[0][0]), commands):
+            if await self.vanished(commands):
+                raise RedisLost("the log is gone from Redis")
+            await self.locate(commands, bulk)
+            return
+        await self._apply_entries(entries, bulk)
+        await asyncio.sleep(READ_INTERVAL_S)
+
+    async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
         slice_ends_s = time.monotonic() + SLICE_S
-        for entry_id, fields in entries:
+        for entry_id, flat in entries:
             position = parse_id(entry_id)
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if fields.get(b"r") != self._writer:
                 if b"s" in fields:
                     await self._reload(bulk, position)
+                    self.marks += 1
                 else:
                     self._apply(position, fields)
             self.position = max(self.position, position)
@@ -201,6 +231,14 @@ class Reader:
             return False
         first, _ = await self._ends(commands)
         return self._trimmed_past(first)
+
+    async def _in_log(self, position: StreamId, commands: RedisLink) -> bool:
+        at = stream_id(position)
+        return bool(await commands.call("XRANGE", self._keys.log, at, at, "COUNT", 1))
+
+    async def _covered(self, position: StreamId, commands: RedisLink) -> bool:
+        head = await self._snapshots.head(commands)
+        return head is not None and head.covered >= position
 
     def _trimmed_past(self, first: StreamId) -> bool:
         return first > max(self.position, self._floor)

@@ -3,113 +3,67 @@
 `SharedState.publish` applies an operation at once and leaves the rest to `SharedState.run`, so
 that a decision never waits for Redis. `run` holds one *session* after another:
 
-                  .-------------------- backoff with jitter <---------------------.
-                  v                                                               |
-    connect -> clock -> beat -> locate -> flush | read | beat | clock | snapshot  -'  Redis lost
-    `------------ degraded ------------'  `------ a task each, until one fails --'
+                  .-------------------- backoff with jitter <----------------------------.
+                  v                                                                      |
+    connect -> clock -> beat -> locate -> flush | read | beat | clock | snapshot | watch -'  Redis lost
+    `------------ degraded ------------'  `---------- a task each, until one fails -----'
 
 Failures: a lost connection ends the session and everything above is done again, from the position
 reached; a refused command (out of memory) degrades that loop alone, which tries again. Degraded or
-not, `publish` works and the buffer is bounded. If Redis comes back empty, or own operations were
-dropped meanwhile, the fold goes into a snapshot and a mark in the log makes the others merge it.
+not, `publish` works and the buffer is bounded. A server that falls silent is degraded long before it
+is given up: one that is paused or slow for a moment costs no new connections.
+
+What Redis may lose although it acknowledged it, comes back: if another server process answers than
+before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
+covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
+a snapshot, and a mark in the log makes the others merge it; one survivor's mark is enough for all.
 A fresh replica on an empty Redis waits one snapshot interval before it writes, so that a survivor,
 who knows more, comes first.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
 import time
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
 
 from policies import Left, Op
 from router.errors import StateError
 from router.shared.clock import LogClock, TimeSample
+from router.shared.config import LogStatus, SharedConfig
 from router.shared.heartbeat import Heartbeat
 from router.shared.keys import Keys
+from router.shared.pace import Pace
 from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.problems import Problems
 from router.shared.publisher import VERSION, Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisLost, RedisRefused
-from router.shared.snapshot import TRIM_MARGIN_S, Snapshot, SnapshotHead, SnapshotStore
 from router.shared.snapshot import VERSION as SNAPSHOT_VERSION
+from router.shared.snapshot import Snapshot, SnapshotHead, SnapshotStore
 
 logger = logging.getLogger(__name__)
 
-# A blocking read plus its answer stays under a second: so soon is a silent Redis noticed.
-COMMAND_TIMEOUT_S = 0.75
+# Twice over a server that answers 400 ms late works. A silent one is noticed sooner, by the watch: a
+# blocking read is under way at any time, so `BLOCK_S` + `SILENCE_S` + `WATCH_S` stays under a second.
+COMMAND_TIMEOUT_S = 1.5
 BLOCK_S = 0.2
+SILENCE_S = 0.5
+WATCH_S = 0.1
 BULK_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 1.0
 BACKOFF_S = 0.05
 BACKOFF_S_MAX = 1.5
+# A session that ends sooner counts as a failed one: the next begins after a longer pause.
+STEADY_S = 5.0
 CLOCK_INTERVAL_S = 10.0
 CLOCK_SAMPLES = 5
+# On a slow link more samples cost time and tell nothing more.
+CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
 # A newcomer applies about 100,000 entries per second and core, so this is two seconds of work.
 SNAPSHOT_ENTRIES = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class SharedConfig:
-    """What a replica needs to know to share its state.
-
-    Attributes:
-        url: Where Redis is (`router.shared.server.RedisLink`).
-        namespace: Replicas of one namespace share their state.
-        replica: Id of this replica, unique in the namespace among those that run.
-        address: Where operators reach this replica; only shown.
-        version: Version of the gateway; only shown.
-        flush_interval_s: How long operations are gathered into one entry.
-        buffer_ops_max: Most own operations kept while Redis is gone.
-        buffer_bytes_max: Most bytes of them.
-        snapshot_interval_s: Age at which the snapshot is replaced.
-        trim_margin_s: How much of the log is kept behind the snapshot.
-        heartbeat_ttl_s: Time without a heartbeat after which a replica has left.
-    """
-
-    url: str
-    namespace: str
-    replica: str
-    address: str = ""
-    version: str = ""
-    flush_interval_s: float = 0.002
-    buffer_ops_max: int = 100_000
-    buffer_bytes_max: int = 64 << 20
-    snapshot_interval_s: float = 10.0
-    trim_margin_s: float = TRIM_MARGIN_S
-    heartbeat_ttl_s: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatus:
-    """How well this replica shares.
-
-    Attributes:
-        connected: A session is running.
-        degraded_reason: Why Redis does not do its work; None if it does.
-        lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
-        snapshot_age_s: Age of the newest snapshot; None if there is none.
-        buffered_ops: Own operations that Redis has not acknowledged.
-        dropped_ops: Own operations dropped since the start.
-        skipped_ops: Operations of others not understood or not applied since the start.
-        replicas: Ids of the replicas that are alive, this one included.
-        ready: The log had once been read to its end: this replica is as warm as the others.
-    """
-
-    connected: bool
-    degraded_reason: str | None
-    lag_s: float
-    snapshot_age_s: float | None
-    buffered_ops: int
-    dropped_ops: int
-    skipped_ops: int
-    replicas: tuple[str, ...]
-    ready: bool
 
 
 class SharedState:
@@ -120,6 +74,8 @@ class SharedState:
         fold: What every replica's operations are applied to.
         clock: Log time; the one that stamps the operations published here.
         listener: Told what happens, for metrics.
+        on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
+            its siblings have dropped what it had in flight until then.
 
     Raises:
         StateError: The URL makes no sense.
@@ -127,16 +83,23 @@ class SharedState:
     """
 
     def __init__(
-        self, config: SharedConfig, fold: Fold, clock: LogClock, listener: SharedListener | None = None
+        self,
+        config: SharedConfig,
+        fold: Fold,
+        clock: LogClock,
+        listener: SharedListener | None = None,
+        on_given_up: Callable[[int], None] | None = None,
     ) -> None:
         self._config = config
         self._fold = fold
         self._clock = clock
         self._listener: SharedListener = listener or NoListener()
+        self._on_given_up = on_given_up
         self._keys = keys = Keys(config.namespace)
         # A replica that starts again under its old id must read what it wrote in its former life.
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
         self._problems = Problems(self._listener)
+        self._pace = Pace(self._problems)
         self._publisher = Publisher(
             self._writer,
             keys,
@@ -164,6 +127,8 @@ class SharedState:
             self._snapshots,
             self._listener,
             self._on_left,
+            problems=self._problems,
+            pace=self._pace,
             margin_s=config.trim_margin_s,
             block_s=BLOCK_S,
         )
@@ -173,9 +138,17 @@ class SharedState:
         self._snapshot_at_us: int | None = None
         self._snapshot_entries = 0
         self._must_refill = False
+        self._refill_marks = 0
         self._must_mark = False
         self._told_dropped = 0
-        self._links()  # a URL that makes no sense fails here and not in the background
+        self._server: bytes | None = None
+        name = f"cacheway-{config.replica}"
+        # For short commands, blocking reads, and large values.
+        self._commands = RedisLink(
+            config.url, COMMAND_TIMEOUT_S, home=keys.log, name=name, measured=self._pace.measured
+        )
+        self._blocking = RedisLink(config.url, BLOCK_S + COMMAND_TIMEOUT_S, home=keys.log, name=name)
+        self._bulk = RedisLink(config.url, BULK_TIMEOUT_S, home=keys.log, name=name)
 
     @property
     def status(self) -> LogStatus:
@@ -217,7 +190,8 @@ class SharedState:
                 except Exception as error:
                     logger.exception("shared state failed", extra={"event": "redis.failed"})
                     self._lost(f"internal error: {type(error).__name__}")
-                failures = 1 if self._connected else failures + 1
+                steady = self._connected and time.monotonic() - self._connected_s >= STEADY_S
+                failures = 1 if steady else failures + 1
                 self._connected = False
                 pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
                 await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
@@ -231,14 +205,11 @@ class SharedState:
 
     async def _session(self) -> None:
         """Connect, catch up and share until something fails."""
-        async with contextlib.AsyncExitStack() as stack:
-            commands, blocking, bulk = self._links()
-            for link in (commands, blocking, bulk):
-                stack.push_async_callback(link.aclose)
+        commands, blocking, bulk = self._commands, self._blocking, self._bulk
+        try:
             await self._synchronise(commands)
             await self._beat(commands)
-            if not await self._reader.locate(commands, bulk):
-                self._must_refill = True
+            await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
             self._problems.clear("connection")
             failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
@@ -249,6 +220,7 @@ class SharedState:
                     ("heartbeat", self._beat_loop(commands)),
                     ("clock", self._clock_loop(commands)),
                     ("snapshot", self._snapshot_loop(commands, bulk)),
+                    ("watch", self._watch_loop(commands, blocking)),
                 )
                 tasks = [
                     group.create_task(_report(loop, failed), name=f"shared-{name}") for name, loop in loops
@@ -257,19 +229,32 @@ class SharedState:
                 for task in tasks:
                     task.cancel()
             raise error
+        finally:
+            for link in (commands, blocking, bulk):
+                await link.aclose()
 
-    def _links(self) -> tuple[RedisLink, RedisLink, RedisLink]:
-        """Links for short commands, blocking reads, and large values."""
-        url = self._config.url
-        return (
-            RedisLink(url, COMMAND_TIMEOUT_S),
-            RedisLink(url, COMMAND_TIMEOUT_S + BLOCK_S),
-            RedisLink(url, BULK_TIMEOUT_S),
-        )
+    async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
+        """Find our place in the log, and see to what Redis has lost since it was ours."""
+        before, self._server = self._server, await _server_process(commands)
+        gaps, marks = self._reader.gaps, self._reader.marks
+        if not await self._reader.locate(commands, bulk):
+            self._must_refill, self._refill_marks = True, marks
+        if self._server is None or self._server != before or self._reader.gaps > gaps:
+            self._publisher.resend()
+
+    async def _watch_loop(self, commands: RedisLink, blocking: RedisLink) -> None:
+        """Look often whether an answer is overdue: long before the connection is given up."""
+        while True:
+            silence_s = max(commands.silence_s, blocking.silence_s - BLOCK_S)
+            if silence_s > SILENCE_S:
+                self._problems.set("silence", f"Redis has not answered for {SILENCE_S:g} s")
+            else:
+                self._problems.clear("silence")
+            await asyncio.sleep(WATCH_S)
 
     async def _goodbye(self) -> None:
         """Flush, say `Left` and remove the heartbeat, if Redis lets us in time; else it expires."""
-        link = RedisLink(self._config.url, GOODBYE_TIMEOUT_S)
+        link = self._commands
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
                 self.publish(Left(self._config.replica, self._clock.now_us()))
@@ -296,6 +281,8 @@ class SharedState:
             seconds, microseconds = await link.call("TIME")
             received_ns = time.monotonic_ns()
             samples.append(TimeSample(sent_ns, received_ns, int(seconds) * 1_000_000 + int(microseconds)))
+            if received_ns - samples[0].sent_ns > CLOCK_SAMPLING_S * 1e9:
+                break
         self._clock.synchronise(samples)
 
     async def _beat_loop(self, link: RedisLink) -> None:
@@ -318,6 +305,8 @@ class SharedState:
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},
             )
+            if self._on_given_up is not None:
+                self._on_given_up(op.at_us)
 
     def _declare_left(self, op: Left) -> None:
         logger.warning(
@@ -345,7 +334,7 @@ class SharedState:
         if head is None or head.at_us != self._snapshot_at_us:
             self._snapshot_at_us = head.at_us if head else None
             self._snapshot_entries = self._reader.entries
-        if self._must_refill and head is not None:
+        if self._must_refill and self._reader.marks > self._refill_marks:
             # Another survivor was here first; the fold has merged what it wrote.
             self._must_refill = False
         if self._publisher.dropped_ops > self._told_dropped:
@@ -377,6 +366,15 @@ class SharedState:
             self._told_dropped = dropped
         self._snapshot_at_us, self._snapshot_entries = head.at_us, self._reader.entries
         self._must_refill = self._must_mark = False
+
+
+async def _server_process(link: RedisLink) -> bytes | None:
+    """Which server process answers, by its ``run_id``; None if it does not tell."""
+    try:
+        lines = (await link.call("INFO", "server")).split(b"\r\n")
+    except RedisRefused:
+        return None
+    return next((line for line in lines if line.startswith(b"run_id:")), None)
 
 
 async def _report(loop: Coroutine[None, None, None], failed: asyncio.Future[Exception]) -> None:

@@ -25,6 +25,13 @@ def clock_at(hands: Hands) -> LogClock:
     return LogClock(monotonic_ns=hands, wall_ns=lambda: EPOCH_US * 1000)
 
 
+def in_contact(hands: Hands) -> LogClock:
+    """A clock that has already met a Redis which agrees with the wall clock."""
+    clock = clock_at(hands)
+    clock.synchronise([exact(hands, EPOCH_US)])
+    return clock
+
+
 def exact(hands: Hands, server_us: int) -> TimeSample:
     return TimeSample(hands.ns, hands.ns, server_us)
 
@@ -54,7 +61,7 @@ def test_the_sample_with_the_shortest_round_trip_wins() -> None:
 def test_a_small_error_is_absorbed_at_half_speed() -> None:
     """400 us ahead: after 400 us of real time half of it is gone, after 800 us all."""
     hands = Hands()
-    clock = clock_at(hands)
+    clock = in_contact(hands)
     clock.synchronise([exact(hands, EPOCH_US - 400)])
     hands.pass_us(400)
     assert clock.now_us() == EPOCH_US + 200
@@ -66,7 +73,7 @@ def test_a_small_error_is_absorbed_at_half_speed() -> None:
 
 def test_polling_faster_than_a_microsecond_does_not_stop_the_slewing() -> None:
     hands = Hands()
-    clock = clock_at(hands)
+    clock = in_contact(hands)
     clock.synchronise([exact(hands, EPOCH_US + 500)])
     for _ in range(20_000):
         hands.ns += 100
@@ -81,6 +88,28 @@ def test_a_log_time_converts_to_monotonic_seconds_of_this_process() -> None:
     assert clock.monotonic_s(EPOCH_US + 1_500_000) == 5.0 + 1.5
 
 
+def test_the_first_contact_may_step_backwards_and_later_ones_do_not() -> None:
+    """A host whose wall clock is a minute ahead: nothing has left the process before Redis corrects it."""
+    hands = Hands()
+    clock = clock_at(hands)
+    clock.now_us()
+    clock.synchronise([exact(hands, EPOCH_US - 60_000_000)])
+    corrected = clock.now_us()
+    assert corrected == EPOCH_US - 60_000_000
+    clock.synchronise([exact(hands, EPOCH_US - 120_000_000)])
+    assert clock.now_us() > corrected
+
+
+def test_a_wall_clock_that_steps_in_a_running_replica_changes_nothing() -> None:
+    hands, wall_ns = Hands(), [EPOCH_US * 1000]
+    clock = LogClock(monotonic_ns=hands, wall_ns=lambda: wall_ns[0])
+    clock.synchronise([exact(hands, EPOCH_US)])
+    wall_ns[0] += 60_000_000_000
+    hands.pass_us(1000)
+    clock.synchronise([exact(hands, EPOCH_US + 1000)])
+    assert clock.now_us() == EPOCH_US + 1000
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 3_000_000), st.one_of(st.none(), st.integers(-5_000_000, 5_000_000))),
@@ -89,7 +118,7 @@ def test_a_log_time_converts_to_monotonic_seconds_of_this_process() -> None:
 )
 def test_log_time_never_goes_back_whatever_the_server_says(steps: list[tuple[int, int | None]]) -> None:
     hands = Hands()
-    clock = clock_at(hands)
+    clock = in_contact(hands)
     last = clock.now_us()
     for passed_us, server_error_us in steps:
         hands.pass_us(passed_us)

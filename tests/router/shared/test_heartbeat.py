@@ -28,6 +28,7 @@ class Watch:
             ttl_s=TTL_S,
             address="10.0.0.1:3000",
             version="1",
+            monotonic_s=lambda: self.ns / 1e9,
         )
 
     def pass_s(self, seconds: float) -> None:

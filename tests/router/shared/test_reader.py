@@ -9,7 +9,9 @@ import pytest
 from policies import Finished, Left, Op, encode_ops
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
+from router.shared.pace import Pace
 from router.shared.ports import NoListener
+from router.shared.problems import Problems
 from router.shared.reader import Reader
 from router.shared.server import RedisLink
 from router.shared.snapshot import VERSION, Snapshot, SnapshotHead, SnapshotStore
@@ -45,6 +47,7 @@ class Bench:
         self.keys = Keys(namespace)
         self.fold = Listed()
         self.lefts: list[Left] = []
+        self.problems = Problems(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), trim_margin_s=10.0)
         self.reader = Reader(
             ME,
@@ -54,6 +57,8 @@ class Bench:
             self.store,
             NoListener(),
             self.lefts.append,
+            problems=self.problems,
+            pace=Pace(self.problems),
             margin_s=10.0,
             block_s=0.05,
         )

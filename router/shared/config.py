@@ -1,0 +1,63 @@
+"""What a shared state is told when it is made, and what it tells about itself."""
+
+from dataclasses import dataclass
+
+from router.shared.snapshot import TRIM_MARGIN_S
+
+
+@dataclass(frozen=True, slots=True)
+class SharedConfig:
+    """What a replica needs to know to share its state.
+
+    Attributes:
+        url: Where Redis is (`router.shared.server.RedisLink`).
+        namespace: Replicas of one namespace share their state.
+        replica: Id of this replica, unique in the namespace among those that run.
+        address: Where operators reach this replica; only shown.
+        version: Version of the gateway; only shown.
+        flush_interval_s: How long operations are gathered into one entry.
+        buffer_ops_max: Most own operations kept while Redis is gone.
+        buffer_bytes_max: Most bytes of them.
+        snapshot_interval_s: Age at which the snapshot is replaced.
+        trim_margin_s: How much of the log is kept behind the snapshot.
+        heartbeat_ttl_s: Time without a heartbeat after which a replica has left.
+    """
+
+    url: str
+    namespace: str
+    replica: str
+    address: str = ""
+    version: str = ""
+    flush_interval_s: float = 0.002
+    buffer_ops_max: int = 100_000
+    buffer_bytes_max: int = 64 << 20
+    snapshot_interval_s: float = 10.0
+    trim_margin_s: float = TRIM_MARGIN_S
+    heartbeat_ttl_s: float = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatus:
+    """How well this replica shares.
+
+    Attributes:
+        connected: A session is running.
+        degraded_reason: Why Redis does not do its work; None if it does.
+        lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
+        snapshot_age_s: Age of the newest snapshot; None if there is none.
+        buffered_ops: Own operations that Redis has not acknowledged.
+        dropped_ops: Own operations dropped since the start.
+        skipped_ops: Operations of others not understood or not applied since the start.
+        replicas: Ids of the replicas that are alive, this one included.
+        ready: The log had once been read to its end: this replica is as warm as the others.
+    """
+
+    connected: bool
+    degraded_reason: str | None
+    lag_s: float
+    snapshot_age_s: float | None
+    buffered_ops: int
+    dropped_ops: int
+    skipped_ops: int
+    replicas: tuple[str, ...]
+    ready: bool

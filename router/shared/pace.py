@@ -1,0 +1,61 @@
+"""Whether Redis answers soon enough for replicas to know of each other in time.
+
+A Redis that answers late still works: nothing here waits for it. But what siblings learn is late by
+as much, so it is said. Round trips come from what is done anyway: flushes, heartbeats, clock samples,
+and blocking reads that found nothing and came back later than they should.
+
+              2 in a row above `SLOW_S`
+    in time ------------------------------> slow
+            <------------------------------
+              3 in a row below `FAST_S`
+
+A stall of this process makes everything late that was under way, once. So a round trip only counts
+if it began after the last one that counted had ended.
+"""
+
+from router.shared.problems import Problems
+
+# Between what a busy host adds (tens of milliseconds) and the 100 ms at which a burst of requests
+# with one prefix is spread over replicas that do not know of each other's placements.
+SLOW_S = 0.075
+FAST_S = 0.05
+SLOW_IN_A_ROW = 2
+FAST_IN_A_ROW = 3
+
+
+class Pace:
+    """Judges round trips.
+
+    Args:
+        problems: Where it shows that Redis is slow.
+    """
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._slow = False
+        self._against = 0
+        self._counted_until_s = 0.0
+
+    def measured(self, started_s: float, ended_s: float, expected_s: float = 0.0) -> None:
+        """Take one round trip into account.
+
+        Args:
+            started_s: Monotonic seconds just before the command.
+            ended_s: Monotonic seconds just after the answer.
+            expected_s: How long the server was asked to wait before it answers, seconds.
+        """
+        if started_s < self._counted_until_s:
+            return
+        self._counted_until_s = ended_s
+        took_s = ended_s - started_s - expected_s
+        if took_s < FAST_S if self._slow else took_s > SLOW_S:
+            self._against += 1
+        else:
+            self._against = 0
+        if self._against < (FAST_IN_A_ROW if self._slow else SLOW_IN_A_ROW):
+            return
+        self._slow, self._against = not self._slow, 0
+        if self._slow:
+            self._problems.set("pace", f"Redis answers late: after {took_s * 1000:.0f} ms")
+        else:
+            self._problems.clear("pace")
