@@ -3,7 +3,13 @@
 A request is *reserved* from the moment it is placed and released exactly once:
 
     (nothing) ── Placed ──> prefilling ── FirstToken ──> decoding ── Finished ──> ended
-                                 └────────── Finished, Left, expired ──────────────┘
+                                 ├────────── Finished, expired ────────────────────┘
+                                 └── Left ──> given up ── Placed, later ──> as before
+
+A replica that was given up while it lived (paused, cut off) says `Placed` again, with a later time and
+without paths, for what it still has in flight. Of several placements of one request the newest counts: a
+request is in flight if it has not finished and its newest placement is later than its replica's newest
+`Left`. It counts as one arrival, by the first placement with paths that is seen.
 
 Backlog ``V`` of a worker is the seconds of prefill reserved there, less what its oldest
 prefill (the *head*) has had time to do: an engine that is slower than predicted never looks
@@ -36,7 +42,18 @@ NEVER_US = 2**62
 
 @dataclass(slots=True)
 class Reservation:
-    """One request in flight."""
+    """One request in flight.
+
+    Attributes:
+        replica: Its owner.
+        slot: Its worker.
+        at_us: Log time of its newest placement.
+        service_us: Predicted prefill time.
+        uncached_tokens: To prefill, predicted.
+        context_tokens: Prompt plus expected output.
+        arrived: Whether it was counted as an arrival.
+        prefilled_us: Log time of its first token; 0 before.
+    """
 
     replica: str
     slot: int
@@ -44,15 +61,23 @@ class Reservation:
     service_us: int
     uncached_tokens: int
     context_tokens: int
-    prefilled: bool
+    arrived: bool
+    prefilled_us: int
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether its first token came."""
+        return self.prefilled_us > 0
 
 
 @dataclass(slots=True)
 class _Trace:
-    """What is remembered of a request that is not in flight here (ended, or not yet seen placed)."""
+    """What is remembered of a request that is not in flight here: ended, given up, or not yet seen placed."""
 
     slot: int = -1
+    at_us: int = -1
     finished: bool = False
+    arrived: bool = False
     prefilled_us: int = 0
 
 
@@ -100,30 +125,48 @@ class Loads:
     # The fold.
 
     def placed(self, op: Placed, slot: int) -> None:
-        """Reserve a request on a worker."""
-        if op.request_id in self.requests:
+        """Reserve a request on a worker, or renew its reservation."""
+        request = self.requests.get(op.request_id)
+        if request is not None:
+            if op.paths and not request.arrived:
+                request.arrived = True
+                self._count_arrival(op, request.slot)
+            if op.at_us > request.at_us:
+                request.at_us = op.at_us
+                if not request.prefilled_us:
+                    heapq.heappush(self._prefilling[request.slot], (op.at_us, op.request_id))
+                    self._find_head(request.slot)
             return
         trace = self._trace(op.request_id)
-        if trace is not None and trace.slot >= 0:
-            return  # seen before, and ended
-        self._count_arrival(op, slot)
-        gone = self._left_us.get(op.replica, -1) >= op.at_us
+        arrived, prefilled_us = trace is not None and trace.arrived, 0
+        if op.paths and not arrived:
+            arrived = True
+            self._count_arrival(op, slot)
+        gone = op.at_us <= self._left_us.get(op.replica, -1)
         if trace is not None:
-            trace.slot = slot
-            if trace.prefilled_us:
-                self._prefill_done(slot, trace.prefilled_us)
+            gone = gone or trace.finished or op.at_us <= trace.at_us
+            trace.slot, trace.at_us, trace.arrived = slot, max(trace.at_us, op.at_us), arrived
+            prefilled_us = trace.prefilled_us
+            if prefilled_us:
+                self._prefill_done(slot, prefilled_us)
                 self._find_head(slot)
-        if gone or (trace is not None and trace.finished):
+        if gone:
             if trace is None:
-                self._remember(op.request_id, _Trace(slot))
+                self._remember(op.request_id, _Trace(slot, op.at_us, arrived=arrived))
             return
-        prefilled = trace is not None and trace.prefilled_us > 0
         self.requests[op.request_id] = Reservation(
-            op.replica, slot, op.at_us, op.service_us, op.uncached_tokens, op.context_tokens, prefilled
+            op.replica,
+            slot,
+            op.at_us,
+            op.service_us,
+            op.uncached_tokens,
+            op.context_tokens,
+            arrived,
+            prefilled_us,
         )
         self.inflight_requests[slot] += 1
         self.inflight_tokens[slot] += op.context_tokens
-        if not prefilled:
+        if not prefilled_us:
             self.prefill_us[slot] += op.service_us
             self.prefill_tokens[slot] += op.uncached_tokens
             heapq.heappush(self._prefilling[slot], (op.at_us, op.request_id))
@@ -133,8 +176,9 @@ class Loads:
         """Release the prefill part of a reservation."""
         request = self.requests.get(op.request_id)
         if request is not None:
-            if not request.prefilled:
+            if not request.prefilled_us:
                 self._release_prefill(request)
+            request.prefilled_us = max(request.prefilled_us, op.at_us)
             self._prefill_done(request.slot, op.at_us)
             self._find_head(request.slot)
             return
@@ -252,6 +296,7 @@ class Loads:
                     request.service_us,
                     request.uncached_tokens,
                     request.context_tokens,
+                    (b"",) if request.arrived else (),
                 )
             )
             if request.prefilled:
@@ -290,13 +335,14 @@ class Loads:
         slot = request.slot
         self.inflight_requests[slot] -= 1
         self.inflight_tokens[slot] -= request.context_tokens
-        if not request.prefilled:
+        if not request.prefilled_us:
             self._release_prefill(request)
-        self._remember(request_id, _Trace(slot, finished))
+        self._remember(
+            request_id, _Trace(slot, request.at_us, finished, request.arrived, request.prefilled_us)
+        )
         self._find_head(slot)
 
     def _release_prefill(self, request: Reservation) -> None:
-        request.prefilled = True
         self.prefill_us[request.slot] -= request.service_us
         self.prefill_tokens[request.slot] -= request.uncached_tokens
 
@@ -308,8 +354,9 @@ class Loads:
         """The oldest request still prefilling started when it was placed or its predecessor was done."""
         heap = self._prefilling[slot]
         while heap:
-            request = self.requests.get(heap[0][1])
-            if request is not None and not request.prefilled:
+            at_us, request_id = heap[0]
+            request = self.requests.get(request_id)
+            if request is not None and not request.prefilled_us and request.at_us == at_us:
                 self._head_us[slot] = max(request.at_us, int(self._done_us[slot]))
                 self._head_service_us[slot] = request.service_us
                 return

@@ -2,6 +2,7 @@
 
 from itertools import permutations
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,8 +24,14 @@ def placed(
     replica: str = "one",
     service_us: int = 200 * MS,
     tokens: int = 100,
+    paths: tuple[bytes, ...] = (b"",),
 ) -> Placed:
-    return Placed(request_id, at_us, "w", replica, service_us, tokens, 2 * tokens)
+    return Placed(request_id, at_us, "w", replica, service_us, tokens, 2 * tokens, paths)
+
+
+def renewed(request_id: str, at_us: int, **more: Any) -> Placed:
+    """The same reservation again, by a replica that was given up while it lived."""
+    return placed(request_id, at_us, paths=(), **more)
 
 
 def loads_after(ops: list[Placed | FirstToken | Finished | Left], slot: int = 0) -> Loads:
@@ -122,6 +129,57 @@ def test_a_replica_that_left_takes_its_reservations_with_it_and_nobody_elses() -
     assert set(loads.requests) == {"b", "again"}
 
 
+def test_a_replica_that_was_given_up_renews_what_it_still_has_in_flight() -> None:
+    """Prefilling or decoding, and it arrived once."""
+    before = loads_after([placed("a"), placed("b", START + 1), FirstToken("b", START + 2)])
+    loads = loads_after(
+        [placed("a"), placed("b", START + 1), FirstToken("b", START + 2), Left("one", START + 9)]
+    )
+    assert loads.requests == {}
+    loads.placed(renewed("a", START + 10), 0)
+    loads.placed(renewed("b", START + 10), 0)
+    assert state(loads) == state(before)
+    for request_id in ("a", "b"):
+        loads.finished(Finished(request_id, START + SECOND))
+        loads.placed(renewed(request_id, START + 2 * SECOND), 0)
+    assert loads.requests == {}
+    assert state(loads)[:4] == (0, 0, 0, 0)
+
+
+def test_a_renewal_that_comes_before_the_replica_is_given_up_stands() -> None:
+    loads = loads_after([placed("a"), renewed("a", START + 10), Left("one", START + 9)])
+    assert set(loads.requests) == {"a"}
+    loads.left(Left("one", START + 10))
+    assert loads.requests == {}
+    loads.placed(renewed("a", START + 10), 0)
+    assert loads.requests == {}
+
+
+def test_a_renewal_is_no_arrival_and_the_first_placement_is_one_also_after_it() -> None:
+    loads = loads_after([renewed("a", START + 10)])
+    assert loads.rates(START)[0][0] == 0
+    loads.placed(placed("a"), 0)
+    assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
+    assert loads.requests["a"].at_us == START + 10
+    loads.placed(placed("a"), 0)
+    assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
+
+
+def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
+    """What a snapshot brings and the log repeats behind it is one arrival."""
+    source = loads_after([placed("a"), renewed("b", START + 10)])
+    dumped = [op for op in source.dump_ops() if isinstance(op, Placed)]
+    loads = loads_after([*dumped, placed("a")])
+    assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
+
+
+def test_the_head_of_a_renewed_queue_is_the_oldest_by_its_newest_placement() -> None:
+    loads = loads_after([placed("a"), placed("b", START + 1), renewed("a", START + 10)])
+    assert loads.oldest_prefill_us(0) == START + 1
+    loads.first_token(FirstToken("b", START + 20))
+    assert loads.oldest_prefill_us(0) == START + 10
+
+
 def test_what_nobody_ever_finished_is_released_for_its_age() -> None:
     loads = loads_after([placed("a")])
     assert loads.collect(START + 9 * SECOND, 10 * SECOND) == 0
@@ -179,7 +237,7 @@ def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(["placed", "first", "finished", "left"]),
+        st.sampled_from(["placed", "renewed", "first", "finished", "left"]),
         st.integers(0, 5),
         st.integers(0, 10).map(lambda n: START + n * 100 * MS),
     ),
@@ -192,17 +250,18 @@ events = st.lists(
 def test_any_order_and_any_repetition_give_the_same_loads(
     drawn: list[tuple[str, int, int]], random: Random
 ) -> None:
-    """A request is placed, prefilled and finished at one time each, by one replica each."""
-    unique: dict[tuple[str, int], Placed | FirstToken | Finished | Left] = {}
+    """A request is placed, prefilled and finished at one time, by one replica, and renewed often."""
+    unique: dict[tuple[str, int, int], Placed | FirstToken | Finished | Left] = {}
     for kind, number, at_us in drawn:
         request_id, replica = f"r{number}", f"replica {number % 2}"
         op: Placed | FirstToken | Finished | Left = {  # type: ignore[assignment]
             "placed": placed(request_id, at_us, replica=replica, service_us=(number + 1) * 100 * MS),
+            "renewed": renewed(request_id, at_us, replica=replica, service_us=(number + 1) * 100 * MS),
             "first": FirstToken(request_id, at_us),
             "finished": Finished(request_id, at_us),
             "left": Left(replica, at_us),
         }[kind]
-        unique.setdefault((kind, number), op)
+        unique.setdefault((kind, number, at_us if kind in ("renewed", "left") else 0), op)
     ops = list(unique.values())
     shuffled = ops * 2
     random.shuffle(shuffled)
