@@ -1,16 +1,19 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
-from policies.breaker import Breaker, Circuit
+from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
     BytesPerToken,
+    Circuit,
+    CircuitSet,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Started,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -19,6 +22,7 @@ from policies.ops import (
 from policies.placement import Reason, place
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
@@ -28,10 +32,12 @@ __all__ = [
     "PROFILES",
     "AttentionProfile",
     "Breaker",
+    "BreakerRules",
     "BytesPerToken",
     "Candidates",
     "Chosen",
     "Circuit",
+    "CircuitSet",
     "Finished",
     "FirstToken",
     "Fitted",
@@ -52,13 +58,17 @@ __all__ = [
     "ServiceFit",
     "ServiceModel",
     "Shed",
+    "Started",
     "Trim",
     "Worker",
     "WorkerGone",
     "WorkerPut",
+    "admitted",
     "decode_ops",
     "encode_ops",
     "make_policy",
     "place",
+    "probe_from_us",
     "redispatch",
+    "shares",
 ]

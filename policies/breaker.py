@@ -1,86 +1,140 @@
-"""A circuit breaker per worker, with time as an argument.
+"""A circuit breaker per worker: one state for all replicas, with time as an argument.
 
     closed ──failure_threshold failures in a row──> open
-    open ──open_s later──> half-open: exactly one request goes through
+    open ──open_us later──> half-open: exactly one request goes through, in the whole gateway
     half-open ──success_threshold successes, one after the other──> closed
-    half-open ──a failure──> open, for another open_s
+    half-open ──a failure──> open, for another open_us
+
+The state is a register in the shared log (`policies.ops.CircuitSet`), so all replicas eject and restore a
+worker together; failures in a row are each replica's own, and so is the one probe it may have under way. A
+replica says half-open *before* it sends the probe. So that two do not do so at once, the right to probe is
+staggered: the replica that ranks first for a worker may go as soon as the wait is over, the next one
+`PROBE_STAGGER_US` later, if nobody has, and so on (`probe_from_us`). While replicas cannot hear each other,
+each side probes by itself.
 
 Only the probe's own outcome counts while half-open: streams that were sent before the circuit opened may
-still end, well or not, for minutes.
+still end, well or not, for minutes; nor do they count against a worker that was restored meanwhile.
 
 A failure is the worker's fault (unreachable, silent, broken off, a 5xx); an answer that blames the
-request is a success. A probe whose outcome is never reported (its client left) does not block the
-circuit: after ``open_s`` the next request may try.
+request is a success. A probe without an outcome (its client left) gives the right to probe back; one whose
+replica died does not block the circuit: after ``open_us`` the next request may try.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from math import inf
+
+import numpy as np
+import xxhash
+
+from policies.ops import Circuit, CircuitSet
+from policies.rendezvous import weights
+
+PROBE_STAGGER_US = 250_000
+"""Between the replicas' turns to probe: ten times what the log lags at P99."""
 
 
-class Circuit(StrEnum):
-    """State of a circuit."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    HALF_OPEN = "half_open"
-
-
-@dataclass(slots=True)
-class Breaker:
-    """One worker's circuit.
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
+    """When circuits move.
 
     Attributes:
-        failure_threshold: Failures in a row that open it, >= 1.
+        failure_threshold: Failures in a row that open one, >= 1.
         success_threshold: Successes in a row that close it again, >= 1.
-        open_s: Seconds it stays open before a probe.
-        state: Where it is.
+        open_us: Microseconds it stays open before a probe, and a probe may take before the next one.
     """
 
     failure_threshold: int
     success_threshold: int
-    open_s: float
-    state: Circuit = Circuit.CLOSED
-    _failures: int = 0
-    _successes: int = 0
-    _wait_until_s: float = 0.0
-    _probe_sent_s: float = 0.0
+    open_us: int
+
+
+def probe_from_us(known: CircuitSet, replica: str, replicas: Sequence[str]) -> int:
+    """Log time from which one replica may dispatch to a worker whose circuit is not closed.
+
+    Args:
+        known: The state of the circuit.
+        replica: Who asks.
+        replicas: All that are alive.
+    """
+    names = (replica, *replicas)
+    hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
+    drawn = weights(xxhash.xxh3_64_intdigest(known.worker.encode()), hashes)
+    return known.until_us + int((drawn > drawn[0]).sum()) * PROBE_STAGGER_US
+
+
+class Breaker:
+    """One replica's part in one worker's circuit. Each method returns what to tell everybody, if anything.
+
+    Args:
+        rules: When it moves.
+        worker: Worker id.
+        replica: Id of this replica.
+    """
+
+    __slots__ = ("_counting_since_us", "_failures", "_probe", "_replica", "_rules", "_sent_us", "_worker")
+
+    def __init__(self, rules: BreakerRules, worker: str, replica: str) -> None:
+        self._rules = rules
+        self._worker = worker
+        self._replica = replica
+        self._failures = 0
+        self._counting_since_us = 0
+        self._probe: CircuitSet | None = None
+        self._sent_us = 0
 
     @property
-    def closed(self) -> bool:
-        """Whether requests pass freely."""
-        return self.state is Circuit.CLOSED
+    def failures(self) -> int:
+        """Failures in a row that this replica saw."""
+        return self._failures
 
-    def allows(self, now_s: float) -> bool:
-        """Whether a request may be dispatched now. Changes nothing."""
-        return self.state is Circuit.CLOSED or now_s >= self._wait_until_s
+    def dispatched(self, known: CircuitSet | None, now_us: int) -> CircuitSet | None:
+        """A request is about to be sent: unless the circuit is closed it is the probe."""
+        if known is None or known.state is Circuit.CLOSED:
+            return None
+        self._sent_us = now_us
+        until_us = now_us + self._rules.open_us
+        self._probe = self._to(known, now_us, Circuit.HALF_OPEN, until_us, known.successes)
+        return self._probe
 
-    def on_dispatch(self, now_s: float) -> None:
-        """A request that `allows` permitted is sent."""
-        if self.state is not Circuit.CLOSED:
-            self.state = Circuit.HALF_OPEN
-            self._wait_until_s = now_s + self.open_s  # one probe at a time
-            self._probe_sent_s = now_s
+    def succeeded(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+        """The worker answered what was sent at ``sent_us``."""
+        self._failures = 0
+        if known is None or not self._probes(known, sent_us):
+            return None
+        successes = known.successes + 1
+        if successes >= self._rules.success_threshold:
+            return self._to(known, now_us, Circuit.CLOSED)
+        return self._to(known, now_us, Circuit.HALF_OPEN, now_us, successes)
 
-    def on_success(self, now_s: float, sent_s: float = inf) -> None:
-        """A worker answered a request that was sent at ``sent_s``."""
-        if self.state is Circuit.CLOSED:
-            self._failures = 0
-        elif self.state is Circuit.HALF_OPEN and sent_s >= self._probe_sent_s:
-            self._successes += 1
-            self._wait_until_s = now_s
-            if self._successes >= self.success_threshold:
-                self.state = Circuit.CLOSED
-                self._failures = self._successes = 0
-
-    def on_failure(self, now_s: float, sent_s: float = inf) -> None:
-        """A worker failed a request that was sent at ``sent_s``."""
-        if self.state is Circuit.CLOSED:
+    def failed(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+        """The worker failed what was sent at ``sent_us``."""
+        if known is None or known.state is Circuit.CLOSED:
+            since_us = known.at_us if known is not None else 0
+            if since_us != self._counting_since_us:
+                self._counting_since_us, self._failures = since_us, 0
+            if sent_us < since_us:
+                return None
             self._failures += 1
-            opens = self._failures >= self.failure_threshold
-        else:
-            opens = self.state is Circuit.HALF_OPEN and sent_s >= self._probe_sent_s
-        if opens:
-            self.state = Circuit.OPEN
-            self._successes = 0
-            self._wait_until_s = now_s + self.open_s
+            if self._failures < self._rules.failure_threshold:
+                return None
+        elif not self._probes(known, sent_us):
+            return None
+        self._failures = 0
+        return self._to(known, now_us, Circuit.OPEN, now_us + self._rules.open_us)
+
+    def released(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
+        """What was sent at ``sent_us`` is over: if it was the probe and had no outcome, the next may go."""
+        if known is None or not self._probes(known, sent_us):
+            return None
+        return self._to(known, now_us, Circuit.HALF_OPEN, now_us, known.successes)
+
+    def _probes(self, known: CircuitSet, sent_us: int) -> bool:
+        """Whether the circuit waits for the outcome of what was sent then."""
+        return known == self._probe and sent_us >= self._sent_us
+
+    def _to(
+        self, known: CircuitSet | None, now_us: int, state: Circuit, until_us: int = 0, successes: int = 0
+    ) -> CircuitSet:
+        """The next state: later than the known one, also if the clock of who set that is ahead."""
+        at_us = now_us if known is None else max(now_us, known.at_us + 1)
+        return CircuitSet(self._worker, at_us, self._replica, state, until_us, successes)

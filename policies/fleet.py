@@ -9,6 +9,8 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
                             prefix must meet on one worker, not after the first has been prefilled
     FirstToken, Finished, Left   release
     Insert, Trim, Forget    correct what the worker holds
+    Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
+    CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Fitted, BytesPerToken   newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
@@ -16,7 +18,7 @@ snapshot name workers by id. Nothing here reads a clock: log time (microseconds)
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -24,16 +26,20 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.loads import Loads
 from policies.ops import (
     BytesPerToken,
+    Circuit,
+    CircuitSet,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Started,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -68,6 +74,7 @@ class Worker:
         labels: Free labels; ``worker_class`` selects the cost profile.
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
+        gone_us: Log time of its last removal; 0 if it never was removed.
     """
 
     worker_id: str
@@ -79,6 +86,7 @@ class Worker:
     labels: dict[str, str] = field(default_factory=dict)
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
+    gone_us: int = 0
 
     @property
     def worker_class(self) -> str:
@@ -141,12 +149,18 @@ class FleetState:
         self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
+        self.circuits = Circuits()
+        self.returned_us = np.zeros(0)
+        """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
+        self.last_return_us = 0
+        """The newest of them."""
         self._workers: dict[str, Worker] = {}
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
         self._fits: dict[str, Fitted] = {}
         self._bytes_per_token: dict[str, BytesPerToken] = {}
+        self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
         self._slow: dict[int, _SlowColumns] = {}
@@ -159,6 +173,8 @@ class FleetState:
             Left: self.loads.left,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
+            CircuitSet: self._circuit_set,
+            Started: self._started_at,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
             Insert: self._insert,
@@ -188,6 +204,9 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
+                self._started.pop(worker.worker_id, None)
+                self.circuits.drop(worker.worker_id, worker.slot, now_us)
+                self.returned_us[worker.slot] = 0
                 self._by_slot[worker.slot] = None
                 self._free.append(worker.slot)
                 self.revision += 1
@@ -209,6 +228,23 @@ class FleetState:
         worker = self._by_slot[slot]
         assert worker is not None
         return worker
+
+    def started(self, worker_id: str) -> Started | None:
+        """When a worker's process started, if its engine says so."""
+        return self._started.get(worker_id)
+
+    def forgot_us(self, slot: int) -> int:
+        """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
+        return self.tree.holdings_of(slot).forgot_us
+
+    def hashes(self, slots: NDArray[np.intp]) -> NDArray[np.uint64]:
+        """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
+        return self._worker_hash[slots]
+
+    def returns(self, slot: int, at_us: int) -> None:
+        """Note that the worker in a slot is back in service, as the log says or as only this replica saw."""
+        self.returned_us[slot] = max(self.returned_us[slot], at_us)
+        self.last_return_us = max(self.last_return_us, at_us)
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
@@ -283,6 +319,8 @@ class FleetState:
         ops: list[Op] = []
         for worker in workers:
             at_us, replica, gone = worker.version
+            if worker.gone_us and not gone:
+                ops.append(WorkerGone(worker.worker_id, worker.gone_us, ""))
             if gone:
                 ops.append(WorkerGone(worker.worker_id, at_us, replica))
             elif worker.url:
@@ -302,6 +340,8 @@ class FleetState:
             if isinstance(op, Placed):
                 op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
             ops.append(op)
+        ops.extend(self.circuits.dump())
+        ops.extend(self._started[key] for key in sorted(self._started))
         ops.extend(self._gone[key] for key in sorted(self._gone))
         ops.extend(self._fits[key] for key in sorted(self._fits))
         ops.extend(self._bytes_per_token[key] for key in sorted(self._bytes_per_token))
@@ -394,6 +434,9 @@ class FleetState:
         hashes = np.zeros(rows, dtype=np.uint64)
         hashes[: len(self._worker_hash)] = self._worker_hash
         self._worker_hash = hashes
+        returned_us = np.zeros(rows)
+        returned_us[: len(self.returned_us)] = self.returned_us
+        self.returned_us = returned_us
 
     def _price(self, worker: Worker) -> None:
         self._slow.clear()
@@ -458,20 +501,54 @@ class FleetState:
                 return
             del self._gone[op.worker]
         slot = self._slot(op.worker)
-        if version <= self._workers[op.worker].version:
+        known = self._workers[op.worker]
+        if version <= known.version:
             return
+        gone_us = max(known.gone_us, gone.at_us if gone is not None else 0)
         self._set_worker(
             Worker(
-                op.worker, slot, op.url, op.role, op.draining, op.capacity_tokens, dict(op.labels), version
+                op.worker,
+                slot,
+                op.url,
+                op.role,
+                op.draining,
+                op.capacity_tokens,
+                dict(op.labels),
+                version,
+                gone_us=gone_us,
             )
         )
 
     def _worker_gone(self, op: WorkerGone) -> None:
         slot = self._slot(op.worker)
         self.tree.forget(slot, op.at_us)
+        known = self._workers[op.worker]
+        gone_us = max(known.gone_us, op.at_us)
         version = (op.at_us, op.replica, True)
-        if version > self._workers[op.worker].version:
-            self._set_worker(Worker(op.worker, slot, version=version, gone=True))
+        if version > known.version:
+            self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
+        elif gone_us > known.gone_us:
+            self._set_worker(replace(known, gone_us=gone_us))
+        self.circuits.drop(op.worker, slot, gone_us)
+
+    def _circuit_set(self, op: CircuitSet) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        if op.at_us <= self._workers[op.worker].gone_us or not self.circuits.set(op, slot):
+            return
+        if op.state is Circuit.CLOSED:
+            self.returns(slot, op.at_us)
+
+    def _started_at(self, op: Started) -> None:
+        slot = self._slot(op.worker)
+        if op.cold:
+            self.tree.forget(slot, op.at_us)
+            self.returns(slot, op.at_us)
+        known = self._started.get(op.worker)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._started[op.worker] = op
 
     def _fitted(self, op: Fitted) -> None:
         known = self._fits.get(op.worker_class)

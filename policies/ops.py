@@ -5,7 +5,7 @@ starts with its tag; fields are only ever added at the end, with a default. A ta
 this version does not know is skipped and counted (design section 6), so old and new
 replicas share one log during a roll-out.
 
-    worker:   WorkerPut, WorkerGone
+    worker:   WorkerPut, WorkerGone, CircuitSet, Started
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
@@ -13,14 +13,25 @@ replicas share one log during a roll-out.
 """
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
 from radix import Forget, Insert, Trim
 
 
+class Circuit(StrEnum):
+    """State of a worker's circuit (`policies.breaker`)."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     """A replica chose a worker for a request and is about to send it.
+
+    Said again with a later time and without paths, it renews a reservation that `Left` may have dropped.
 
     Attributes:
         request_id: Unique per attempt: a redispatch is a new one.
@@ -30,7 +41,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         service_us: Predicted prefill time on that worker, microseconds.
         uncached_tokens: Prompt tokens the worker must prefill, predicted.
         context_tokens: Prompt plus expected output, tokens.
-        paths: Packed block hashes of the prompt (of each prompt, for a batch).
+        paths: Packed block hashes of the prompt (of each prompt, for a batch); none if this is no arrival.
         ends: Whether window and linear states at the end of the paths count (`Insert.end`).
     """
 
@@ -98,6 +109,44 @@ class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False)
     replica: str
 
 
+class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
+    """The state of a worker's circuit, for all replicas. The newest ``(at_us, replica)`` wins.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time of the change.
+        replica: Who changed it; of a half-open circuit, who probes.
+        state: Where it is now.
+        until_us: Log time before which nothing may be dispatched, if it is not closed.
+        successes: Good probes in a row.
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    state: Circuit
+    until_us: int = 0
+    successes: int = 0
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+    """When the process behind a worker started. The newest ``(at_us, replica)`` wins.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time at which it was asked.
+        replica: Who asked.
+        started_unix_ms: What it said, by its own clock: only compared with what it said before.
+        cold: It is another process than the one known before: what was used before ``at_us`` is gone.
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    started_unix_ms: int
+    cold: bool = False
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -128,6 +177,8 @@ Op = (
     | Left
     | WorkerPut
     | WorkerGone
+    | CircuitSet
+    | Started
     | Fitted
     | BytesPerToken
     | Insert

@@ -23,7 +23,7 @@ from importlib.metadata import version
 import httpx
 from fastapi import FastAPI
 
-from policies import PROFILES, Breaker, FleetRules, FleetState, make_policy
+from policies import PROFILES, BreakerRules, FleetRules, FleetState, make_policy
 from router.admin import AdminPorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
@@ -112,9 +112,11 @@ class GatewayProcess:
             now_us=self.clock.now_us,
             replica=self.replica,
             make_pool=_pool_maker(settings.upstream, tls),
-            make_breaker=_breaker_maker(settings),
             failure_threshold=settings.fleet.health_failure_threshold,
             success_threshold=settings.fleet.health_success_threshold,
+            breaker=_breaker_rules(settings),
+            replicas=lambda: self.shared.status.replicas,
+            slow_start_s=settings.fleet.slow_start_s,
         )
         self.health = HealthChecks(
             self.registry,
@@ -264,7 +266,7 @@ class GatewayProcess:
             WorkerSample(
                 worker_id=local.worker.worker_id,
                 state=local.state,
-                circuit=local.breaker.state.value,
+                circuit=self.registry.circuits.state(local).value,
                 backlog_s=fleet.loads.backlog_at_s(local.worker.slot, now_us),
                 inflight_requests=fleet.loads.inflight_requests.item(local.worker.slot),
                 inflight_tokens=fleet.loads.inflight_tokens.item(local.worker.slot),
@@ -334,14 +336,12 @@ def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[st
     return make
 
 
-def _breaker_maker(settings: Settings) -> Callable[[], Breaker]:
+def _breaker_rules(settings: Settings) -> BreakerRules | None:
     rules = settings.reliability
-
-    def make() -> Breaker:
-        return Breaker(
-            failure_threshold=2**31 if rules.disable_circuit_breaker else rules.cb_failure_threshold,
-            success_threshold=rules.cb_success_threshold,
-            open_s=rules.cb_timeout_duration_secs,
-        )
-
-    return make
+    if rules.disable_circuit_breaker:
+        return None
+    return BreakerRules(
+        failure_threshold=rules.cb_failure_threshold,
+        success_threshold=rules.cb_success_threshold,
+        open_us=round(rules.cb_timeout_duration_secs * 1e6),
+    )

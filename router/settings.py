@@ -203,6 +203,13 @@ class FleetSettings(Section):
         "is the peers'. A worker seen for the first time needs one.",
         ge=1,
     )
+    slow_start_s: float = setting(
+        10.0,
+        "Time over which a worker that returns (healthy again, no longer ejected, or restarted) grows from a "
+        "tenth to its full share of the requests, in seconds; 0 gives it the full share at once. The default "
+        "is long enough to see a worker that is not well after all, at a tenth of the price.",
+        ge=0,
+    )
 
 
 class AttentionSettings(Section):
@@ -369,18 +376,21 @@ class ReliabilitySettings(Section):
         le=1,
     )
     cb_failure_threshold: int = setting(
-        10, "Failures in a row after which a worker is ejected. The default is the peers'.", ge=1
+        10,
+        "Failures in a row, of one replica's requests, after which all replicas eject a worker. The default "
+        "is the peers'.",
+        ge=1,
     )
     cb_success_threshold: int = setting(
         3,
-        "Successes in a row after which an ejected worker takes its full share again. The default is the "
-        "peers'.",
+        "Successful probes in a row after which an ejected worker takes requests again, of all replicas; "
+        "fleet.slow_start_s says how fast. The default is the peers'.",
         ge=1,
     )
     cb_timeout_duration_secs: float = setting(
         60.0,
-        "Time after which an ejected worker gets one request as a probe, in seconds. The default is the "
-        "peers'.",
+        "Time after which an ejected worker gets one request of the whole gateway as a probe, in seconds. "
+        "The default is the peers'.",
         gt=0,
     )
     disable_circuit_breaker: bool = setting(

@@ -251,6 +251,8 @@ def _models(api: FastAPI, ports: AdminPorts) -> None:
 
 def _described(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
     worker, loads, slot = local.worker, ports.fleet.loads, local.worker.slot
+    now_us, started = ports.now_us(), ports.fleet.started(worker.worker_id)
+    circuit = ports.registry.circuits.of(local)
     return {
         "id": worker.worker_id,
         "url": worker.url,
@@ -258,7 +260,11 @@ def _described(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
         "detail": local.detail,
-        "circuit": local.breaker.state.value,
+        "circuit": ports.registry.circuits.state(local).value,
+        "circuit_by": circuit.replica if circuit else None,
+        "circuit_wait_s": round(max(0, circuit.until_us - now_us) / 1e6, 3) if circuit else 0.0,
+        "share": round(ports.registry.share(local, now_us), 3),
+        "started_unix_s": started.started_unix_ms / 1000 if started else None,
         "engine": local.engine or None,
         "models": [served.model_id for served in local.models or ()],
         "labels": worker.labels,
@@ -266,7 +272,7 @@ def _described(ports: AdminPorts, local: LocalWorker) -> dict[str, Any]:
         "held_tokens": ports.fleet.tree.held_blocks(slot) * ports.fleet.rules.block_tokens,
         "inflight_requests": int(loads.inflight_requests[slot]),
         "inflight_tokens": int(loads.inflight_tokens[slot]),
-        "backlog_s": round(loads.backlog_at_s(slot, ports.now_us()), 6),
+        "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
         "connections": {"open": local.pool.open, "idle": local.pool.idle},
     }
 

@@ -2,14 +2,18 @@
 
 GET /v1/models         which models it serves, and how long their context may be
 GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens``)
-GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count)
+GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count);
+                       when the process started (``process_start_time_seconds``, which both have while
+                       prometheus-client is not told to gather several processes)
 """
 
 import re
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_START_TIME = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -71,3 +75,13 @@ def vllm_capacity_tokens(metrics: str) -> int:
         return int(labels.get("block_size", "")) * int(labels.get("num_gpu_blocks", ""))
     except ValueError:
         return 0
+
+
+def started_unix_ms(metrics: str) -> int:
+    """When the process started, by its own clock, in milliseconds; 0 if its metrics do not say."""
+    found = _START_TIME.search(metrics)
+    try:
+        started_unix_s = float(found.group(1)) if found is not None else 0.0
+    except ValueError:
+        return 0
+    return round(started_unix_s * 1000) if isfinite(started_unix_s) and 0 < started_unix_s < 1e12 else 0

@@ -1,8 +1,9 @@
 """Active health checks: one loop per replica.
 
 Started by `router.app`. Every ``interval_s`` (with jitter, so that replicas do not probe together)
-it probes each worker's health endpoint, and at once a worker that is new or has just refused a
-request. A worker that became healthy, and every tenth probe, is also asked what it serves. A probe
+it probes each worker's health endpoint, and at once a worker that is new or may have restarted
+(`Registry.suspect`). A worker that became healthy or may have restarted, and with every tenth probe, is
+also asked what it serves and when it started. A probe
 that raises something unexpected counts as failed; the loop itself never ends.
 """
 
@@ -15,13 +16,22 @@ from typing import Any
 
 import httpx
 
-from router.fleet.engine_info import served_models, sglang_capacity_tokens, vllm_capacity_tokens
-from router.fleet.registry import Health, LocalWorker, Registry
+from router.fleet.engine_info import (
+    served_models,
+    sglang_capacity_tokens,
+    started_unix_ms,
+    vllm_capacity_tokens,
+)
+from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.registry import Registry
 
 logger = logging.getLogger(__name__)
 
 PROBES_AT_ONCE = 64
 DESCRIBE_EVERY = 10
+SUSPICION_INTERVAL_S = 1.0
+"""Least time between a probe and the next because of a suspicion: an engine that closes every connection soon
+is not to be asked every time."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -51,6 +61,7 @@ class HealthChecks:
         self._rules = rules
         self._wake = asyncio.Event()
         self._due_s: dict[str, float] = {}
+        self._probed_s: dict[str, float] = {}
         self._probing: set[str] = set()
         registry.on_change = self._wake.set
 
@@ -64,11 +75,16 @@ class HealthChecks:
                 wait_s = min(1.0, self._rules.interval_s, self._rules.unhealthy_interval_s)
                 now_s = asyncio.get_running_loop().time()
                 known = {local.worker.worker_id: local for local in self._registry.all()}
-                self._due_s = {key: due_s for key, due_s in self._due_s.items() if key in known}
+                for times_s in (self._due_s, self._probed_s):
+                    for gone in times_s.keys() - known.keys():
+                        del times_s[gone]
                 for worker_id, local in known.items():
                     due_s = self._due_s.get(worker_id, 0.0)
-                    at_once = local.probes == 0 or (local.lost_cache and local.health is Health.HEALTHY)
-                    if (now_s >= due_s or at_once) and worker_id not in self._probing:
+                    if local.probes == 0:
+                        due_s = now_s
+                    elif local.suspected_us and local.health is Health.HEALTHY:
+                        due_s = min(due_s, self._probed_s.get(worker_id, now_s) + SUSPICION_INTERVAL_S)
+                    if now_s >= due_s and worker_id not in self._probing:
                         self._probing.add(worker_id)
                         group.create_task(self._probe(local, limit), name=f"probe {worker_id}")
                     elif worker_id not in self._probing:
@@ -86,15 +102,18 @@ class HealthChecks:
                 await self.probe(local)
         finally:
             self._probing.discard(worker_id)
-            healthy = local.health is Health.HEALTHY and not local.lost_cache
+            healthy = local.health is Health.HEALTHY
             interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
-            self._due_s[worker_id] = asyncio.get_running_loop().time() + interval_s * random.uniform(0.9, 1.1)  # noqa: S311
+            now_s = self._probed_s[worker_id] = asyncio.get_running_loop().time()
+            self._due_s[worker_id] = now_s + interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
 
     async def probe(self, local: LocalWorker) -> None:
         """Probe one worker once and tell the registry."""
+        asked_us = self._registry.now_us()
         try:
             ok, refused, detail = await self._check(local)
-            if ok and (local.health is not Health.HEALTHY or local.probes % DESCRIBE_EVERY == 0):
+            unsure = local.health is not Health.HEALTHY or local.suspected_us > 0
+            if ok and (unsure or local.probes % DESCRIBE_EVERY == 0):
                 await self._describe(local)
         except Exception as error:
             logger.exception(
@@ -103,7 +122,7 @@ class HealthChecks:
             )
             ok, refused, detail = False, False, f"{type(error).__name__}: {error}"
         before = local.health
-        if self._registry.probed(local, ok=ok, refused=refused, detail=detail):
+        if self._registry.probed(local, ok=ok, refused=refused, detail=detail, asked_us=asked_us):
             logger.log(
                 logging.INFO if local.health is Health.HEALTHY else logging.WARNING,
                 "worker is %s",
@@ -138,16 +157,20 @@ class HealthChecks:
         """Ask what the engine serves; what it does not answer stays as it was."""
         listed = _json(await self._text(local, "/v1/models"))
         models = local.models if listed is None else served_models(listed) or None
+        asked_us = self._registry.now_us()
+        metrics = await self._text(local, "/metrics")
         engine, capacity_tokens = "", 0
         if not local.worker.capacity_tokens or not local.engine:
             capacity_tokens = sglang_capacity_tokens(_json(await self._text(local, "/get_server_info")))
             if capacity_tokens:
                 engine = "sglang"
             else:
-                text = await self._text(local, "/metrics")
-                capacity_tokens = vllm_capacity_tokens(text)
-                engine = "vllm" if "vllm:" in text else ("sglang" if "sglang:" in text else "")
+                capacity_tokens = vllm_capacity_tokens(metrics)
+                engine = "vllm" if "vllm:" in metrics else ("sglang" if "sglang:" in metrics else "")
         self._registry.described(local, models, engine, capacity_tokens)
+        started_ms = started_unix_ms(metrics)
+        if started_ms:
+            self._registry.started(local, started_ms, asked_us)
 
     async def _text(self, local: LocalWorker, path: str) -> str:
         """What a worker answers, whole and in time; empty if it does not."""

@@ -1,26 +1,43 @@
-"""This replica's own view of the workers: health, models, circuit, connections.
+"""This replica's own view of the workers: health, models, connections.
 
-Which workers exist is shared state (`policies.FleetState`); whether one can be reached is seen
-from here, since a partition may separate a worker from one replica only.
+Which workers exist, and their circuits, are shared state (`policies.FleetState`,
+`router.fleet.circuits`): what fails one replica's requests fails everybody's. Whether a worker can be
+reached is seen from here, since a partition may separate it from one replica only.
 
     starting ──probe ok──> healthy ──N failures──> unhealthy ──M successes──> healthy
-                            (drain is shared state, the circuit is the breaker's)
+                            (drain and circuit are shared state)
 
-A worker that refused connections and comes back has lost its cache: the registry says so to
-everybody (``Forget``).
+A worker that restarts has lost its cache, and everybody must forget it at once, but once, although
+several replicas notice. Its process says when it started, and `policies.Started` in the log says what is
+known; whoever is first to hear of another start time says so. A refused, reset or unexpectedly closed
+connection is a reason to ask at once. Of an engine that does not say when it started, a refused
+connection is the only sign: when it is back it has lost its cache, unless a sibling has said so since.
+
+A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import StrEnum
-from math import inf
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import Breaker, FleetState, Forget, Op, Worker, WorkerGone, WorkerPut
+from policies import (
+    BreakerRules,
+    FleetState,
+    Forget,
+    Op,
+    Started,
+    WorkerGone,
+    WorkerPut,
+    admitted,
+    shares,
+)
+from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
+from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel
+from router.fleet.local_worker import Health, LocalWorker
 from router.proxy import WorkerPool
 
 Slots = NDArray[np.intp]
@@ -29,39 +46,11 @@ Slots = NDArray[np.intp]
 NAMES_MAX = 1000
 """Model names whose answers are kept at a time; names come from clients."""
 
+START_SLACK_MS = 1000
+"""How far two start times of one process may be apart: it is derived from a boot time in whole seconds."""
 
-class Health(StrEnum):
-    """What probes say of a worker."""
-
-    STARTING = "starting"
-    HEALTHY = "healthy"
-    UNHEALTHY = "unhealthy"
-
-
-@dataclass(slots=True)
-class LocalWorker:
-    """One worker as seen from this replica."""
-
-    worker: Worker
-    pool: WorkerPool
-    breaker: Breaker
-    health: Health = Health.STARTING
-    detail: str = "not probed yet"
-    models: tuple[ServedModel, ...] | None = None
-    engine: str = ""
-    failures: int = 0
-    successes: int = 0
-    probes: int = 0
-    lost_cache: bool = field(default=False)
-
-    @property
-    def state(self) -> str:
-        """One word for people and metrics."""
-        return "draining" if self.worker.draining else self.health.value
-
-    def serves(self, model: str | None) -> bool:
-        """Whether it serves a model; one that does not list its models may serve any."""
-        return model is None or self.models is None or any(served.model_id == model for served in self.models)
+SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
+"""Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
 
 
 class Registry:
@@ -75,16 +64,33 @@ class Registry:
         now_us: Callable[[], int],
         replica: str,
         make_pool: Callable[[str], WorkerPool],
-        make_breaker: Callable[[], Breaker],
         failure_threshold: int,
         success_threshold: int,
+        breaker: BreakerRules | None,
+        replicas: Callable[[], tuple[str, ...]],
+        slow_start_s: float,
     ) -> None:
+        """Know no worker yet.
+
+        Args:
+            fleet: The shared state.
+            publish: Changes it, for all replicas.
+            now_us: Log time.
+            replica: Id of this replica.
+            make_pool: Makes the connections to a base URL.
+            failure_threshold: Failed probes in a row after which a worker is unhealthy.
+            success_threshold: Good probes in a row after which it is healthy again.
+            breaker: When circuits open and close; None turns them off.
+            replicas: Ids of the replicas that are alive.
+            slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
+        """
         self._fleet = fleet
         self._publish = publish
-        self._now_us = now_us
+        self.now_us = now_us
         self._replica = replica
         self._make_pool = make_pool
-        self._make_breaker = make_breaker
+        self._ramp_us = slow_start_s * 1e6
+        self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
         self._failure_threshold = failure_threshold
         self._success_threshold = success_threshold
         self._local: dict[str, LocalWorker] = {}
@@ -92,16 +98,19 @@ class Registry:
         self._revision = -1
         self._eligible: dict[str | None, Slots] = {}
         self._known: dict[str, bool] = {}
-        self._tripped: set[int] = set()
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
 
     # What dispatch asks.
 
-    def eligible(self, model: str | None, now_s: float) -> Slots:
+    def eligible(self, model: str | None, now_us: int) -> Slots:
         """Slots of the workers that may take a request for a model now, in rising order.
 
         The list is kept until a worker changes; circuits that are not closed are asked each time.
+
+        Args:
+            model: What the request asks for; None if it does not say.
+            now_us: Log time.
         """
         self._sync()
         slots = self._eligible.get(model)
@@ -117,10 +126,31 @@ class Registry:
                 dtype=np.intp,
             )
             self._eligible[model] = slots
-        if self._tripped:
-            refused = [slot for slot in self._tripped if not self._by_slot[slot].breaker.allows(now_s)]
-            slots = slots[~np.isin(slots, refused)]
-        return slots
+        return self.circuits.allowed(slots, now_us)
+
+    def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
+        """Of some workers, those that a request may go to: all but those that returned too recently for it.
+
+        Args:
+            slots: Not empty.
+            key: Of the request.
+            now_us: Log time.
+
+        Returns:
+            Not empty: if all of them have just returned for it, somebody must take it.
+        """
+        if now_us - self._fleet.last_return_us >= self._ramp_us:
+            return slots
+        elapsed_us = now_us - self._fleet.returned_us[slots]
+        mask = admitted(key, self._fleet.hashes(slots), elapsed_us, self._ramp_us)
+        return slots if mask.all() or not mask.any() else slots[mask]
+
+    def share(self, local: LocalWorker, now_us: int) -> float:
+        """Share of the requests that a worker may take now: less than 1 while it is starting slowly."""
+        if not self._ramp_us:
+            return 1.0
+        returned_us = self._fleet.returned_us[local.worker.slot : local.worker.slot + 1]
+        return float(shares(now_us - returned_us, self._ramp_us)[0])
 
     def at_slot(self, slot: int) -> LocalWorker:
         """The local view of the worker in a slot of `eligible`."""
@@ -137,25 +167,19 @@ class Registry:
             self._known[model] = known
         return known
 
-    def dispatched(self, local: LocalWorker, now_s: float) -> None:
-        """A request is sent to a worker: a half-open circuit must know."""
-        if self._tripped:
-            local.breaker.on_dispatch(now_s)
-
-    def succeeded(self, local: LocalWorker, now_s: float, sent_s: float = inf) -> None:
-        """A worker answered what it was sent at ``sent_s``."""
-        local.breaker.on_success(now_s, sent_s)
-        if self._tripped:
-            self._note_circuit(local)
-
-    def failed(self, local: LocalWorker, now_s: float, sent_s: float = inf, *, refused: bool) -> None:
-        """A worker did not answer what it was sent at ``sent_s``, or answered with a server error."""
-        local.breaker.on_failure(now_s, sent_s)
-        self._note_circuit(local)
-        if refused:
-            local.lost_cache = True
+    def failed(self, local: LocalWorker, error: UpstreamError, now_us: int, sent_us: int) -> None:
+        """A worker did not answer what it was sent at ``sent_us``, or answered with a server error."""
+        self.circuits.failed(local, now_us, sent_us, error.code)
+        if isinstance(error, WorkerRefused):
+            local.refused_us = now_us
             local.successes = 0
-            self.on_change()
+        if error.code in SUSPICIOUS:
+            self.suspect(local)
+
+    def suspect(self, local: LocalWorker) -> None:
+        """A worker may have restarted: ask it soon."""
+        local.suspected_us = self.now_us()
+        self.on_change()
 
     # What people and discovery ask.
 
@@ -196,7 +220,7 @@ class Registry:
         """
         url = normal_url(url)
         worker_id = worker_id_of(url)
-        at_us, by = (1, "static") if static else (self._now_us(), self._replica)
+        at_us, by = (1, "static") if static else (self.now_us(), self._replica)
         self._publish(WorkerPut(worker_id, at_us, by, url, role, False, capacity_tokens, labels or {}))  # noqa: FBT003
         self._sync()
         return worker_id
@@ -205,7 +229,7 @@ class Registry:
         """Remove a worker for all replicas; requests in flight there finish. False if unknown."""
         if self.get(worker_id) is None:
             return False
-        self._publish(WorkerGone(worker_id, self._now_us(), self._replica))
+        self._publish(WorkerGone(worker_id, self.now_us(), self._replica))
         self._sync()
         return True
 
@@ -225,7 +249,7 @@ class Registry:
         self._publish(
             WorkerPut(
                 worker_id,
-                self._now_us(),
+                self.now_us(),
                 self._replica,
                 worker.url,
                 worker.role,
@@ -239,13 +263,22 @@ class Registry:
 
     # What probes tell.
 
-    def probed(self, local: LocalWorker, *, ok: bool, refused: bool, detail: str) -> bool:
+    def probed(
+        self, local: LocalWorker, *, ok: bool, refused: bool, detail: str, asked_us: int | None = None
+    ) -> bool:
         """Take in a probe's outcome.
+
+        Args:
+            local: The worker.
+            ok: Whether it is well.
+            refused: Whether nobody listens there.
+            detail: What it said.
+            asked_us: Log time at which it was asked; now, if not given.
 
         Returns:
             True if the worker's state changed.
         """
-        before = local.health
+        before, now_us = local.health, self.now_us()
         local.probes += 1
         local.detail = detail
         if ok:
@@ -254,13 +287,17 @@ class Registry:
             needed = 1 if local.health is Health.STARTING else self._success_threshold
             if local.health is not Health.HEALTHY and local.successes >= needed:
                 local.health = Health.HEALTHY
-            if local.lost_cache and local.health is Health.HEALTHY:
-                local.lost_cache = False
-                self._publish(Forget(local.worker.worker_id, self._now_us()))
+            if local.health is Health.HEALTHY:
+                if self._lost_cache(local):
+                    self._publish(Forget(local.worker.worker_id, now_us))
+                self._cleared_up(local, now_us if asked_us is None else asked_us)
+                if before is Health.UNHEALTHY:
+                    self._fleet.returns(local.worker.slot, now_us)
         else:
             local.failures += 1
             local.successes = 0
-            local.lost_cache = local.lost_cache or (refused and before is not Health.STARTING)
+            if refused and before is not Health.STARTING:
+                local.refused_us = local.suspected_us = now_us
             if refused or local.failures >= self._failure_threshold:
                 local.health = Health.UNHEALTHY
         if local.health is not before:
@@ -278,6 +315,30 @@ class Registry:
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
+    def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
+        """Take in when the worker's process says it started.
+
+        A later time is another process; an earlier one only if something else speaks for it: behind one
+        address several processes may answer, one after the other.
+
+        Args:
+            local: The worker.
+            started_unix_ms: By the worker's own clock.
+            asked_us: Log time at which it was asked.
+        """
+        worker_id = local.worker.worker_id
+        known = self._fleet.started(worker_id)
+        if known is None:
+            cold = self._lost_cache(local)
+        elif known.at_us >= asked_us:
+            return  # a sibling asked later
+        else:
+            later_ms = started_unix_ms - known.started_unix_ms
+            cold = later_ms > START_SLACK_MS or (later_ms < -START_SLACK_MS and local.suspected_us > 0)
+        if known is None or cold:
+            self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
+        self._cleared_up(local, asked_us)
+
     def close(self) -> None:
         """Close all connections to workers."""
         for local in self._local.values():
@@ -285,15 +346,16 @@ class Registry:
 
     # Inside.
 
-    def _note_circuit(self, local: LocalWorker) -> None:
-        """Remember who is not closed, so that a fleet without trouble pays nothing."""
-        slot = local.worker.slot
-        if self._by_slot.get(slot) is not local:
-            return  # an answer of a worker that was removed meanwhile
-        if local.breaker.closed:
-            self._tripped.discard(slot)
-        else:
-            self._tripped.add(slot)
+    def _lost_cache(self, local: LocalWorker) -> bool:
+        """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""
+        return local.refused_us > 0 and self._fleet.forgot_us(local.worker.slot) <= local.refused_us
+
+    def _cleared_up(self, local: LocalWorker, asked_us: int) -> None:
+        """A worker that was asked then is well, and what it lost is known."""
+        if asked_us >= local.suspected_us:
+            local.suspected_us = 0
+        if asked_us >= local.refused_us:
+            local.refused_us = 0
 
     def _lists_changed(self) -> None:
         self._eligible.clear()
@@ -308,20 +370,26 @@ class Registry:
         fresh = False
         workers = {worker.worker_id: worker for worker in self._fleet.workers()}
         for worker_id in [key for key in self._local if key not in workers]:
-            self._local.pop(worker_id).pool.drain()
+            self._drop(worker_id)
         for worker_id, worker in workers.items():
             local = self._local.get(worker_id)
             if local is not None and local.worker.url != worker.url:
-                self._local.pop(worker_id).pool.drain()
+                self._drop(worker_id)
                 local = None
             if local is None:
-                self._local[worker_id] = LocalWorker(
-                    worker, self._make_pool(worker.url), self._make_breaker()
-                )
+                pool = self._make_pool(worker.url)
+                local = LocalWorker(worker, pool, self.circuits.breaker(worker_id))
+                pool.on_idle_closed = partial(self.suspect, local)
+                self._local[worker_id] = local
                 fresh = True
             else:
                 local.worker = worker
         self._by_slot = {local.worker.slot: local for local in self._local.values()}
-        self._tripped = {slot for slot, local in self._by_slot.items() if not local.breaker.closed}
         if fresh:
             self.on_change()
+
+    def _drop(self, worker_id: str) -> None:
+        """Use a worker no more; what it is sending is still received."""
+        local = self._local.pop(worker_id)
+        local.removed = True
+        local.pool.drain()

@@ -18,6 +18,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from policies import (
@@ -37,12 +38,11 @@ from router.errors import (
     RouterError,
     StreamBroken,
     UpstreamError,
-    WorkerRefused,
     WorkerSilent,
     WorkerUnreachable,
     error_body,
 )
-from router.fleet.registry import LocalWorker
+from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 
 TAIL_BYTES = 16 * 1024
 CRASHED = "request failed inside the gateway"
+
+NO_PROMPT = (b"",)
+"""Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
 
 PAUSE_S = 0.1
 """Before the only worker left is asked a second time; doubled each time after."""
@@ -94,6 +97,7 @@ class RequestExchange:
         "_parsed",
         "_pause_timer",
         "_pieces",
+        "_placed",
         "_prefill_timer",
         "_prefilled",
         "_released",
@@ -113,6 +117,7 @@ class RequestExchange:
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
         self._attempt: Attempt | None = None
+        self._placed: Placed | None = None
         self._attempts = 0
         self._tried: list[int] = []
         self._local: LocalWorker | None = None
@@ -136,7 +141,7 @@ class RequestExchange:
     def begin(self) -> None:
         """Parse, place and send; or answer with the error at once."""
         gateway = self._gateway
-        gateway.inflight += 1
+        gateway.exchanges.add(self)
         gateway.retry_budget.deposit()
         try:
             self._request_id = gateway.request_id_of(self._request.headers)
@@ -175,9 +180,7 @@ class RequestExchange:
 
     def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
         """Hold the head back until the first body byte; a retriable status may go elsewhere."""
-        if status >= 400 and self._redispatched(
-            WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}"), status
-        ):
+        if status >= 400 and self._redispatched(_answered(status), status):
             return
         self._answer_head = (status, headers, length)
 
@@ -208,10 +211,11 @@ class RequestExchange:
         gateway, local, attempt = self._gateway, self._local, self._attempt
         assert local is not None
         assert attempt is not None
+        now_us = gateway.clock.now_us()
         if status < 500:
-            gateway.registry.succeeded(local, gateway.now_s(), attempt.started_s)
+            gateway.registry.circuits.succeeded(local, now_us, attempt.placed_us)
         else:
-            gateway.registry.failed(local, gateway.now_s(), attempt.started_s, refused=False)
+            gateway.registry.failed(local, _answered(status), now_us, attempt.placed_us)
         self._release(abandoned=False)
         self._finish("completed" if status < 400 else "worker_error", status)
         if status < 400:
@@ -227,6 +231,22 @@ class RequestExchange:
         elif not self._redispatched(error, None):
             self._fail(error)
 
+    # From the gateway.
+
+    def renew(self, left_us: int, now_us: int) -> None:
+        """This replica was given up although it lives: reserve again what it lost.
+
+        Args:
+            left_us: Log time up to which its placements were dropped.
+            now_us: Log time, later than that.
+        """
+        if self._released or self._placed is None or self._placed.at_us > left_us:
+            return
+        self._placed = msgspec.structs.replace(self._placed, at_us=now_us, paths=())
+        self._gateway.publish(self._placed)
+        if self._prefilled:
+            self._gateway.publish(FirstToken(self._placed.request_id, now_us))
+
     # Inside.
 
     def _dispatch(self) -> None:
@@ -239,7 +259,7 @@ class RequestExchange:
         assert parsed is not None
         now_s = gateway.now_s()
         now_us = gateway.clock.now_us()
-        slots = gateway.registry.eligible(parsed.model, now_s)
+        slots = gateway.registry.eligible(parsed.model, now_us)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
@@ -250,6 +270,7 @@ class RequestExchange:
                 else "No worker can take a request now.",
                 retry_after_s=gateway.retry_after_s,
             )
+        slots = gateway.registry.ramped(slots, parsed.key, now_us)
         bytes_per_token = gateway.feedback.bytes_per_token(parsed.model or "")
         prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
         tokens_per_block = (
@@ -285,24 +306,23 @@ class RequestExchange:
             tokens_per_block=tokens_per_block,
             started_s=now_s,
         )
-        gateway.publish(
-            Placed(
-                attempt.request_id,
-                now_us,
-                worker.worker_id,
-                gateway.replica,
-                round(chosen.service_s * 1e6),
-                chosen.uncached_tokens,
-                round(prompt_tokens + view.output_tokens),
-                parsed.paths,
-                profile.needs_ends,
-            )
+        self._placed = Placed(
+            attempt.request_id,
+            now_us,
+            worker.worker_id,
+            gateway.replica,
+            round(chosen.service_s * 1e6),
+            chosen.uncached_tokens,
+            round(prompt_tokens + view.output_tokens),
+            parsed.paths or NO_PROMPT,
+            profile.needs_ends,
         )
+        gateway.registry.circuits.dispatched(local, now_us)
+        gateway.publish(self._placed)
         self._released = False
         self._prefilled = False
         self._answer_head = None
         self._tail = TailBuffer()
-        gateway.registry.dispatched(local, now_s)
         gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
@@ -328,7 +348,8 @@ class RequestExchange:
         assert local is not None
         now_s = gateway.now_s()
         tried = (*self._tried, local.worker.slot)
-        eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_s)
+        now_us = gateway.clock.now_us()
+        eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_us)
         others = not np.isin(eligible, tried).all()
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:
@@ -344,7 +365,7 @@ class RequestExchange:
             self._worker_failed(error)
         elif not isinstance(verdict, GiveUp):
             assert self._attempt is not None
-            gateway.registry.succeeded(local, now_s, self._attempt.started_s)  # busy, not broken
+            gateway.registry.circuits.succeeded(local, now_us, self._attempt.placed_us)  # busy, not broken
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
         if self._upstream is not None:
@@ -386,9 +407,7 @@ class RequestExchange:
         local, attempt = self._local, self._attempt
         assert local is not None
         assert attempt is not None
-        self._gateway.registry.failed(
-            local, self._gateway.now_s(), attempt.started_s, refused=isinstance(error, WorkerRefused)
-        )
+        self._gateway.registry.failed(local, error, self._gateway.clock.now_us(), attempt.placed_us)
         self._gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
 
     def _prefill_ended(self) -> None:
@@ -407,7 +426,10 @@ class RequestExchange:
             self._prefill_timer = None
         assert self._attempt is not None
         assert self._parsed is not None
-        self._gateway.publish(Finished(self._attempt.request_id, self._gateway.clock.now_us()))
+        assert self._local is not None
+        now_us = self._gateway.clock.now_us()
+        self._gateway.publish(Finished(self._attempt.request_id, now_us))
+        self._gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
         if abandoned:
             self._gateway.feedback.abandoned(self._parsed, self._attempt)
 
@@ -512,7 +534,7 @@ class RequestExchange:
                 timer.cancel()
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
-        gateway.inflight -= 1
+        gateway.exchanges.discard(self)
         duration_s = gateway.now_s() - self._request.received_s
         gateway.metrics.finished(
             self._endpoint,
@@ -551,3 +573,8 @@ class RequestExchange:
         if error is not None:
             fields["detail"] = error.message
         gateway.request_log(fields)
+
+
+def _answered(status: int) -> UpstreamError:
+    """What a worker's error status is as a failure."""
+    return WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}")

@@ -20,6 +20,9 @@ from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.settings import Settings
 from router.shared import LogClock
 
+RENEWED_AT_ONCE = 200
+"""Reservations renewed in one turn of the loop, a few milliseconds."""
+
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is replaced: it would go into every log line and to the worker."""
 
@@ -53,8 +56,8 @@ class Gateway:
         self.loop = loop
         self.now_s = now_s
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
-        self.inflight = 0
-        """Exchanges that have not ended."""
+        self.exchanges: set[RequestExchange] = set()
+        """Those that have not ended."""
         self.placed_count = 0
         self.block_tokens = settings.placement.block_tokens
         self.block_bytes = 4 * settings.placement.block_tokens
@@ -103,6 +106,26 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    @property
+    def inflight(self) -> int:
+        """Exchanges that have not ended."""
+        return len(self.exchanges)
+
+    def given_up(self, left_us: int) -> None:
+        """The others gave this replica up although it lives: reserve again what is in flight.
+
+        Args:
+            left_us: Log time up to which its placements were dropped (`policies.Left`).
+        """
+        self._renew(list(self.exchanges), left_us)
+
+    def _renew(self, exchanges: list[RequestExchange], left_us: int) -> None:
+        """Renew some reservations now and the rest a moment later, so that no request waits for all."""
+        for exchange in exchanges[:RENEWED_AT_ONCE]:
+            exchange.renew(left_us, max(self.clock.now_us(), left_us + 1))
+        if len(exchanges) > RENEWED_AT_ONCE:
+            self.loop.call_later(0, self._renew, exchanges[RENEWED_AT_ONCE:], left_us)
 
     @staticmethod
     def proxies(method: bytes, path: bytes) -> bool:

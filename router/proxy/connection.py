@@ -275,6 +275,7 @@ class WorkerConnection(asyncio.Protocol):
         """Forget an idle connection now: by the time it is reported lost, it could be in use again."""
         if self._request is None:
             self.drop()
+            self._pool.on_idle_closed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Find out what that means for the request under way."""
@@ -284,6 +285,7 @@ class WorkerConnection(asyncio.Protocol):
         request = self._request
         if request is None:
             self._pool.lost(self)
+            self._pool.on_idle_closed()
         elif self._until_close and self._delivered and exc is None:
             self._let_go()
             self._pool.lost(self)

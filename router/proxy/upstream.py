@@ -22,7 +22,7 @@ at most one second) late.
 import asyncio
 import ssl as tls
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -60,6 +60,8 @@ class WorkerPool:
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
         retried: Requests so far that were sent again because a kept connection was stale.
+        on_idle_closed: Called when the worker closes an idle connection: it may be gone, since we close
+            idle ones before it does.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class WorkerPool:
         self.opened = 0
         self.reused = 0
         self.retried = 0
+        self.on_idle_closed: Callable[[], None] = lambda: None
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._ssl is not None else 80)
@@ -239,6 +242,7 @@ class WorkerPool:
         if self._closed:
             self._fail_soon(request, "is no longer used", "upstream_pool_closed")
             return
+        self.on_idle_closed()
         request.retried = True
         self.retried += 1
         request.queued_s = self._loop.time()

@@ -13,7 +13,7 @@ from typing import Any, cast
 import orjson
 
 from policies import (
-    Breaker,
+    BreakerRules,
     Finished,
     FirstToken,
     FleetState,
@@ -222,7 +222,9 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     given: dict[str, Any] = {
         "failure_threshold": 3,
         "success_threshold": 2,
-        "make_breaker": lambda: Breaker(failure_threshold=5, success_threshold=2, open_s=10.0),
+        "breaker": BreakerRules(failure_threshold=5, success_threshold=2, open_us=10_000_000),
+        "replicas": lambda: ("r1",),
+        "slow_start_s": 0.0,
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
         **rules,
     }

@@ -14,6 +14,8 @@ from policies import (
     BytesPerToken,
     Candidates,
     Chosen,
+    Circuit,
+    CircuitSet,
     Finished,
     FirstToken,
     Fitted,
@@ -26,6 +28,7 @@ from policies import (
     Placed,
     RequestView,
     ServiceModel,
+    Started,
     Trim,
     WorkerGone,
     WorkerPut,
@@ -99,6 +102,9 @@ def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[s
             [float(getattr(view, name)[0]) for name in ("a_s", "b_s", "c0_tokens", "congestion_per_s")],
             float(view.held_tokens[0]),
             [fleet.tree.match(prompt).matched[worker.slot : worker.slot + 1].tolist() for prompt in prompts],
+            fleet.circuits.get(worker.worker_id),
+            fleet.circuits.tripped.get(worker.slot),
+            fleet.started(worker.worker_id),
         )
     rows["bytes_per_token"] = fleet.bytes_per_token("tiny", 4.0)
     return rows
@@ -213,6 +219,64 @@ def test_capacity_bounds_what_a_worker_is_believed_to_hold() -> None:
     assert candidates(fleet, path(5)).held_tokens.tolist() == [1024.0]
 
 
+def ejected(worker: str, at_us: int, state: Circuit = Circuit.OPEN) -> CircuitSet:
+    return CircuitSet(worker, at_us, "one", state, at_us + 60 * SECOND)
+
+
+def test_a_circuit_is_known_by_slot_while_it_is_not_closed_and_its_worker_returns_with_it() -> None:
+    fleet = fleet_after(put("a:1"), put("b:1"), ejected("b:1", START))
+    assert fleet.circuits.tripped == {1: ejected("b:1", START)}
+    assert fleet.last_return_us == 0
+    fleet.apply(ejected("b:1", START + 5, Circuit.CLOSED))
+    fleet.apply(ejected("b:1", START + 4))
+    assert fleet.circuits.tripped == {}
+    assert (fleet.returned_us[:2].tolist(), fleet.last_return_us) == ([0, START + 5], START + 5)
+
+
+@pytest.mark.parametrize("collected", [False, True], ids=["at once", "when its row was freed"])
+def test_a_removed_worker_that_is_added_again_starts_with_a_closed_circuit(collected: bool) -> None:
+    """Also if an old word about it comes late, and after a snapshot."""
+    fleet = fleet_after(put("a:1"), ejected("a:1", START), WorkerGone("a:1", START + 1, "one"))
+    assert fleet.circuits.tripped == {}
+    if collected:
+        fleet.collect(START + 100 * SECOND)
+    fleet.apply(ejected("a:1", START))
+    fleet.apply(put("a:1", START + 200 * SECOND))
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for replica in (fleet, newcomer):
+        replica.apply(ejected("a:1", START))
+        assert replica.circuits.get("a:1") is None
+        replica.apply(ejected("a:1", START + 201 * SECOND))
+        assert len(replica.circuits.tripped) == 1
+
+
+def test_circuits_and_starts_do_not_outlive_their_worker() -> None:
+    fleet = FleetState()
+    for number in range(50):
+        worker, at_us = f"w{number}:1", START + 200 * number * SECOND
+        fleet.apply(put(worker, at_us))
+        fleet.apply(ejected(worker, at_us + 1))
+        fleet.apply(Started(worker, at_us + 1, "one", 5))
+        fleet.apply(WorkerGone(worker, at_us + 2, "one"))
+        fleet.apply(ejected(worker, at_us + 3))
+        fleet.collect(at_us + 199 * SECOND)
+    assert (fleet.circuits.dump(), fleet.circuits.tripped, fleet._started) == ([], {}, {})
+
+
+def test_a_new_process_has_an_empty_cache_and_the_newest_word_about_it_wins() -> None:
+    prompt = path(1, 2)
+    fleet = fleet_after(put("a:1"), Started("a:1", 5, "one", 1000), placed("r", "a:1", prompt))
+    assert candidates(fleet, prompt).matched_tokens.tolist() == [512.0]
+    assert (fleet.last_return_us, fleet.forgot_us(0)) == (0, 0)
+    again = Started("a:1", START + 10, "two", 2000, cold=True)
+    for op in (again, Started("a:1", START + 5, "three", 1000), again):
+        fleet.apply(op)
+    assert candidates(fleet, prompt).matched_tokens.tolist() == [0.0]
+    assert fleet.started("a:1") == again
+    assert (fleet.last_return_us, fleet.forgot_us(0)) == (START + 10, START + 10)
+
+
 def test_fits_and_token_ratios_are_shared_and_the_newest_wins() -> None:
     fleet = fleet_after(
         put("a:1"),
@@ -264,6 +328,8 @@ def test_a_snapshot_gives_a_newcomer_the_same_decisions() -> None:
         Fitted("default", 20, "one", 0.5, 1e-3, 1e5),
         BytesPerToken("tiny", 20, "one", 3.0),
         Left("three", START),
+        CircuitSet("a:1", START, "one", Circuit.HALF_OPEN, START + 9, 2),
+        Started("b:1", START, "one", 1_700_000_000_000),
     )
     newcomer = FleetState(FleetRules())
     newcomer.apply(put("c:1"))
@@ -296,11 +362,14 @@ def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: bytes) -> N
     assert seen(fleet, [path(1)]) == before
 
 
+KINDS = [
+    *("placed", "renewed", "first", "finished", "left", "put", "gone", "circuit", "started"),
+    *("insert", "trim", "forget", "fit", "bytes"),
+]
+
 operations = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["placed", "first", "finished", "left", "put", "gone", "insert", "trim", "forget", "fit", "bytes"]
-        ),
+        st.sampled_from(KINDS),
         st.integers(0, 3),
         st.integers(0, 2),
         st.integers(0, 12),
@@ -316,11 +385,14 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
     prompt = path(*[(1, 2, 3), (1, 2, 4, 5), (1, 6), (7,)][number])
     made_of: dict[str, Op] = {
         "placed": placed(request_id, worker, prompt, at_us, replica=replica, ends=True),
+        "renewed": Placed(request_id, at_us + 3 * SECOND, worker, replica, 100_000, 300, 500),
         "first": FirstToken(request_id, at_us + SECOND),
         "finished": Finished(request_id, at_us + 2 * SECOND),
         "left": Left(replica, at_us),
         "put": WorkerPut(worker, at_us, replica, f"http://{worker}", labels={"by": replica}),
         "gone": WorkerGone(worker, at_us, replica),
+        "circuit": CircuitSet(worker, at_us, replica, list(Circuit)[tick % 3], at_us + SECOND),
+        "started": Started(worker, at_us, replica, tick, cold=tick % 2 > 0),
         "insert": Insert(worker, prompt, at_us),
         "trim": Trim(worker, prompt[:16], at_us),
         "forget": Forget(worker, at_us),

@@ -5,6 +5,8 @@ import pytest
 
 from policies import (
     BytesPerToken,
+    Circuit,
+    CircuitSet,
     Finished,
     FirstToken,
     Fitted,
@@ -13,6 +15,7 @@ from policies import (
     Left,
     Op,
     Placed,
+    Started,
     Trim,
     WorkerGone,
     WorkerPut,
@@ -27,6 +30,8 @@ ALL: list[Op] = [
     Left("one", 8),
     WorkerPut("a:1", 9, "one", "http://a:1", "plain", True, 1000, {"worker_class": "h200"}),
     WorkerGone("a:1", 10, "one"),
+    CircuitSet("a:1", 10, "one", Circuit.HALF_OPEN, 20, 2),
+    Started("a:1", 10, "one", 1_700_000_000_250, True),
     Fitted("default", 11, "one", 0.01, 1e-4, 140_000.0),
     BytesPerToken("tiny", 12, "one", 3.5),
     Insert("a:1", b"12345678", 13, False),

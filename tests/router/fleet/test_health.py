@@ -10,6 +10,7 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.running import until
 
+from router.errors import WorkerRefused
 from router.fleet import Health, HealthChecks, HealthRules, LocalWorker, ServedModel
 
 RULES = HealthRules(interval_s=0.05, unhealthy_interval_s=0.05, timeout_s=0.2, endpoint="/health")
@@ -205,7 +206,7 @@ async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
         setup.answer = raising(httpx.ConnectError("refused"))
-        setup.registry.failed(local, 0.0, refused=True)
+        setup.registry.failed(local, WorkerRefused("refused"), 1, 1)
         await until(lambda: local.health is Health.UNHEALTHY)
 
 

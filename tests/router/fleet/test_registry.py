@@ -4,7 +4,7 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
 
 from policies import Circuit, Forget, WorkerPut
-from router.errors import ClientError
+from router.errors import ClientError, UpstreamError, WorkerRefused, WorkerSilent
 from router.fleet import Health, LocalWorker, Registry, ServedModel
 
 
@@ -32,8 +32,16 @@ class Setup:
     def probe(self, local: LocalWorker, *, ok: bool = True, refused: bool = False) -> bool:
         return self.registry.probed(local, ok=ok, refused=refused, detail="as told")
 
+    def now_us(self) -> int:
+        return self.time.clock.now_us()
+
+    def fail(self, local: LocalWorker, error: UpstreamError | None = None) -> None:
+        """A request that was sent just now fails."""
+        now_us = self.now_us()
+        self.registry.failed(local, error or WorkerSilent("silent"), now_us, now_us)
+
     def eligible(self, model: str | None = "m") -> list[str]:
-        slots = self.registry.eligible(model, self.time.time())
+        slots = self.registry.eligible(model, self.now_us())
         return [self.registry.at_slot(slot).worker.worker_id for slot in slots.tolist()]
 
 
@@ -118,8 +126,8 @@ def test_a_removed_worker_is_gone_and_its_connections_end_with_their_requests(se
     assert not setup.registry.remove("a:80")
     assert not setup.registry.change("a:80", draining=True)
     # What is still under way there ends late.
-    setup.registry.failed(a, setup.time.time(), refused=False)
-    setup.registry.succeeded(a, setup.time.time())
+    setup.fail(a)
+    setup.registry.circuits.succeeded(a, setup.now_us(), setup.now_us())
     assert setup.eligible() == ["b:80"]
 
 
@@ -155,37 +163,37 @@ def test_an_open_circuit_takes_no_requests_and_then_exactly_one_at_a_time(setup:
     a, b = setup.add("a", "b")
     for _ in range(5):
         assert setup.eligible() == ["a:80", "b:80"]
-        setup.registry.failed(a, setup.time.time(), refused=False)
+        setup.fail(a)
     assert setup.eligible() == ["b:80"]
-    setup.time.advance(10)
+    setup.time.advance(10.001)
     for _ in range(2):
         assert setup.eligible() == ["a:80", "b:80"]
-        setup.registry.dispatched(a, setup.time.time())
+        setup.registry.circuits.dispatched(a, setup.now_us())
         assert setup.eligible() == ["b:80"]
-        setup.registry.dispatched(b, setup.time.time())
-        setup.registry.succeeded(a, setup.time.time())
-    assert a.breaker.state is Circuit.CLOSED
-    setup.registry.dispatched(a, setup.time.time())
+        setup.registry.circuits.dispatched(b, setup.now_us())
+        setup.registry.circuits.succeeded(a, setup.now_us(), setup.now_us())
+    assert setup.registry.circuits.state(a) is Circuit.CLOSED
+    setup.registry.circuits.dispatched(a, setup.now_us())
     assert setup.eligible() == ["a:80", "b:80"]
 
 
 def test_a_failed_trial_opens_the_circuit_again(setup: Setup) -> None:
     (a,) = setup.add("a")
     for _ in range(5):
-        setup.registry.failed(a, setup.time.time(), refused=False)
-    setup.time.advance(10)
-    setup.registry.dispatched(a, setup.time.time())
-    setup.registry.failed(a, setup.time.time(), refused=False)
-    setup.time.advance(9)
+        setup.fail(a)
+    setup.time.advance(10.001)
+    setup.registry.circuits.dispatched(a, setup.now_us())
+    setup.fail(a)
+    setup.time.advance(9.999)
     assert setup.eligible() == []
-    setup.time.advance(1)
+    setup.time.advance(0.002)
     assert setup.eligible() == ["a:80"]
 
 
 def test_circuits_stay_as_they_are_when_workers_come_and_go(setup: Setup) -> None:
     a, _ = setup.add("a", "b")
     for _ in range(5):
-        setup.registry.failed(a, setup.time.time(), refused=False)
+        setup.fail(a)
     setup.add("c")
     assert setup.eligible() == ["b:80", "c:80"]
     setup.registry.remove("a:80")
@@ -212,7 +220,7 @@ def test_a_worker_that_refused_and_recovered_has_lost_its_cache(setup: Setup) ->
 def test_a_request_that_is_refused_asks_for_a_probe_and_costs_the_cache(setup: Setup) -> None:
     (a,) = setup.add("a")
     changes = setup.changes
-    setup.registry.failed(a, setup.time.time(), refused=True)
+    setup.fail(a, WorkerRefused("refused"))
     assert setup.changes == changes + 1
     setup.probe(a)
     assert len(setup.shared.said(Forget)) == 1
@@ -222,7 +230,7 @@ def test_a_worker_that_was_only_slow_keeps_its_cache(setup: Setup) -> None:
     (a,) = setup.add("a")
     for _ in range(3):
         setup.probe(a, ok=False)
-    setup.registry.failed(a, setup.time.time(), refused=False)
+    setup.fail(a)
     for _ in range(2):
         setup.probe(a)
     assert a.health is Health.HEALTHY

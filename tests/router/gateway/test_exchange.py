@@ -11,7 +11,7 @@ from fakes.gateway import Bench, FakeUpstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Finished, FirstToken, Trim
+from policies import Circuit, Finished, FirstToken, Trim
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import ServedModel
 
@@ -524,10 +524,10 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
     bench.start(chat())
     bench.upstream.answer(b"", 400)
     for _ in range(5):
-        assert local.breaker.closed
+        assert bench.registry.circuits.state(local) is Circuit.CLOSED
         bench.start(chat())
         bench.upstream.answer(b"", 500)
-    assert not local.breaker.closed
+    assert bench.registry.circuits.state(local) is Circuit.OPEN
     _, client = bench.start(chat())
     assert client.status == 503
 

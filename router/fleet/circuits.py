@@ -1,0 +1,123 @@
+"""Acts on what `policies.breaker` decides: publishes it, logs it, and says who may not be dispatched to.
+
+Circuits are shared state; this replica's part in them (failures it counted, its probe) is in the worker's
+`Breaker`. Each transition is one log line in the gateway, by the replica that caused it. While all
+circuits are closed nothing here costs anything.
+"""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies import Breaker, BreakerRules, Circuit, CircuitSet, FleetState, Op, probe_from_us
+from router.fleet.local_worker import LocalWorker
+
+logger = logging.getLogger(__name__)
+
+RANKS_US = 1_000_000
+"""How long the turns to probe are kept: replicas come and go in the meantime."""
+
+
+class Circuits:
+    """The circuits of the workers, as this replica moves and obeys them."""
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        *,
+        publish: Callable[[Op], None],
+        replica: str,
+        replicas: Callable[[], tuple[str, ...]],
+        rules: BreakerRules | None,
+    ) -> None:
+        self._fleet = fleet
+        self._publish = publish
+        self._replica = replica
+        self._replicas = replicas
+        self._rules = rules
+        self._revision = -1
+        self._ranked_us = 0
+        self._slots = np.zeros(0, dtype=np.intp)
+        self._from_us = np.zeros(0, dtype=np.int64)
+
+    def breaker(self, worker_id: str) -> Breaker | None:
+        """This replica's part in a new worker's circuit; None if circuits are turned off."""
+        return None if self._rules is None else Breaker(self._rules, worker_id, self._replica)
+
+    def of(self, local: LocalWorker) -> CircuitSet | None:
+        """A worker's circuit as this replica obeys it; None if it was always closed."""
+        return None if self._rules is None else self._fleet.circuits.get(local.worker.worker_id)
+
+    def state(self, local: LocalWorker) -> Circuit:
+        """The state of a worker's circuit."""
+        known = self.of(local)
+        return Circuit.CLOSED if known is None else known.state
+
+    def allowed(self, slots: NDArray[np.intp], now_us: int) -> NDArray[np.intp]:
+        """Of some workers, those that this replica may dispatch to now."""
+        if not self._fleet.circuits.tripped or self._rules is None:
+            return slots
+        if self._revision != self._fleet.circuits.revision or now_us - self._ranked_us > RANKS_US:
+            self._rank(now_us)
+        return slots[~np.isin(slots, self._slots[self._from_us > now_us])]
+
+    def dispatched(self, local: LocalWorker, now_us: int) -> None:
+        """A request is about to be sent."""
+        if self._fleet.circuits.tripped and local.breaker is not None:
+            self._move(local, local.breaker.dispatched(self.of(local), now_us), "the wait is over")
+
+    def succeeded(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
+        """A worker answered what was sent at ``sent_us``."""
+        breaker = local.breaker
+        if breaker is not None and (breaker.failures or self._fleet.circuits.tripped):
+            self._move(local, breaker.succeeded(self.of(local), now_us, sent_us), "probes succeeded")
+
+    def failed(self, local: LocalWorker, now_us: int, sent_us: int, reason: str) -> None:
+        """A worker failed what was sent at ``sent_us``."""
+        if local.breaker is not None:
+            self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
+
+    def released(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
+        """What was sent at ``sent_us`` is over, with an outcome or without."""
+        if self._fleet.circuits.tripped and local.breaker is not None:
+            self._move(local, local.breaker.released(self.of(local), now_us, sent_us), "no outcome")
+
+    def _rank(self, now_us: int) -> None:
+        """Work out from when on this replica may dispatch to each worker whose circuit is not closed."""
+        replicas, tripped = self._replicas(), self._fleet.circuits.tripped
+        self._revision, self._ranked_us = self._fleet.circuits.revision, now_us
+        self._slots = np.fromiter(tripped, dtype=np.intp, count=len(tripped))
+        self._from_us = np.array(
+            [probe_from_us(known, self._replica, replicas) for known in tripped.values()], dtype=np.int64
+        )
+
+    def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
+        """Tell everybody, and log it if the state is another one."""
+        if op is None or local.removed:
+            return
+        before = self.state(local)
+        self._publish(op)
+        if op.state is before:
+            return
+        event, level = _LINES[op.state]
+        logger.log(
+            level,
+            "circuit of a worker is %s",
+            op.state.value.replace("_", " "),
+            extra={
+                "event": event,
+                "worker_id": local.worker.worker_id,
+                "reason": reason,
+                "replica": self._replica,
+                "successes": op.successes,
+            },
+        )
+
+
+_LINES = {
+    Circuit.OPEN: ("worker.ejected", logging.WARNING),
+    Circuit.HALF_OPEN: ("worker.probed", logging.INFO),
+    Circuit.CLOSED: ("worker.restored", logging.INFO),
+}

@@ -1,0 +1,60 @@
+"""One worker as this replica sees it: whether it is well, what it serves, its connections."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from policies import Breaker, Worker
+from router.fleet.engine_info import ServedModel
+from router.proxy import WorkerPool
+
+
+class Health(StrEnum):
+    """What probes say of a worker."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(slots=True)
+class LocalWorker:
+    """One worker as seen from this replica.
+
+    Attributes:
+        worker: What all replicas know of it.
+        pool: Its connections.
+        breaker: This replica's part in its circuit; None if circuits are turned off.
+        health: What probes say.
+        detail: What the last one said.
+        models: What it serves; None while it has not said.
+        engine: ``sglang``, ``vllm`` or empty.
+        failures: Failed probes in a row.
+        successes: Good probes in a row.
+        probes: How many there were.
+        suspected_us: Log time of the last sign of a restart that no probe has cleared up yet, or 0.
+        refused_us: Log time at which nobody listened there, until it is back, or 0.
+        removed: It is no longer one of the fleet's; its last requests may still end.
+    """
+
+    worker: Worker
+    pool: WorkerPool
+    breaker: Breaker | None
+    health: Health = Health.STARTING
+    detail: str = "not probed yet"
+    models: tuple[ServedModel, ...] | None = None
+    engine: str = ""
+    failures: int = 0
+    successes: int = 0
+    probes: int = 0
+    suspected_us: int = 0
+    refused_us: int = 0
+    removed: bool = False
+
+    @property
+    def state(self) -> str:
+        """One word for people and metrics."""
+        return "draining" if self.worker.draining else self.health.value
+
+    def serves(self, model: str | None) -> bool:
+        """Whether it serves a model; one that does not list its models may serve any."""
+        return model is None or self.models is None or any(served.model_id == model for served in self.models)
