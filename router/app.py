@@ -96,6 +96,7 @@ class GatewayProcess:
             self.fleet,
             self.clock,
             self._ops,
+            on_given_up=lambda left_us: self.gateway.given_up(left_us),
         )
         worker_key = settings.fleet.worker_api_key
         tls = worker_context(settings.upstream)

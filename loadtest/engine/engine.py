@@ -57,7 +57,6 @@ class EmulatedEngine:
         self._reopen: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._deserted = asyncio.Event()
-        self._started_unix_s = int(time.time())
 
     @property
     def url(self) -> str:
@@ -149,12 +148,13 @@ class EmulatedEngine:
 
     def _boot(self) -> None:
         """An engine that has just begun: nothing is cached, nothing is counted."""
-        self.counters = Counters()
+        started_unix_s = time.time()
+        self.counters = Counters(started_unix_s)
         self.cache = PrefixCache(self.settings.cache_tokens, self.settings.block_tokens)
         self._scheduler = Scheduler(
             self.settings, self.cache, asyncio.get_running_loop(), observer=self.counters
         )
-        self._routes = Routes(self.settings, self._scheduler, self.cache, self.counters, self._started_unix_s)
+        self._routes = Routes(self.settings, self._scheduler, self.cache, self.counters, int(started_unix_s))
 
     def stats(self) -> Mapping[str, Any]:
         """What ``/_stats`` tells; see `infos.stats`."""

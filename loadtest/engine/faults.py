@@ -7,7 +7,8 @@ of a stream (or in the middle of an answer that is one piece).
 
     kind       what the client sees
     refuse     the port is closed for ``seconds`` (0: until ended), idle connections with it
-    crash      as refuse, and every answer is reset and the cache lost, as if the process died
+    crash      as refuse, and every answer is reset and the cache lost, as if the process died: the next one
+               has another start time
     unhealthy  health checks answer 503; requests are served
     reset      RST
     close      FIN: no answer, or a truncated one

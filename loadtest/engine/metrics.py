@@ -38,9 +38,14 @@ class Histogram:
 
 
 class Counters:
-    """Everything that is counted; the scheduler's `Observer`."""
+    """Everything that is counted; the scheduler's `Observer`.
 
-    def __init__(self) -> None:
+    Args:
+        started_unix_s: When the engine's process began.
+    """
+
+    def __init__(self, started_unix_s: float = 0.0) -> None:
+        self._started_unix_s = started_unix_s
         self.requests = 0
         self.finished: dict[str, int] = {}
         self.prompt_tokens = 0
@@ -76,7 +81,11 @@ class Counters:
     def exposition(self, settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> bytes:
         """The text of ``/metrics``."""
         lines = self._vllm if settings.dialect == "vllm" else self._sglang
-        return ("\n".join(lines(settings, scheduler, cache)) + "\n").encode()
+        process = (
+            "# TYPE process_start_time_seconds gauge",
+            f"process_start_time_seconds {self._started_unix_s}",
+        )
+        return ("\n".join((*process, *lines(settings, scheduler, cache))) + "\n").encode()
 
     def _sglang(self, settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> Iterable[str]:
         labels = f'model_name="{settings.models[0]}"'

@@ -47,7 +47,8 @@ NAMES_MAX = 1000
 """Model names whose answers are kept at a time; names come from clients."""
 
 START_SLACK_MS = 1000
-"""How far two start times of one process may be apart: it is derived from a boot time in whole seconds."""
+"""How far two start times of one process may be apart: some exporters derive it again and again from a boot
+time in whole seconds."""
 
 SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
 """Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
@@ -318,8 +319,8 @@ class Registry:
     def started(self, local: LocalWorker, started_unix_ms: int, asked_us: int) -> None:
         """Take in when the worker's process says it started.
 
-        A later time is another process; an earlier one only if something else speaks for it: behind one
-        address several processes may answer, one after the other.
+        Another time is another process if something else speaks for a restart; if nothing does, only one that
+        is clearly later: behind one address several processes may answer, one after the other.
 
         Args:
             local: The worker.
@@ -334,7 +335,7 @@ class Registry:
             return  # a sibling asked later
         else:
             later_ms = started_unix_ms - known.started_unix_ms
-            cold = later_ms > START_SLACK_MS or (later_ms < -START_SLACK_MS and local.suspected_us > 0)
+            cold = later_ms != 0 if local.suspected_us else later_ms > START_SLACK_MS
         if known is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
         self._cleared_up(local, asked_us)

@@ -4,14 +4,17 @@ Learned values go into the shared log, so that all replicas price with the same 
 with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 
-from policies import BytesPerToken, Chosen, Fitted, FleetState, Op, ServiceFit, Trim
+from policies import BytesPerToken, Chosen, Fitted, FleetState, Forget, Op, ServiceFit, Trim
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
+
+logger = logging.getLogger(__name__)
 
 CHANGE_MIN = 0.02
 """Relative change of a learned value worth telling the other replicas."""
@@ -39,6 +42,19 @@ IDLE_BACKLOG_S = 0.001
 REPORTING_MAX = 10_000
 MODELS_MAX = 1_000
 """Bounds on remembered workers and models; beyond them they are learned again."""
+
+FLUSHED_BLOCKS = 4
+"""Length of a prediction whose complete failure says something about the worker's cache as a whole."""
+
+FLUSHED_ANSWERS = 3
+"""So many such failures, one after the other: a cache that was flushed, not one that evicts."""
+
+FRESH_US = 10_000_000
+"""How recently this worker must have answered a prompt with the same start. No engine evicts what it used so
+lately, unless its cache is too small to be worth remembering."""
+
+FRESH_MAX = 64
+"""Starts of prompts remembered per worker."""
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
@@ -68,6 +84,27 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     started_s: float
 
 
+class _Answers:
+    """What one worker answered lately, to find out that it has lost everything.
+
+    Attributes:
+        fresh: When it last answered a prompt that starts with these blocks, the latest last.
+        reuses: Whether it had something cached since it was last thought to have lost everything.
+        failures: Predictions in a row that failed completely.
+        since_us: When the first of them was placed.
+        failed_us: When the last of them was answered.
+    """
+
+    __slots__ = ("failed_us", "failures", "fresh", "reuses", "since_us")
+
+    def __init__(self) -> None:
+        self.fresh: dict[bytes, int] = {}
+        self.reuses = False
+        self.failures = 0
+        self.since_us = 0
+        self.failed_us = 0
+
+
 class Feedback:
     """Turns answers into operations."""
 
@@ -86,7 +123,7 @@ class Feedback:
         self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
         self._said_us: dict[str, int] = {}
-        self._reporting: set[str] = set()
+        self._reporting: dict[str, _Answers] = {}
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -102,7 +139,7 @@ class Feedback:
             if worker_id not in self._reporting:
                 if len(self._reporting) >= REPORTING_MAX:
                     self._reporting.clear()
-                self._reporting.add(worker_id)
+                self._reporting[worker_id] = _Answers()
             return usage
         return replace(usage, cached_tokens=0) if worker_id in self._reporting else usage
 
@@ -127,6 +164,7 @@ class Feedback:
             self._learn_bytes(request.model or "", request.prompt_bytes, usage.prompt_tokens, now_us)
         if usage.cached_tokens is not None:
             self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
+            self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
         if ttft_s is not None and attempt.backlog_s <= IDLE_BACKLOG_S:
             cached = attempt.chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
             self._learn_service(attempt.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
@@ -159,6 +197,41 @@ class Feedback:
         if held_blocks + 1 < predicted_blocks:
             path = request.paths[0][: 8 * (held_blocks + 1)]
             self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
+
+    def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> None:
+        """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.
+
+        Must: the worker, which does reuse what it has, had answered a prompt with this start a moment ago,
+        and had no prefill under way when this one was sent. In a row: one was sent after the other
+        was answered, since what failed together may have waited for one prefill together.
+        """
+        answers = self._reporting.get(attempt.worker_id)
+        if answers is None or len(path) < 8 * FLUSHED_BLOCKS:
+            return
+        start = path[: 8 * FLUSHED_BLOCKS]
+        age_us = attempt.placed_us - answers.fresh.pop(start, 0)
+        answers.fresh[start] = now_us
+        if len(answers.fresh) > FRESH_MAX:
+            del answers.fresh[next(iter(answers.fresh))]
+        if cached_tokens > 0:
+            answers.reuses, answers.failures = True, 0
+        elif (
+            answers.reuses
+            and 0 < age_us < FRESH_US
+            and attempt.chosen.safe_tokens >= FLUSHED_BLOCKS * attempt.tokens_per_block
+            and attempt.guard_us >= attempt.placed_us > answers.failed_us
+        ):
+            if not answers.failures:
+                answers.since_us = attempt.placed_us
+            answers.failures += 1
+            answers.failed_us = now_us
+            if answers.failures == FLUSHED_ANSWERS:
+                answers.reuses, answers.failures = False, 0
+                self._publish(Forget(attempt.worker_id, answers.since_us))
+                logger.warning(
+                    "worker has lost its cache",
+                    extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
+                )
 
     def _learn_bytes(self, model: str, prompt_bytes: int, prompt_tokens: int, now_us: int) -> None:
         low, high = BYTES_PER_TOKEN_RANGE

@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from loadtest.engine.faults import Fault
+
 
 def samples(text: str) -> Any:
     return {
@@ -51,6 +53,20 @@ async def test_vllm_metrics_have_vllm_names(start: Any) -> None:
     config = [name for name in found if name[0] == "vllm:cache_config_info"]
     assert ("block_size", "16") in config[0]
     assert ("num_gpu_blocks", "1000") in config[0]
+
+
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+async def test_another_process_has_another_start_time(start: Any, dialect: str) -> None:
+    engine, client = await start(dialect=dialect)
+    client.headers["connection"] = "close"
+    times = []
+    for _ in range(2):
+        found = samples((await client.get("/metrics")).text)
+        times.append(found[("process_start_time_seconds",)])
+        assert samples((await client.get("/metrics")).text) == found
+        engine.inject(Fault("crash"))
+        engine.mend()
+    assert 1_700_000_000 < times[0] < times[1]
 
 
 async def test_requests_in_the_engine_are_seen_while_they_run(start: Any) -> None:

@@ -10,7 +10,17 @@ import msgspec
 import pytest
 from fakes.gateway import FakeShared
 
-from policies import FULL_ATTENTION, BytesPerToken, Chosen, Fitted, Placed, ServiceModel, Trim, WorkerPut
+from policies import (
+    FULL_ATTENTION,
+    BytesPerToken,
+    Chosen,
+    Fitted,
+    Forget,
+    Placed,
+    ServiceModel,
+    Trim,
+    WorkerPut,
+)
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
@@ -285,3 +295,99 @@ def test_workers_that_come_and_go_do_not_pile_up(setup: Setup) -> None:
     for number in range(12_000):
         setup.feedback.understood(f"w{number}:80", Usage(10, 4, 1))
     assert len(setup.feedback._reporting) <= 10_000
+
+
+# A cache that was flushed.
+
+
+class Worker:
+    """One that answers prompts one after the other, each half a second after it was sent."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.now_us = NOW_US
+        self.setup.feedback.understood("w:80", Usage(1, 1, 1))
+
+    def answers(
+        self,
+        branch: int,
+        cached_blocks: int,
+        predicted_blocks: int = 16,
+        *,
+        busy: bool = False,
+        sent_us: int = 0,
+    ) -> bool:
+        """Answer one prompt; whether the worker is now thought to have lost everything."""
+        before = len(self.setup.shared.said(Forget))
+        self.now_us += 1_000_000
+        placed_us = sent_us or self.now_us
+        blocks = path(16, branch)
+        self.setup.place(blocks, placed_us, f"a{self.now_us}")
+        asked = request(paths=(blocks,), prompt_bytes=0, prompt_token_ids=4096)
+        tried = attempt(predicted_blocks, placed_us=placed_us, guard_us=placed_us - busy)
+        usage = Usage(4096, 256 * cached_blocks, 1)
+        self.setup.feedback.answered(asked, tried, usage, None, self.now_us + 500_000)
+        return len(self.setup.shared.said(Forget)) > before
+
+
+@pytest.fixture
+def worker(setup: Setup) -> Worker:
+    """It has just answered four sessions, and reuses what it has."""
+    worker = Worker(setup)
+    for branch in range(4):
+        worker.answers(branch, 0, 0)
+    worker.answers(0, 16)
+    return worker
+
+
+def test_three_complete_failures_in_a_row_are_a_flush(worker: Worker) -> None:
+    """What was placed since the first of them is held again."""
+    assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False, False, True]
+    assert [worker.setup.held(path(16, branch)) for branch in range(4)] == [0, 16, 16, 16]
+    assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False] * 3
+
+
+def test_failures_that_are_not_in_a_row_are_no_flush(worker: Worker) -> None:
+    for _ in range(3):
+        assert not worker.answers(1, 0)
+        assert not worker.answers(2, 0)
+        assert not worker.answers(3, 1)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [{"predicted_blocks": 3}, {"busy": True}],
+    ids=["too short a prediction", "a prefill was under way"],
+)
+def test_failures_that_prove_nothing_are_no_flush(worker: Worker, failing: dict[str, Any]) -> None:
+    assert not worker.answers(0, 0)
+    assert not any(worker.answers(branch, 0, **failing) for branch in (1, 2, 3) * 2)
+
+
+def test_what_failed_together_counts_once(worker: Worker) -> None:
+    sent_us = worker.now_us + 800_000
+    assert not any(worker.answers(branch, 0, sent_us=sent_us) for branch in (1, 2, 3, 0))
+    assert not worker.answers(1, 0)
+    assert worker.answers(2, 0)
+
+
+def test_what_was_not_used_for_long_may_have_been_evicted(worker: Worker) -> None:
+    worker.now_us += 11_000_000
+    assert not any(worker.answers(branch, 0) for branch in (1, 2, 3, 4, 5, 6))
+
+
+def test_an_engine_that_reuses_nothing_was_not_flushed(setup: Setup) -> None:
+    worker = Worker(setup)
+    assert not any(worker.answers(branch, 0) for branch in (1, 1, 1, 1, 2, 2, 2))
+
+
+def test_an_engine_that_reports_nothing_was_not_flushed(setup: Setup) -> None:
+    for _ in range(9):
+        setup.answer(4096, None, tried=attempt(16))
+    assert not setup.shared.said(Forget)
+
+
+def test_starts_of_prompts_do_not_pile_up(worker: Worker) -> None:
+    for branch in range(200):
+        worker.answers(branch, 0, 0)
+    assert len(worker.setup.feedback._reporting["w:80"].fresh) == 64
