@@ -211,6 +211,7 @@ async def _replicas(fleet: _Fleet, scenario: Scenario, policy: str) -> AsyncIter
             arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--policy", policy]
             arguments += ["--worker-urls", *fleet.engine_urls, "--redis-url", fleet.redis_url]
             arguments += ["--namespace", f"demo-{policy}", "--log-level", "warning"]
+            arguments += ["--shutdown-delay-secs", "0"]
             arguments += ["--worker-capacity-tokens", str(scenario.engine.cache_tokens)]
             child = Child(f"{policy}-{number}", arguments, fleet.directory)
             replicas.append((await stack.enter_async_context(child), f"http://127.0.0.1:{port}"))

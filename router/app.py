@@ -29,7 +29,7 @@ from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
 from router.metrics import Component, Metrics, WorkerSample
-from router.proxy import ClientLimits, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
+from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.settings import Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, SharedConfig, SharedState
 from router.tls import worker_context
@@ -65,6 +65,7 @@ class GatewayProcess:
     Attributes:
         api: The FastAPI application; its lifespan starts and stops the tasks.
         protocol: The class for ``uvicorn.Config(http=...)``.
+        ending: Tells readiness and all client connections when the process ends.
     """
 
     def __init__(self, settings: Settings, *, redis_url: str, multiprocess_dir: str | None = None) -> None:
@@ -143,6 +144,7 @@ class GatewayProcess:
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        self.ending = Ending()
         self._multiprocess = multiprocess_dir is not None
         self.api = make_api(
             AdminPorts(
@@ -157,6 +159,7 @@ class GatewayProcess:
                 authorized=self.gateway.authorized,
                 metrics=self.metrics,
                 client=self._client,
+                shutting_down=lambda: self.ending.begun,
             ),
             self._lifespan,
         )
@@ -169,6 +172,7 @@ class GatewayProcess:
                 head_bytes_max=settings.server.header_bytes_max,
                 receive_s_max=settings.server.read_timeout_s,
             ),
+            self.ending,
         )
         for url in settings.fleet.worker_urls:
             self.registry.add(url, static=True)

@@ -5,7 +5,8 @@
     │   └── InvalidKey            the gateway's key is missing or wrong
     ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
     │   ├── NoWorker              nobody may take it now
-    │   └── RequestRejected       before it was queued
+    │   ├── RequestRejected       before it was queued
+    │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
     │   │   └── WorkerRefused       nobody listens there: its cache is gone, too
@@ -82,6 +83,15 @@ class RequestRejected(Overloaded):
 
     status = 429
     code = "rejected"
+
+
+class ShuttingDown(Overloaded):
+    """This replica ended before the request did; another one can serve it now."""
+
+    code = "shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("This replica of the gateway shut down before the answer ended.", retry_after_s=1.0)
 
 
 class UpstreamError(RouterError):

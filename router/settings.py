@@ -135,10 +135,22 @@ class ServerSettings(Section):
         flag="keepalive-secs",
         gt=0,
     )
+    shutdown_delay_s: float = setting(
+        5.0,
+        "Time for which the gateway goes on serving after SIGTERM, in seconds, while /readiness answers 503 "
+        "and every answer tells its client to close the connection, so that a load balancer stops sending "
+        "before connections are refused; idle connections are kept as long. Keep it above what the balancer "
+        "takes to notice, and above the idle time after which clients use a connection no more. In "
+        "Kubernetes it takes the place of a preStop sleep. The default is enough for Kubernetes to take the "
+        "pod out of its endpoints, and for httpx, which uses no connection that was idle for 5 s. 0 turns it "
+        "off; SIGINT (Ctrl-C) skips it.",
+        ge=0,
+    )
     shutdown_grace_s: float = setting(
         180.0,
-        "Longest time requests in flight may take to finish after SIGTERM, in seconds; then they are cut. "
-        "Keep it below terminationGracePeriodSeconds of the pod. The default is the peers'.",
+        "Longest time requests in flight may take to finish after shutdown_delay_s, in seconds; then they "
+        "are cut. Keep terminationGracePeriodSeconds of the pod above the sum of both and of any preStop "
+        "hook, by 5 s. The default is the peers'.",
         flag="shutdown-grace-period-secs",
         ge=0,
     )

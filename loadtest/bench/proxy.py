@@ -47,6 +47,11 @@ class Forwarding:
         """Drop the request."""
         self._upstream.abort()
 
+    def interrupt(self) -> None:
+        """Drop the request and its client."""
+        self._upstream.abort()
+        self._connection.abort()
+
     def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
         """Pass the head on."""
         self._connection.send_head(status, headers, length=length)

@@ -51,6 +51,7 @@ class AdminPorts:
     authorized: Callable[[Sequence[tuple[bytes, bytes]]], bool]
     metrics: Metrics
     client: httpx.AsyncClient
+    shutting_down: Callable[[], bool]
 
 
 class WorkerSpec(BaseModel):
@@ -160,15 +161,18 @@ def _health(api: FastAPI, ports: AdminPorts) -> None:
     async def readiness() -> JSONResponse:
         """Whether requests should be sent here: 200, or 503 without a healthy worker that takes them.
 
+        It is 503, too, once the process was told to end, although it still serves for a while.
         A lost Redis does not make a replica unready; ``shared`` says what is missing.
         """
         status = ports.log_status()
         workers = ports.registry.all()
         healthy = sum(local.health is Health.HEALTHY and not local.worker.draining for local in workers)
-        ready = healthy > 0
+        summary = "ready" if healthy else "no_healthy_worker"
+        if ports.shutting_down():
+            summary = "shutting_down"
         return JSONResponse(
             {
-                "status": "ready" if ready else "no_healthy_worker",
+                "status": summary,
                 "replica": ports.replica,
                 "workers": {"healthy": healthy, "total": len(workers)},
                 "shared": {
@@ -179,7 +183,7 @@ def _health(api: FastAPI, ports: AdminPorts) -> None:
                     "replicas": list(status.replicas),
                 },
             },
-            200 if ready else 503,
+            200 if summary == "ready" else 503,
         )
 
     @api.get("/metrics", tags=["health"])

@@ -36,6 +36,7 @@ from policies import (
 from router.errors import (
     NoWorker,
     RouterError,
+    ShuttingDown,
     StreamBroken,
     UpstreamError,
     WorkerSilent,
@@ -175,6 +176,11 @@ class RequestExchange:
         self._release(abandoned=not self._prefilled)
         self._gateway.metrics.client_left()
         self._finish("client_left", 499)
+
+    def interrupt(self) -> None:
+        """The process ends before the answer does."""
+        error = ShuttingDown()
+        self._end_early(broken=error, unanswered=error)
 
     # From the worker's side (`router.proxy.UpstreamSink`).
 
@@ -500,7 +506,7 @@ class RequestExchange:
         self._client.finish()
         self._finish(error.code, error.status, error)
 
-    def _break_stream(self, error: UpstreamError) -> None:
+    def _break_stream(self, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
         assert self._answer_head is not None
         status, headers, length = self._answer_head
@@ -515,16 +521,23 @@ class RequestExchange:
 
     def _out_of_time(self) -> None:
         """The request took longer than its timeout allows."""
+        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
+        self._end_early(
+            broken=StreamBroken(message, code="request_timeout"),
+            unanswered=WorkerSilent(message, code="request_timeout"),
+        )
+
+    def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
+        """End without the worker: a stream with one error, a request without an answer with the other."""
         if self._done:
             return
         if self._upstream is not None:
             self._upstream.abort()
-        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
         if self._sending:
             self._release(abandoned=False)
-            self._break_stream(StreamBroken(message, code="request_timeout"))
+            self._break_stream(broken)
         else:
-            self._fail(WorkerSilent(message, code="request_timeout"))
+            self._fail(unanswered)
 
     def _finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log, once."""

@@ -1,6 +1,7 @@
 """HTTP/1.1 streaming between client and worker."""
 
 from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protocol
+from router.proxy.ending import Ending
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
@@ -17,6 +18,7 @@ __all__ = [
     "ClientConnection",
     "ClientLimits",
     "ClientRequest",
+    "Ending",
     "Exchange",
     "GatewayProtocol",
     "Header",

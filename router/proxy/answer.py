@@ -153,6 +153,8 @@ class Answer(RequestResponseCycle):
                 parts.append(b"transfer-encoding: chunked\r\n")
             else:
                 self.keep_alive = False
+        if self.keep_alive and self._protocol.is_last():
+            self.keep_alive = False
         parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self._held = b"".join(parts)
         self._protocol.loop.call_soon(self._release_head)

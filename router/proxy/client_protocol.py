@@ -20,11 +20,16 @@ read: that is how uvicorn treats it, and the worker is freed at once. The except
 pipelines: while its later requests wait, its socket is not read, and its leaving is noticed
 when the answer is written.
 
+When the process ends (`Ending`), an answer's head tells the client to close, and the connection
+closes behind it. A client to whom an earlier head promised that the connection stays may be sending its
+next request already, so its connection is kept until it has been idle for a while.
+
 The protocol upgrades that clients offer (Java's sends ``upgrade: h2c`` with every first request) are
 ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
 """
 
 import asyncio
+import select
 import time
 from typing import ClassVar, Protocol, cast
 
@@ -34,11 +39,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from router.errors import ClientError
 from router.proxy.answer import Answer
+from router.proxy.ending import Ending
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, StartExchange
 
 LINGER_S = 2.0
 """How long the rest of a refused request is discarded, so that the refusal arrives."""
+
+FLUSH_S = 0.5
+"""How long a client may take to read the end of an answer that is cut."""
 
 _NOTED = frozenset({b"content-length", b"expect", b"transfer-encoding"})
 
@@ -56,6 +65,7 @@ class GatewayProtocol(HttpToolsProtocol):
     start_exchange: ClassVar[StartExchange]
     is_proxied: ClassVar[IsProxied]
     limits: ClassVar[ClientLimits]
+    ending: ClassVar[Ending]
 
     # asyncio.Protocol
 
@@ -79,6 +89,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self._refused = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
+        self._told_to_end = False
+        if self.ending.begun:
+            self.shutdown()
         self._watch_receiving()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -238,6 +251,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Called by uvicorn when it is the turn of a cycle."""
         if not isinstance(cycle, Answer):
+            if self.is_last():
+                cycle.keep_alive = False
             super()._start_asgi_task(cycle, app)
             return
         self._turn = cycle
@@ -354,15 +369,49 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection; a request that has begun has a limit of its own."""
-        if not self._receives():
+        if not self._receives() and not self.transport.is_closing() and not self._has_unread():
             super().timeout_keep_alive_handler()
 
+    def is_last(self) -> bool:
+        """Whether the answer that begins now is the last one of this connection."""
+        return self.ending.begun and not self.pipeline
+
     def shutdown(self) -> None:
-        """Let the exchange in flight finish, at most for uvicorn's ``timeout_graceful_shutdown``."""
-        super().shutdown()
-        grace_s = self.config.timeout_graceful_shutdown
-        if grace_s is not None and not self.transport.is_closing():
-            self.loop.call_later(grace_s, self._drop)
+        """Answer what comes until the connection is idle, then close.
+
+        Called by the server for every connection, at the beginning of the end and again when nobody can
+        connect any more.
+        """
+        if self._told_to_end:
+            return
+        self._told_to_end = True
+        self.ending.begin()
+        self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # goes to call_later only
+        cycle = self._unanswered()
+        if cycle is not None:
+            if not isinstance(cycle, Answer) and not cycle.response_started and self.is_last():
+                cycle.keep_alive = False
+        elif not self._refused:
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+            self._watch_receiving()
+
+    def cut(self) -> None:
+        """Close now, with an error at the end of the answer in flight if the client takes it at once."""
+        active = self._active
+        self.pipeline.clear()
+        if active is not None and active.exchange is not None:
+            active.exchange.interrupt()
+        self.transport.close()
+        self.loop.call_later(FLUSH_S, self.transport.abort)
+
+    def _has_unread(self) -> bool:
+        """Whether bytes (or the end) of the client have arrived that the event loop has not read yet."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     # Requests for the application, and upgrades
 
@@ -412,6 +461,7 @@ def make_protocol(
     start_exchange: StartExchange,
     is_proxied: IsProxied,
     limits: ClientLimits | None = None,
+    ending: Ending | None = None,
 ) -> type[GatewayProtocol]:
     """Make the class for ``uvicorn.Config(http=...)``.
 
@@ -419,6 +469,7 @@ def make_protocol(
         start_exchange: Called once per proxied request, when it is complete and its turn has come.
         is_proxied: See `IsProxied`.
         limits: See `ClientLimits`.
+        ending: Tells all connections when the process ends.
     """
     return type(
         "BoundGatewayProtocol",
@@ -427,5 +478,6 @@ def make_protocol(
             "start_exchange": staticmethod(start_exchange),
             "is_proxied": staticmethod(is_proxied),
             "limits": limits or ClientLimits(),
+            "ending": ending or Ending(),
         },
     )

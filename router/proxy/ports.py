@@ -73,6 +73,9 @@ class Exchange(Protocol):
     def client_left(self) -> None:
         """The client closed the connection before `ClientConnection.finish`. Comes at most once."""
 
+    def interrupt(self) -> None:
+        """The process ends now: end the answer with an error, before this returns."""
+
 
 class StartExchange(Protocol):
     """The gateway's front door for the server: begin serving one request."""

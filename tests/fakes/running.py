@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import uvicorn
 
 from loadtest.engine import EmulatedEngine, EngineSettings
 from router.app import GatewayProcess
+from router.server import GatewayServer
 from router.serving import GatewayConfig
 from router.settings import Settings
 
@@ -22,7 +22,7 @@ FAST_ENGINE = EngineSettings(prefill_tokens_per_s=1e7, prefill_base_ms=0.1, tpot
 """Times small enough not to slow the tests down, and a cache of real size."""
 
 
-class QuietServer(uvicorn.Server):
+class QuietServer(GatewayServer):
     """A server in the test's event loop, which leaves the signals alone."""
 
     @contextlib.contextmanager
@@ -134,6 +134,8 @@ async def command(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
 
+    A gateway ends without the delay that a balancer needs, unless the test asks for it.
+
     What it writes gathers in ``output`` of the process, a list of lines.
 
     Args:
@@ -149,7 +151,7 @@ async def command(
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**inherited, **(environ or {})},
+        env={**inherited, "CACHEWAY_SHUTDOWN_DELAY_SECS": "0", **(environ or {})},
     )
     assert process.stdout is not None
     output: list[bytes] = []

@@ -38,6 +38,7 @@ class Setup:
         self.shared = FakeShared()
         self.registry = registry(self.shared, self.time)
         self.status = WELL
+        self.shutting_down = False
         self.key: bytes | None = None
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
@@ -55,6 +56,7 @@ class Setup:
                 authorized=self._authorized,
                 metrics=Metrics("1.2.3"),
                 client=self.workers_client,
+                shutting_down=lambda: self.shutting_down,
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
@@ -111,6 +113,14 @@ async def test_a_replica_is_ready_while_a_worker_takes_requests(setup: Setup, pa
     setup.registry.change("b:80", draining=True)
     answer = await setup.client.get(path)
     assert (answer.status_code, answer.json()["status"]) == (503, "no_healthy_worker")
+
+
+async def test_a_replica_that_shuts_down_is_alive_and_not_ready(setup: Setup) -> None:
+    setup.add("a")
+    setup.shutting_down = True
+    answer = await setup.client.get("/readiness")
+    assert (answer.status_code, answer.json()["status"]) == (503, "shutting_down")
+    assert (await setup.client.get("/liveness")).status_code == 200
 
 
 async def test_a_lost_redis_is_said_and_does_not_make_a_replica_unready(setup: Setup) -> None:

@@ -501,6 +501,54 @@ def test_the_deadline_is_the_requests_not_the_attempts(bench: Bench) -> None:
     assert (client.status, client.error["code"]) == (504, "request_timeout")
 
 
+# The process ends.
+
+
+@pytest.mark.parametrize("headed", [False, True])
+def test_a_request_without_an_answer_is_interrupted_with_an_error_to_try_elsewhere(
+    bench: Bench, headed: bool
+) -> None:
+    exchange, client = bench.start(chat())
+    upstream = bench.upstream
+    if headed:
+        upstream.head(200, JSON, 100)
+    exchange.interrupt()
+    assert upstream.aborted
+    assert (client.status, client.error["code"]) == (503, "shutting_down")
+    assert client.headers[b"retry-after"] == b"1"
+    bench.check()
+
+
+def test_an_interrupted_stream_ends_with_its_error(bench: Bench) -> None:
+    exchange, client = bench.start(chat(stream=True))
+    bench.upstream.head(200, SSE)
+    bench.upstream.data(b"data: 1\n\n")
+    exchange.interrupt()
+    assert bench.upstream.aborted
+    assert client.finished
+    assert b"shutting_down" in client.body
+    bench.check()
+
+
+def test_an_interrupted_whole_answer_is_cut_off(bench: Bench) -> None:
+    exchange, client = bench.start(chat())
+    bench.upstream.head(200, JSON, 100)
+    bench.upstream.data(b"{")
+    exchange.interrupt()
+    assert client.aborted
+    bench.check()
+
+
+def test_a_request_that_waits_for_its_next_attempt_is_interrupted(bench: Bench) -> None:
+    bench.registry.change("w1:80", draining=True)
+    exchange, client = bench.start(chat())
+    bench.upstream.fail(unreachable())
+    exchange.interrupt()
+    bench.time.advance(60)
+    assert (client.status, client.error["code"]) == (503, "shutting_down")
+    bench.check()
+
+
 # What is learned.
 
 
@@ -559,7 +607,7 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
         if len(live) < 4:
             moves += ["start", "start"]
         if live:
-            moves += ["leave", "pause", "resume"]
+            moves += ["leave", "pause", "resume", "interrupt"]
         speaking = [upstream for upstream in bench.upstreams if upstream.live]
         assert len(speaking) <= len(live)
         if speaking:
@@ -581,6 +629,8 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
                 data.draw(st.sampled_from(live))[0].pause()
             case "resume":
                 data.draw(st.sampled_from(live))[0].resume()
+            case "interrupt":
+                data.draw(st.sampled_from(live))[0].interrupt()
             case "worker":
                 _act(data, data.draw(st.sampled_from(speaking)))
             case "ill":

@@ -10,7 +10,16 @@ import uvloop
 from fastapi import FastAPI, Request
 from uvicorn.server import ServerState
 
-from router.proxy import ClientConnection, ClientLimits, ClientRequest, Header, UpstreamRequest, make_protocol
+from router.proxy import (
+    ClientConnection,
+    ClientLimits,
+    ClientRequest,
+    Ending,
+    GatewayProtocol,
+    Header,
+    UpstreamRequest,
+    make_protocol,
+)
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -157,6 +166,7 @@ class RecordingExchange:
         self.request = request
         self.connection = connection
         self.calls: list[str] = []
+        self.on_interrupt: Callable[[], None] = lambda: self.answer(b"interrupted", status=503)
 
     def pause(self) -> None:
         self.calls.append("pause")
@@ -166,6 +176,10 @@ class RecordingExchange:
 
     def client_left(self) -> None:
         self.calls.append("client_left")
+
+    def interrupt(self) -> None:
+        self.calls.append("interrupt")
+        self.on_interrupt()
 
     def answer(self, body: bytes, status: int = 200) -> None:
         self.connection.send_head(status, [(b"x-served-by", b"exchange")], length=len(body))
@@ -180,6 +194,7 @@ class Gateway:
         self.exchanges: list[RecordingExchange] = []
         self.on_start: Callable[[RecordingExchange], None] | None = None
         self.state = ServerState()
+        self.ending = Ending()
         self.port = 0
         self.app = FastAPI()
         self._server: asyncio.Server | None = None
@@ -202,7 +217,10 @@ class Gateway:
 
     def config(self, limits: ClientLimits | None = None, **options: object) -> uvicorn.Config:
         protocol = make_protocol(
-            self.start_exchange, lambda method, path: method == b"POST" and path.startswith(b"/v1/"), limits
+            self.start_exchange,
+            lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
+            limits,
+            self.ending,
         )
         return uvicorn.Config(
             self.app, http=protocol, loop="none", lifespan="off", log_config=None, **options
@@ -218,6 +236,19 @@ class Gateway:
             lambda: config.http_protocol_class(config, self.state, {}), "127.0.0.1", 0, ssl=ssl
         )
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def end(self, idle_s: float) -> None:
+        """Tell the connections what a server tells them when its process ends."""
+        self.ending.begin(idle_s)
+        for connection in self.connections:
+            connection.shutdown()
+
+    @property
+    def connections(self) -> list[GatewayProtocol]:
+        """Those that are open."""
+        return [
+            connection for connection in self.state.connections if isinstance(connection, GatewayProtocol)
+        ]
 
     async def connect(
         self, data: bytes = b"", *, ssl: SSLContext | None = None

@@ -469,7 +469,7 @@ async def server(gateway: Any, until: Until) -> AsyncIterator[Any]:
 async def test_shutdown_lets_the_answer_in_flight_finish(
     gateway: Any, server: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
-    uvicorn_server, task = await server(timeout_graceful_shutdown=20)
+    uvicorn_server, task = await server()
     reader, _ = await gateway.connect(POST)
     idle_reader, _ = await gateway.connect(HELLO)
     await read_answer(idle_reader)
@@ -485,15 +485,3 @@ async def test_shutdown_lets_the_answer_in_flight_finish(
     assert await reader.read() == b""
     await task
     assert gateway.exchanges[0].calls == []
-
-
-async def test_shutdown_ends_an_answer_that_lasts_longer_than_the_grace(
-    gateway: Any, server: Any, until: Until
-) -> None:
-    uvicorn_server, task = await server(timeout_graceful_shutdown=1)
-    _, _ = await gateway.connect(POST)
-    await until(lambda: gateway.exchanges)
-    uvicorn_server.should_exit = True
-    await task
-
-    assert gateway.exchanges[0].calls == ["client_left"]

@@ -1,0 +1,178 @@
+"""The server of one process, and how it ends: without a failed request if it is given the time.
+
+    serving --SIGTERM--> leaving --shutdown_delay_s--> finishing --all answered--> ended, status 0
+       |                    |                             |  `-- shutdown_grace_s --> cut --^
+       `------ SIGINT: no delay, a person waits ----------^
+       a second signal, or SIGQUIT, at any time -----------> cut --> ended, status 128 + signal
+
+*Leaving*: readiness answers 503 and every answer tells its client to close (`router.proxy.Ending`),
+so that load balancers and clients turn away before anybody is refused; what still comes is served.
+*Finishing*: nobody can connect any more, requests in flight go on. *Cut*: streams end with an error
+event, other requests with an error or a closed connection. However it ends, the application's lifespan
+says goodbye to the shared log last, in bounded time.
+
+128 + signal is the status of a process that a signal killed, as shells and container runtimes report it:
+somebody was cut, and who sent the signal sees that it was theirs.
+
+A process of ``--workers`` has an owner (`router.supervisor`). A terminal or systemd may signal both,
+so here a repeated SIGTERM or SIGINT means nothing; the owner counts, and cuts with SIGQUIT. If the owner
+dies, the process ends as after SIGTERM, so that none stays on the port unwatched.
+"""
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import signal
+import socket
+from collections.abc import Generator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from router.proxy import GatewayProtocol
+
+if TYPE_CHECKING:
+    from router.serving import GatewayConfig
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+
+POLL_S = 0.05
+"""How often it is looked whether the last connection has closed."""
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn's server, which leaves before it closes. Serve with it once, in a running event loop.
+
+    Attributes:
+        status: Exit status of the process, when it has served.
+    """
+
+    config: "GatewayConfig"
+
+    def __init__(self, config: "GatewayConfig") -> None:
+        super().__init__(config)
+        self.status = 0
+        self._owner = multiprocessing.parent_process()
+        self._told = False
+        self._cut = False
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Handle signals in the event loop, and the owner's end; afterwards as before."""
+        loop = asyncio.get_running_loop()
+        before = {number: signal.getsignal(number) for number in SIGNALS}
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        # A child inherits them blocked: nothing can be lost before there are handlers.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        sentinel = None if self._owner is None else self._owner.sentinel
+        if sentinel is not None:
+            loop.add_reader(sentinel, self._orphaned, sentinel)
+        try:
+            yield
+        finally:
+            if sentinel is not None:
+                loop.remove_reader(sentinel)
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal came."""
+        if sig == signal.SIGQUIT or (self._told and self._owner is None):
+            self.status = 128 + sig
+            self.end_now()
+        elif not self._told:
+            at_terminal = sig == signal.SIGINT
+            self.end(
+                0.0 if at_terminal else self.config.settings.server.shutdown_delay_s,
+                reason=signal.Signals(sig).name,
+            )
+
+    def end(self, delay_s: float, *, reason: str) -> None:
+        """Begin to end: serve for a while, but send everybody away.
+
+        Args:
+            delay_s: For how long new connections are accepted; idle ones are kept as long.
+            reason: For the log.
+        """
+        self._told = True
+        if not self.started:
+            self.should_exit = True  # nobody was told that this replica is ready
+            return
+        process = self.config.process
+        logger.info(
+            "shutting down: not ready any more",
+            extra={
+                "event": "gateway.stopping",
+                "reason": reason,
+                "replica": process.replica,
+                "delay_s": delay_s,
+                "grace_s": self.config.settings.server.shutdown_grace_s,
+                "inflight": process.gateway.inflight,
+                "connections": len(self.server_state.connections),
+            },
+        )
+        process.ending.begin(delay_s)
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+        asyncio.get_running_loop().call_later(delay_s, self._close)
+
+    def end_now(self) -> None:
+        """Cut whatever is in flight, whether or not the end had begun."""
+        self._told = self._cut = self.should_exit = True
+        self._cut_connections()
+
+    def _close(self) -> None:
+        self.should_exit = True  # `shutdown` follows
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, wait for the requests in flight, then end the application."""
+        self.config.process.ending.begin()
+        grace_s = 0.0 if self._cut else self.config.settings.server.shutdown_grace_s
+        timer = asyncio.get_running_loop().call_later(grace_s, self._cut_connections)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    async def _wait_tasks_to_complete(self) -> None:
+        """Wait until nobody is served any more; `_cut_connections` bounds it.
+
+        uvicorn would wait for its listeners, too, and they for every client that does not finish its TLS
+        handshake.
+        """
+        while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn's sets
+            await asyncio.sleep(POLL_S)
+
+    def _cut_connections(self) -> None:
+        connections = tuple(self.server_state.connections)
+        if not connections:
+            return
+        process = self.config.process
+        logger.warning(
+            "connections are cut",
+            extra={
+                "event": "gateway.cut",
+                "replica": process.replica,
+                "inflight": process.gateway.inflight,
+                "connections": len(connections),
+            },
+        )
+        for connection in connections:
+            assert isinstance(connection, GatewayProtocol)
+            connection.cut()
+        for task in self.server_state.tasks:
+            task.cancel()
+
+    def _orphaned(self, sentinel: int) -> None:
+        """The owner died without a word: from now on this process decides for itself."""
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self._owner = None
+        logger.warning("the supervisor died", extra={"event": "supervisor.lost"})
+        if not self._told:
+            self.end(self.config.settings.server.shutdown_delay_s, reason="supervisor lost")

@@ -1,0 +1,135 @@
+"""Several processes on one listening socket, and what keeps and ends them.
+
+    start --> running --ended--> started again after a pause
+                |  `--status 3 (it cannot start)--> the others end, too; status 3
+                `--told to stop--> ended, not started again
+
+The first SIGTERM or SIGINT is passed on to all, and the supervisor's own copy of the listening socket is
+closed: the last process that closes it closes the port. A second one, or SIGQUIT, is passed on as
+SIGQUIT: they end at once, and the status is 128 + signal. uvicorn's supervisor knows neither, and gives
+no way to choose the server that its processes run.
+
+A process is started with the signals blocked and lets them in when it has handlers, so that none is lost or
+shows as a traceback while it imports.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from uvicorn.config import STARTUP_FAILURE
+
+from router.server import SIGNALS
+
+logger = logging.getLogger(__name__)
+
+RESTART_PAUSE_S = 0.5
+"""So that processes that die at once do not take the machine with them."""
+
+
+class Supervisor:
+    """Keeps processes running until told to stop. Use it in the main thread's event loop.
+
+    Args:
+        listener: The socket they share, bound.
+        target: What each of them runs; importable by name.
+        arguments: For ``target``; they are pickled.
+        count: How many.
+    """
+
+    def __init__(
+        self, listener: socket.socket, target: Callable[..., None], arguments: tuple[Any, ...], *, count: int
+    ) -> None:
+        self._listener = listener
+        self._target = target
+        self._arguments = arguments
+        self._count = count
+        self._status = 0
+        self._stopping = asyncio.Event()
+        self._running: set[SpawnProcess] = set()
+
+    async def run(self) -> int:
+        """Start the processes and keep them.
+
+        Returns:
+            The exit status: 0 after a clean stop, 3 if a process could not start, 128 + signal if
+            they were told to end at once.
+        """
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.told, number)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._count):
+                    group.create_task(self._keep_one(), name="supervisor")
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+        return self._status
+
+    def told(self, number: int) -> None:
+        """A signal came: pass it on."""
+        if number == signal.SIGQUIT or self._stopping.is_set():
+            self._status = 128 + number
+            self._stop(signal.SIGQUIT)
+        else:
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self._stopping.set()
+        self._listener.close()
+        for process in self._running:
+            if process.exitcode is None:  # asked of the system: the number is not another process's yet
+                assert process.pid is not None
+                os.kill(process.pid, number)
+
+    async def _keep_one(self) -> None:
+        """Keep one process running until told to stop."""
+        while not self._stopping.is_set():
+            process = self._start()
+            self._running.add(process)
+            await _ended(process)
+            self._running.discard(process)
+            if process.exitcode == STARTUP_FAILURE:
+                # It would fail again.
+                logger.error(
+                    "a process could not start", extra={"event": "process.failed", "pid": process.pid}
+                )
+                self._status = STARTUP_FAILURE
+                self._stop(signal.SIGTERM)
+            elif not self._stopping.is_set():
+                logger.error(
+                    "a process ended, starting another",
+                    extra={"event": "process.ended", "pid": process.pid, "status": process.exitcode},
+                )
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._stopping.wait(), RESTART_PAUSE_S)
+
+    def _start(self) -> SpawnProcess:
+        process = get_context("spawn").Process(target=self._target, args=self._arguments)
+        resource_tracker.ensure_running()  # which would unblock the signals
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        return process
+
+
+async def _ended(process: SpawnProcess) -> None:
+    """Wait for a process, as its sentinel tells."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(process.sentinel, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(process.sentinel)
+    process.join()
