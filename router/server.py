@@ -25,7 +25,7 @@ import logging
 import multiprocessing
 import signal
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 
 POLL_S = 0.05
 """How often it is looked whether the last connection has closed."""
+
+
+@contextlib.contextmanager
+def signals_to(handle: Callable[[int], None]) -> Iterator[None]:
+    """Handle `SIGNALS` in the running event loop, in the main thread; afterwards as before."""
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, handle, number)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 class GatewayServer(uvicorn.Server):
@@ -62,26 +77,21 @@ class GatewayServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """Handle signals in the event loop, and the owner's end; afterwards as before."""
+        """Hear signals, and of the owner's end."""
         loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in SIGNALS}
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        # A child inherits them blocked: nothing can be lost before there are handlers.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         sentinel = None if self._owner is None else self._owner.sentinel
-        if sentinel is not None:
-            loop.add_reader(sentinel, self._orphaned, sentinel)
-        try:
-            yield
-        finally:
+        with signals_to(self.handle_exit):
+            # A supervised process was started with its signals blocked (`router.supervisor`).
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             if sentinel is not None:
-                loop.remove_reader(sentinel)
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
+                loop.add_reader(sentinel, self._orphaned, sentinel)
+            try:
+                yield
+            finally:
+                if sentinel is not None:
+                    loop.remove_reader(sentinel)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None = None) -> None:
         """A signal came."""
         if sig == signal.SIGQUIT or (self._told and self._owner is None):
             self.status = 128 + sig

@@ -26,7 +26,7 @@ from typing import Any
 
 from uvicorn.config import STARTUP_FAILURE
 
-from router.server import SIGNALS
+from router.server import SIGNALS, signals_to
 
 logger = logging.getLogger(__name__)
 
@@ -62,16 +62,10 @@ class Supervisor:
             The exit status: 0 after a clean stop, 3 if a process could not start, 128 + signal if
             they were told to end at once.
         """
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self.told, number)
-        try:
+        with signals_to(self.told):
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._count):
                     group.create_task(self._keep_one(), name="supervisor")
-        finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
         return self._status
 
     def told(self, number: int) -> None:

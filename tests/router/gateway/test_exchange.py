@@ -521,10 +521,11 @@ def test_a_request_without_an_answer_is_interrupted_with_an_error_to_try_elsewhe
 
 def test_an_interrupted_stream_ends_with_its_error(bench: Bench) -> None:
     exchange, client = bench.start(chat(stream=True))
-    bench.upstream.head(200, SSE)
-    bench.upstream.data(b"data: 1\n\n")
+    upstream = bench.upstream
+    upstream.head(200, SSE)
+    upstream.data(b"data: 1\n\n")
     exchange.interrupt()
-    assert bench.upstream.aborted
+    assert upstream.aborted
     assert client.finished
     assert b"shutting_down" in client.body
     bench.check()
