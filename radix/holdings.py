@@ -9,6 +9,8 @@ are three, and each says up to which time, and from which block on, a use no lon
 * an *eviction* raises the floor, a place in the order of `radix.eviction`: nothing at or below it counts.
 """
 
+from itertools import islice
+
 from radix.blocks import HASH_BYTES, words_of
 from radix.eviction import LOWEST, EvictionQueue, Key
 from radix.node import Node
@@ -92,11 +94,18 @@ class Holdings:
             self.ends_from_us = max(self.ends_from_us, floor[0] + 1)
 
     def remember_trim(self, block_hash: int, before_us: int, newest_us: int) -> None:
-        """Leave a tombstone. If there are too many, those beyond the horizon go, or else the older half."""
+        """Leave a tombstone, and take away what is beyond the horizon: two of the oldest for each that comes.
+
+        If there are too many within it, the older half goes.
+        """
         if before_us <= max(self.trimmed.get(block_hash, 0), self.forgot_us):
             return
+        self.trimmed.pop(block_hash, None)  # so that those remembered last are last
         self.trimmed[block_hash] = before_us
         self.trimmed_us = max(self.trimmed_us, before_us)
+        for oldest in tuple(islice(self.trimmed, 2)):
+            if self.trimmed[oldest] < newest_us - TRIM_HORIZON_US:
+                del self.trimmed[oldest]
         if len(self.trimmed) > TRIMS_MAX:
-            from_us = max(newest_us - TRIM_HORIZON_US, sorted(self.trimmed.values())[TRIMS_MAX // 2])
+            from_us = sorted(self.trimmed.values())[TRIMS_MAX // 2]
             self.trimmed = {key: at_us for key, at_us in self.trimmed.items() if at_us >= from_us}

@@ -54,11 +54,20 @@ def test_of_one_trim_too_many_the_older_half_goes() -> None:
     assert max(holdings.trimmed.values()) == 1 + TRIMS_MAX
 
 
-def test_of_one_trim_too_many_those_beyond_the_horizon_go() -> None:
+def test_trims_beyond_the_horizon_go_as_new_ones_come() -> None:
+    """One a second: what is remembered is what the horizon holds, though there is room for more."""
     holdings = Holdings()
-    newest_us = 2 * TRIM_HORIZON_US
-    for number in range(TRIMS_MAX):
-        holdings.remember_trim(number, 1 + number, newest_us)
-    holdings.remember_trim(TRIMS_MAX, newest_us, newest_us)
+    for second in range(500):
+        holdings.remember_trim(second, second * 1_000_000, second * 1_000_000)
 
-    assert holdings.trimmed == {TRIMS_MAX: newest_us}
+    assert list(holdings.trimmed) == list(range(499 - TRIM_HORIZON_US // 1_000_000, 500))
+
+
+def test_a_trim_said_again_later_is_remembered_from_then_on() -> None:
+    holdings = Holdings()
+    holdings.remember_trim(1, 1, 1)
+    holdings.remember_trim(2, 2, 2)
+    holdings.remember_trim(1, TRIM_HORIZON_US, TRIM_HORIZON_US)
+    holdings.remember_trim(3, TRIM_HORIZON_US + 3, TRIM_HORIZON_US + 3)
+
+    assert list(holdings.trimmed) == [1, 3]
