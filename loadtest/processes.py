@@ -50,6 +50,12 @@ class Child:
         self._process: asyncio.subprocess.Process | None = None
         self._pipe = -1
 
+    @property
+    def pid(self) -> int:
+        """Process id, once it was started."""
+        assert self._process is not None
+        return self._process.pid
+
     async def __aenter__(self) -> Self:
         # The user's own CACHEWAY_* settings are for the user's own gateway.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}

@@ -71,11 +71,13 @@ async def replay(
     observe: Callable[[Sample], None],
     *,
     inflight_max: int = 512,
+    sticky: bool = False,
 ) -> int:
     """Run all scripts to their end.
 
     The n-th script sends its k-th turn to replica ``(n + k) mod len(base_urls)``: turns of one session
-    always alternate, which is the hardest case for replicas that share nothing.
+    always alternate, which is the hardest case for replicas that share nothing. If ``sticky``, all its
+    turns go to replica ``n mod len(base_urls)``.
 
     Args:
         scripts: In any order.
@@ -85,6 +87,7 @@ async def replay(
         observe: Told of every finished request; must not block.
         inflight_max: Requests in flight at most; a request that must wait for its place is late, and
             the wait counts in its TTFT.
+        sticky: Whether a script stays with one replica.
 
     Returns:
         Turns that were never sent, because their session had failed before.
@@ -104,7 +107,7 @@ async def replay(
             await asyncio.sleep(due_s - loop.time())
             async with places:
                 ideal_tokens = ideal.reuse(turn.prompt, turn.held_bytes)
-                url = base_urls[(number + sent) % len(base_urls)]
+                url = base_urls[(number if sticky else number + sent) % len(base_urls)]
                 outcome = await client.send(url, turn.path, turn.body, due_s)
             observe(Sample(outcome, ideal_tokens))
             if outcome.error is not None:

@@ -172,7 +172,8 @@ class Traffic:
         chance = self._chance
         ops: list[Op] = [Finished(request_id, now_us)]
         if chance.random() < TRIMMED_SHARE:
-            held = chance.randint(1, len(session.path) // HASH_BYTES)
+            # An engine evicts what was used least recently: the ends of sessions, not what all share.
+            held = chance.randint(APPLICATION_BLOCKS + 1, len(session.path) // HASH_BYTES)
             ops.append(Trim(session.worker, session.path[: HASH_BYTES * held], placed_us))
         if chance.random() * self._rules.turns < self._rules.turns - 1:
             think_s = chance.expovariate(1 / THINK_S)

@@ -25,11 +25,14 @@ async def engines(count: int) -> AsyncIterator[list[str]]:
             yield [first.url, second.url]
 
 
-async def run(scripts: list[Script], base_urls: list[str]) -> tuple[list[Sample], int]:
+async def run(
+    scripts: list[Script], base_urls: list[str], *, sticky: bool = False
+) -> tuple[list[Sample], int]:
     samples: list[Sample] = []
     async with LoadClient(timeout_s=30) as client:
+        ideal = IdealCache(FAST.block_tokens)
         unsent = await replay(
-            scripts, base_urls, client, IdealCache(FAST.block_tokens), samples.append, inflight_max=8
+            scripts, base_urls, client, ideal, samples.append, inflight_max=8, sticky=sticky
         )
     return samples, unsent
 
@@ -116,7 +119,7 @@ async def test_a_failed_turn_ends_its_session_and_the_rest_counts_as_unsent() ->
     assert len(fine.outcomes) == 3
 
 
-async def test_turns_of_a_session_alternate_between_the_replicas() -> None:
+async def test_turns_of_a_session_alternate_between_the_replicas_unless_they_stick_to_one() -> None:
     """Two engines without a gateway: the third turn meets what the first left, the second meets nothing."""
     scripts: list[Script] = [session for session in agent_sessions(QUICK, 3) if session.turn_count >= 3][:1]
 
@@ -126,6 +129,12 @@ async def test_turns_of_a_session_alternate_between_the_replicas() -> None:
     hits = [sample.outcome.cached_tokens for sample in samples]
     assert hits[0] == hits[1] == 0
     assert hits[2] > 0
+
+    async with engines(2) as urls:
+        samples, _ = await run(scripts, urls, sticky=True)
+
+    assert samples[0].outcome.cached_tokens == 0
+    assert all(sample.outcome.cached_tokens > 0 for sample in samples[1:])
 
 
 async def test_no_more_requests_are_in_flight_than_allowed() -> None:
