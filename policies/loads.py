@@ -226,7 +226,7 @@ class Loads:
         """
         generation = now_us // self._memory_us
         if generation != self._generation:
-            stale = generation > self._generation + 1
+            stale = 0 < self._generation < generation - 1
             self._old_traces = {} if stale else self._traces
             self._traces = {}
             self._generation = generation

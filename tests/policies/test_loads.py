@@ -187,6 +187,14 @@ def test_what_nobody_ever_finished_is_released_for_its_age() -> None:
     assert state(loads)[:4] == (0, 0, 0, 0)
 
 
+def test_what_ended_before_the_first_look_at_the_time_is_remembered_after_it() -> None:
+    """A snapshot of a sibling that had not heard of the end must not bring the request back."""
+    loads = loads_after([placed("a"), Finished("a", START + 1)])
+    loads.collect(START + SECOND, 10 * SECOND)
+    loads.placed(placed("a"), 0)
+    assert not loads.requests
+
+
 def test_memory_of_ended_requests_is_bounded() -> None:
     loads = Loads(memory_us=SECOND)
     loads.ensure(0)
