@@ -17,7 +17,10 @@ TAKEN_BACK = "placed finished trim"
 PREDICTED_ONLY = "placed first finished trim"
 """The prefill was over by the prediction, but nothing of an answer came."""
 
-LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, "placed left", "placed first left"))
+NOTHING_NEW = "placed finished"
+"""It failed, and the worker had held all of its whole blocks before."""
+
+LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, NOTHING_NEW, "placed left", "placed first left"))
 
 
 async def read_log(redis_url: str, namespace: str) -> list[Op]:

@@ -50,6 +50,10 @@ class ScriptedClient:
         self._writer.write(body[: len(body) // 2])
         await self._writer.drain()
 
+    def send_rest(self, body: bytes) -> None:
+        """Send the other half."""
+        self._writer.write(body[len(body) // 2 :])
+
     async def receive(self, body_bytes: int) -> None:
         """Read until so much of the answer's body has come."""
         async with asyncio.timeout(15):

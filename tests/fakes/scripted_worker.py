@@ -1,4 +1,4 @@
-"""A worker that does to each request, at a step given beforehand, what a test wants done to it.
+r"""A worker that does to each request, at a step given beforehand, what a test wants done to it.
 
     accepted --body--> read --head--> headed --half the answer--> begun --the rest--> last --end--> done
         \\____________________________________________________________/
@@ -210,6 +210,42 @@ def _cut(writer: asyncio.StreamWriter, fault: Fault) -> None:
         writer.transport.abort()
     else:
         writer.close()
+
+
+class WorkerProcess:
+    """The same in a process of its own, holding every request at a step; an async context manager."""
+
+    def __init__(self, model: str, step: Step) -> None:
+        self._arguments = (model, step.value)
+        self._process: asyncio.subprocess.Process
+        self._reading: asyncio.Task[None]
+        self.url = ""
+        self.worker_id = ""
+        self.held: asyncio.Queue[None] = asyncio.Queue()
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, *self._arguments, stdout=asyncio.subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        self.url = (await self._process.stdout.readline()).decode().strip()
+        self.worker_id = self.url.removeprefix("http://")
+        self._reading = asyncio.create_task(self._read(self._process.stdout), name=f"read {self.url}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.kill()
+
+    async def kill(self) -> None:
+        """End it with SIGKILL. Idempotent."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await self._reading
+
+    async def _read(self, stdout: asyncio.StreamReader) -> None:
+        while await stdout.readline():
+            self.held.put_nowait(None)
 
 
 async def _main(model: str, step: Step) -> None:
