@@ -4,16 +4,18 @@ Each test ends with `Bench.check`: one answer for the client, one release for ea
 """
 
 from collections.abc import Iterator
+from itertools import permutations
 from typing import Any
 
 import pytest
-from fakes.gateway import Bench, FakeUpstream
+from fakes.gateway import Bench, FakeClient, FakeUpstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Trim
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import ServedModel
+from router.gateway.exchange import RequestExchange
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -548,6 +550,57 @@ def test_a_request_that_waits_for_its_next_attempt_is_interrupted(bench: Bench) 
     bench.time.advance(60)
     assert (client.status, client.error["code"]) == (503, "shutting_down")
     bench.check()
+
+
+# Several things in one moment.
+
+EVENTS = ("left", "deadline", "prediction", "data", "end", "failed", "status")
+"""What one pass of the event loop may deliver, in any order, as far as the ports allow it."""
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "whole"])
+@pytest.mark.parametrize("step", ["sent", "headed", "begun"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_two_events_of_one_moment_end_a_request_once_in_either_order(
+    step: str, streamed: bool, workers: int
+) -> None:
+    """Whatever is still open after the two, the client ends by leaving."""
+    for order in permutations(EVENTS, 2):
+        bench = Bench(workers)
+        exchange, client = bench.start(chat(stream=streamed))
+        upstream = bench.upstream
+        if step != "sent":
+            upstream.head(200, SSE if streamed else JSON)
+        if step == "begun":
+            upstream.data(b"data: 1\n\n")
+        for event in order:
+            _deliver(event, bench, exchange, client, upstream)
+        if not client.over:
+            client.left = True
+            exchange.client_left()
+        bench.check()
+
+
+def _deliver(
+    event: str, bench: Bench, exchange: RequestExchange, client: FakeClient, upstream: FakeUpstream
+) -> None:
+    """Deliver an event, unless its port is closed. Client and clock may always speak up again."""
+    match event:
+        case "left":
+            client.left = client.left or not client.over
+            exchange.client_left()
+        case "deadline":
+            exchange._out_of_time()
+        case "prediction":
+            exchange._prefill_ended()
+        case "data" if upstream.live and upstream.headed:
+            upstream.data(b"data: 2\n\n")
+        case "end" if upstream.live and upstream.headed:
+            upstream.end()
+        case "failed" if upstream.live:
+            upstream.fail(StreamBroken("reset") if upstream.headed else unreachable())
+        case "status" if upstream.live and not upstream.headed:
+            upstream.head(503, JSON)
 
 
 # What is learned.
