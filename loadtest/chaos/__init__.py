@@ -1,10 +1,23 @@
-"""What fails on purpose: Valkey servers, and the network in front of them.
+"""What fails on purpose, and how replicas are watched meanwhile.
 
 For the tests in ``tests/chaos`` and for ``python -m loadtest.bench.faults``. Real processes and real
 sockets on 127.0.0.1; nothing outlives its owner.
 """
 
+from loadtest.chaos.load import Served, SteadyLoad
+from loadtest.chaos.replica import Decision, Replica, disagreements, settled
 from loadtest.chaos.tcp_proxy import TcpProxy
 from loadtest.chaos.valkey import ClusterGroup, SentinelGroup, ValkeyServer
 
-__all__ = ["ClusterGroup", "SentinelGroup", "TcpProxy", "ValkeyServer"]
+__all__ = [
+    "ClusterGroup",
+    "Decision",
+    "Replica",
+    "SentinelGroup",
+    "Served",
+    "SteadyLoad",
+    "TcpProxy",
+    "ValkeyServer",
+    "disagreements",
+    "settled",
+]

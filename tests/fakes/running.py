@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,10 +58,12 @@ class Fleet:
     namespace: str
     stack: contextlib.AsyncExitStack
     gateways: list[RunningGateway] = field(default_factory=list)
+    engines: list[EmulatedEngine] = field(default_factory=list)
 
     async def engine(self, settings: EngineSettings = FAST_ENGINE) -> EmulatedEngine:
         """Start an emulated engine."""
-        return await self.stack.enter_async_context(EmulatedEngine(settings))
+        self.engines.append(await self.stack.enter_async_context(EmulatedEngine(settings)))
+        return self.engines[-1]
 
     async def gateway(self, *urls: str, **sections: dict[str, Any]) -> RunningGateway:
         """Start a gateway in this event loop, in front of some workers."""
@@ -130,7 +132,10 @@ def free_port() -> int:
 
 @contextlib.asynccontextmanager
 async def command(
-    *arguments: str, ready_url: str | None = None, environ: Mapping[str, str] | None = None
+    *arguments: str,
+    ready_url: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "router"),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
 
@@ -142,12 +147,12 @@ async def command(
         arguments: Of the command.
         ready_url: Answers 200 when the process is ready.
         environ: Added to its environment, which has no settings of ours otherwise.
+        program: What Python runs; by default ``cacheway`` itself.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        "-m",
-        "router",
+        *program,
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

@@ -1,0 +1,79 @@
+"""Replicas as processes, as the tests of failures start them: real ones, before real engines.
+
+Every worker weighs the same but for what it holds (``--congestion-max 0``), so that replicas which
+know the same decide the same. Intervals are short so that an expiry or a snapshot falls into a test.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import httpx
+from fakes.running import Fleet, command, free_port, until_async
+
+from loadtest.chaos import Replica
+from loadtest.engine import EngineSettings
+from loadtest.workload import MODEL
+
+ENGINE = EngineSettings(models=(MODEL,), prefill_tokens_per_s=200_000, prefill_base_ms=1, tpot_ms=10)
+
+FLAGS = ("--congestion-max", "0", "--snapshot-interval-secs", "1", "--heartbeat-ttl-secs", "2")
+
+Start = Callable[..., Awaitable["RunningReplica"]]
+
+
+class RunningReplica(Replica):
+    """A replica with its id and its process."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, client: httpx.AsyncClient) -> None:
+        super().__init__(client)
+        self.name = name
+        self.process = process
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """What it logged under one name of an event."""
+        lines = [json.loads(line) for line in self.process.output]  # type: ignore[attr-defined]
+        return [line for line in lines if line["event"] == name]
+
+
+@contextlib.asynccontextmanager
+async def starter(fleet: Fleet) -> AsyncIterator[Start]:
+    """Start replicas in front of the engines of a fleet; all end with the context."""
+    numbers = itertools.count(1)
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def one(
+            redis_url: str,
+            *flags: str,
+            program: tuple[str, ...] = ("-m", "router"),
+            environ: Mapping[str, str] | None = None,
+            warm: bool = True,
+        ) -> RunningReplica:
+            port, name = free_port(), f"r{next(numbers)}"
+            url = f"http://127.0.0.1:{port}"
+            process = await stack.enter_async_context(
+                command(
+                    *("serve", "--host", "127.0.0.1", "--port", str(port), *FLAGS, *flags),
+                    *("--worker-urls", *(engine.url for engine in fleet.engines)),
+                    *("--redis-url", redis_url, "--namespace", fleet.namespace, "--replica-id", name),
+                    ready_url=f"{url}/readiness",
+                    program=program,
+                    environ=environ,
+                )
+            )
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=url, timeout=20, trust_env=False)
+            )
+            replica = RunningReplica(name, process, client)
+
+            async def is_warm() -> bool:
+                return bool((await replica.shared())["warm"])
+
+            if warm:
+                await until_async(is_warm)
+            return replica
+
+        yield one
