@@ -97,6 +97,12 @@ class Child:
             os.write(self._pipe, b"\n")
         os.close(self._pipe)
 
+    async def kill(self) -> None:
+        """Kill it (SIGKILL), as an operator or a lack of memory does."""
+        assert self._process is not None
+        self._process.kill()
+        await self._process.wait()
+
     async def wait_for_line(self, start: str) -> str:
         """Wait until its log has a complete line that begins so, and return that line.
 

@@ -31,7 +31,7 @@ OPENING_TOKENS = 600
 TURN_TOKENS = 300
 SHORT_ANSWER_TOKENS = 6
 INFLIGHT_MAX = 256
-PROMPTS_MAX = 12
+PROMPTS_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Served:
     Attributes:
         number: Position in the order of sending.
         sent_s: When it was due, in event loop time.
-        ttft_s: From then to the first content; to the whole answer if it did not stream.
+        ttft_s: From then to the first content; None if there was none or the answer did not stream.
         replica: Base URL it was sent to.
         worker: Who answered.
         prompt_tokens: As the engine counts.
@@ -210,7 +210,7 @@ class SteadyLoad:
         return Served(
             number,
             due_s,
-            asyncio.get_running_loop().time() - due_s if error is None else None,
+            None,
             url,
             worker,
             usage.get("prompt_tokens", 0),

@@ -50,6 +50,12 @@ class Replica:
         fields: dict[str, Any] = answer.json()["shared"]
         return fields
 
+    async def warmed(self) -> None:
+        """Wait until it has read the log to its end once."""
+        async with asyncio.timeout(SETTLE_TIMEOUT_S):
+            while not (await self.shared())["warm"]:  # noqa: ASYNC110 - it is another process's state
+                await asyncio.sleep(POLL_S)
+
     async def metric(self, name: str) -> float:
         """One of its metrics, as it stands in the exposition: name and labels.
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, command, free_port, until_async
+from fakes.running import Fleet, command, free_port
 
 from loadtest.chaos import Replica
 from loadtest.engine import EngineSettings
@@ -69,11 +69,8 @@ async def starter(fleet: Fleet) -> AsyncIterator[Start]:
             )
             replica = RunningReplica(name, process, client)
 
-            async def is_warm() -> bool:
-                return bool((await replica.shared())["warm"])
-
             if warm:
-                await until_async(is_warm)
+                await replica.warmed()
             return replica
 
         yield one
