@@ -21,6 +21,7 @@ from policies.ops import (
 )
 from policies.placement import Reason, place
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
+from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed
@@ -71,4 +72,5 @@ __all__ = [
     "probe_from_us",
     "redispatch",
     "shares",
+    "turn_of",
 ]

@@ -23,11 +23,8 @@ replica died does not block the circuit: after ``open_us`` the next request may 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import xxhash
-
 from policies.ops import Circuit, CircuitSet
-from policies.rendezvous import weights
+from policies.rendezvous import turn_of
 
 PROBE_STAGGER_US = 250_000
 """Between the replicas' turns to probe: ten times what the log lags at P99."""
@@ -56,10 +53,7 @@ def probe_from_us(known: CircuitSet, replica: str, replicas: Sequence[str]) -> i
         replica: Who asks.
         replicas: All that are alive.
     """
-    names = (replica, *replicas)
-    hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
-    drawn = weights(xxhash.xxh3_64_intdigest(known.worker.encode()), hashes)
-    return known.until_us + int((drawn > drawn[0]).sum()) * PROBE_STAGGER_US
+    return known.until_us + turn_of(known.worker, replica, replicas) * PROBE_STAGGER_US
 
 
 class Breaker:

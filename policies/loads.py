@@ -253,6 +253,10 @@ class Loads:
 
     # What decisions read.
 
+    def left_us(self, replica: str) -> int:
+        """Log time up to which a replica's placements were dropped; 0 if none were lately."""
+        return self._left_us.get(replica, 0)
+
     def backlog_s(self, slots: NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
         """V of each slot, in seconds: reserved prefill less what the head had time to do."""
         elapsed_us = np.minimum(np.maximum(now_us - self._head_us[slots], 0), self._head_service_us[slots])

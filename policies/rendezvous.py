@@ -6,7 +6,10 @@ of the workers does not matter (Thaler and Ravishankar, 1998). It breaks ties in
 `policies.placement` and is the whole of the hashing and random policies.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from policies.views import Floats
@@ -40,6 +43,20 @@ def weights(key: int, worker_hash: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def turn_key(key: int, sequence: int) -> int:
     """Derive another key for each turn, so that the same prompt draws anew every time."""
     return (key ^ (sequence + 1) * _GOLDEN) * _GOLDEN & _MASK
+
+
+def turn_of(worker: str, replica: str, replicas: Sequence[str]) -> int:
+    """How many replicas come before one, where one of them should act for a worker and all must agree on who.
+
+    Args:
+        worker: Worker id.
+        replica: The one, whether it is among them or not.
+        replicas: Those that are alive.
+    """
+    names = (replica, *replicas)
+    hashes = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
+    drawn = weights(xxhash.xxh3_64_intdigest(worker.encode()), hashes)
+    return int((drawn > drawn[0]).sum())
 
 
 def rank_costs(key: int, worker_hash: NDArray[np.uint64]) -> Floats:

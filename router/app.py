@@ -224,9 +224,17 @@ class GatewayProcess:
             )
 
     async def _housekeeping(self) -> None:
-        """Once a second: forget what is too old, release what nobody finished (a bug, so an error)."""
+        """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
+
+        And see whether a snapshot says that this replica was given up: the log says so by itself.
+        """
+        known_us = 0
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
+            left_us = self.fleet.loads.left_us(self.replica)
+            if left_us > known_us:
+                known_us = left_us
+                self.gateway.given_up(left_us)
             expired = self.fleet.collect(self.clock.now_us())
             if expired:
                 logger.error(

@@ -32,6 +32,7 @@ class LocalWorker:
         successes: Good probes in a row.
         probes: How many there were.
         suspected_us: Log time of the last sign of a restart that no probe has cleared up yet, or 0.
+        heard_us: Log time at which it was found to be another process, while a sibling is to say so, or 0.
         refused_us: Log time at which nobody listened there, until it is back, or 0.
         removed: It is no longer one of the fleet's; its last requests may still end.
     """
@@ -47,6 +48,7 @@ class LocalWorker:
     successes: int = 0
     probes: int = 0
     suspected_us: int = 0
+    heard_us: int = 0
     refused_us: int = 0
     removed: bool = False
 

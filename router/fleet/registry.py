@@ -9,9 +9,10 @@ reached is seen from here, since a partition may separate it from one replica on
 
 A worker that restarts has lost its cache, and everybody must forget it at once, but once, although
 several replicas notice. Its process says when it started, and `policies.Started` in the log says what is
-known; whoever is first to hear of another start time says so. A refused, reset or unexpectedly closed
-connection is a reason to ask at once. Of an engine that does not say when it started, a refused
-connection is the only sign: when it is back it has lost its cache, unless a sibling has said so since.
+known. Of those who hear of another start time, the replica whose turn it is says so at once, the others only
+if nobody has when they ask again. A refused, reset or unexpectedly closed connection is a reason to ask
+at once. Of an engine that does not say when it started, a refused connection is the only sign: when it
+is back it has lost its cache, unless a sibling has said so since.
 
 A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
@@ -32,6 +33,7 @@ from policies import (
     WorkerPut,
     admitted,
     shares,
+    turn_of,
 )
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
@@ -90,6 +92,7 @@ class Registry:
         self.now_us = now_us
         self._replica = replica
         self._make_pool = make_pool
+        self._replicas = replicas
         self._ramp_us = slow_start_s * 1e6
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
         self._failure_threshold = failure_threshold
@@ -288,12 +291,12 @@ class Registry:
             needed = 1 if local.health is Health.STARTING else self._success_threshold
             if local.health is not Health.HEALTHY and local.successes >= needed:
                 local.health = Health.HEALTHY
-            if local.health is Health.HEALTHY:
+            if local.health is Health.HEALTHY and not local.heard_us:
                 if self._lost_cache(local):
                     self._publish(Forget(local.worker.worker_id, now_us))
                 self._cleared_up(local, now_us if asked_us is None else asked_us)
-                if before is Health.UNHEALTHY:
-                    self._fleet.returns(local.worker.slot, now_us)
+            if local.health is Health.HEALTHY and before is Health.UNHEALTHY:
+                self._fleet.returns(local.worker.slot, now_us)
         else:
             local.failures += 1
             local.successes = 0
@@ -336,6 +339,9 @@ class Registry:
         else:
             later_ms = started_unix_ms - known.started_unix_ms
             cold = later_ms != 0 if local.suspected_us else later_ms > START_SLACK_MS
+        if cold and not local.heard_us and turn_of(worker_id, self._replica, self._replicas()):
+            local.heard_us = local.suspected_us = self.now_us()
+            return
         if known is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
         self._cleared_up(local, asked_us)
@@ -353,6 +359,7 @@ class Registry:
 
     def _cleared_up(self, local: LocalWorker, asked_us: int) -> None:
         """A worker that was asked then is well, and what it lost is known."""
+        local.heard_us = 0
         if asked_us >= local.suspected_us:
             local.suspected_us = 0
         if asked_us >= local.refused_us:

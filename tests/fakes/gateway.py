@@ -222,13 +222,14 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     given: dict[str, Any] = {
         "failure_threshold": 3,
         "success_threshold": 2,
+        "replica": "r1",
         "breaker": BreakerRules(failure_threshold=5, success_threshold=2, open_us=10_000_000),
         "replicas": lambda: ("r1",),
         "slow_start_s": 0.0,
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
         **rules,
     }
-    return Registry(shared.fleet, publish=shared.publish, now_us=time.clock.now_us, replica="r1", **given)
+    return Registry(shared.fleet, publish=shared.publish, now_us=time.clock.now_us, **given)
 
 
 def pool_of(local: LocalWorker) -> FakePool:

@@ -3,7 +3,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from policies.rendezvous import bounded_costs, rank_costs, turn_key, weights
+from policies.rendezvous import bounded_costs, rank_costs, turn_key, turn_of, weights
 
 WORKERS = np.arange(10, dtype=np.uint64)
 
@@ -46,3 +46,18 @@ def test_somebody_is_never_full(inflight: list[float]) -> None:
     costs = bounded_costs(1, WORKERS[:3], np.array(inflight, dtype=np.float64), 1.0)
 
     assert np.isfinite(costs[int(np.argmin(inflight))])
+
+
+def test_all_agree_on_whose_turn_it_is_and_every_turn_is_somebodys() -> None:
+    replicas = tuple(f"replica {number}" for number in range(5))
+    for number in range(20):
+        turns = [turn_of(f"w{number}:1", replica, replicas) for replica in replicas]
+        assert sorted(turns) == [0, 1, 2, 3, 4]
+        assert turns == [turn_of(f"w{number}:1", replica, replicas[::-1]) for replica in replicas]
+    assert {turn_of(f"w{number}:1", replicas[0], replicas) for number in range(60)} == {0, 1, 2, 3, 4}
+
+
+def test_who_is_alone_or_not_on_the_list_yet_has_a_turn_all_the_same() -> None:
+    assert turn_of("w:1", "one", ()) == 0
+    assert turn_of("w:1", "one", ("one",)) == 0
+    assert turn_of("w:1", "one", ("two",)) + turn_of("w:1", "two", ("one",)) == 1

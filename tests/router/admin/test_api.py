@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
-from policies import Forget, Insert, Placed
+from policies import Circuit, CircuitSet, Forget, Insert, Placed, Started
 from router.admin import AdminPorts, make_api
 from router.fleet import LocalWorker, ServedModel
 from router.metrics import Metrics
@@ -247,6 +247,23 @@ async def test_a_workers_load_and_cache_are_shown(setup: Setup) -> None:
     assert one["connections"] == {"open": 0, "idle": 0}
     loads = (await setup.client.get("/get_loads")).json()
     assert loads == {"loads": [{"worker": "http://a:80", "load": 1, "tokens": 700}]}
+
+
+async def test_a_workers_circuit_start_and_share_are_shown(setup: Setup) -> None:
+    """Ejected by a sibling for 60 s; restarted four of the ten seconds ago that a slow start takes."""
+    setup.add("a")
+    one = (await setup.client.get("/workers/a:80")).json()
+    assert (one["circuit"], one["circuit_by"], one["circuit_wait_s"]) == ("closed", None, 0.0)
+    assert (one["share"], one["started_unix_s"]) == (1.0, None)
+    setup.registry._ramp_us = 10e6
+    now_us = setup.time.clock.now_us()
+    setup.shared.publish(CircuitSet("a:80", now_us, "r2", Circuit.OPEN, now_us + 60_000_000))
+    setup.shared.publish(Started("a:80", now_us - 4_000_000, "r2", 1_763_700_123_250, cold=True))
+    one = (await setup.client.get("/workers/a:80")).json()
+    assert (one["circuit"], one["circuit_by"]) == ("open", "r2")
+    assert one["circuit_wait_s"] == pytest.approx(60, abs=0.1)
+    assert one["share"] == pytest.approx(0.4, abs=0.01)
+    assert one["started_unix_s"] == 1_763_700_123.25
 
 
 async def test_the_older_routers_spelling_works(setup: Setup) -> None:

@@ -8,6 +8,7 @@ from router.fleet.engine_info import (
     ServedModel,
     served_models,
     sglang_capacity_tokens,
+    started_unix_ms,
     vllm_capacity_tokens,
 )
 
@@ -53,3 +54,25 @@ def test_vllm_says_its_capacity_in_blocks() -> None:
     assert vllm_capacity_tokens(text) == 7680
     assert vllm_capacity_tokens('vllm:cache_config_info{block_size="32",num_gpu_blocks="None"} 1') == 0
     assert vllm_capacity_tokens("") == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "expected_ms"),
+    [
+        ("process_start_time_seconds 1.76370012325e+09", 1_763_700_123_250),
+        ('process_start_time_seconds{pid="7"} 1763700123.25 1763700999000', 1_763_700_123_250),
+        ("process_start_time_seconds\t1763700123", 1_763_700_123_000),
+        ("process_start_time_seconds NaN", 0),
+        ("process_start_time_seconds +Inf", 0),
+        ("process_start_time_seconds 1e300", 0),
+        ("process_start_time_seconds -5", 0),
+        ("process_start_time_seconds soon", 0),
+        ("process_start_time_seconds", 0),
+        ("my_process_start_time_seconds 5", 0),
+        ("process_start_time_seconds_total 5", 0),
+        ("", 0),
+    ],
+)
+def test_a_process_says_when_it_started(line: str, expected_ms: int) -> None:
+    text = f"# TYPE process_start_time_seconds gauge\n{line}\nother 1\n"
+    assert started_unix_ms(text) == expected_ms

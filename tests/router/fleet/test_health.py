@@ -10,6 +10,7 @@ import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.running import until
 
+from policies import Started
 from router.errors import WorkerRefused
 from router.fleet import Health, HealthChecks, HealthRules, LocalWorker, ServedModel
 
@@ -208,6 +209,28 @@ async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -
         setup.answer = raising(httpx.ConnectError("refused"))
         setup.registry.failed(local, WorkerRefused("refused"), 1, 1)
         await until(lambda: local.health is Health.UNHEALTHY)
+
+
+async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started(setup: Setup) -> None:
+    """Once per suspicion, not every time; and what it says clears the suspicion up."""
+    started_unix_s = 1_763_700_000
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text=f"process_start_time_seconds {started_unix_s}\n")
+        return sglang(request)
+
+    setup.answer = answer
+    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    local = setup.add()
+    async with running(setup):
+        await until(lambda: local.health is Health.HEALTHY)
+        started_unix_s += 60
+        setup.registry.suspect(local)
+        await until(lambda: len(setup.shared.said(Started)) == 2)
+        await until(lambda: not local.suspected_us)
+    assert [op.cold for op in setup.shared.said(Started)] == [False, True]
+    assert local.probes == 2
 
 
 async def test_a_worker_that_was_replaced_is_probed_at_once(setup: Setup) -> None:

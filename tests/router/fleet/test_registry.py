@@ -1,10 +1,19 @@
 """What one replica may use of the fleet, and how soon it notices a change."""
 
+from collections.abc import Callable
+
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
 
-from policies import Circuit, Forget, WorkerPut
-from router.errors import ClientError, UpstreamError, WorkerRefused, WorkerSilent
+from policies import Circuit, CircuitSet, Forget, Started, WorkerPut, turn_of
+from router.errors import (
+    ClientError,
+    StreamBroken,
+    UpstreamError,
+    WorkerRefused,
+    WorkerSilent,
+    WorkerUnreachable,
+)
 from router.fleet import Health, LocalWorker, Registry, ServedModel
 
 
@@ -245,6 +254,233 @@ def test_a_worker_that_is_not_up_yet_has_nothing_to_lose(setup: Setup) -> None:
     setup.probe(local)
     assert local.health is Health.HEALTHY
     assert not setup.shared.said(Forget)
+
+
+def test_what_a_sibling_said_after_the_refusal_is_not_said_again(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.probe(a, ok=False, refused=True)
+    setup.shared.fleet.apply(Forget("a:80", setup.now_us()))
+    for _ in range(2):
+        setup.probe(a)
+    assert a.health is Health.HEALTHY
+    assert not setup.shared.said(Forget)
+
+
+def test_what_a_sibling_said_before_the_refusal_was_about_another_time(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.shared.fleet.apply(Forget("a:80", setup.now_us()))
+    setup.probe(a, ok=False, refused=True)
+    for _ in range(2):
+        setup.probe(a)
+    assert len(setup.shared.said(Forget)) == 1
+
+
+# When its process started.
+
+
+def starts(setup: Setup) -> list[tuple[int, bool]]:
+    return [(op.started_unix_ms, op.cold) for op in setup.shared.said(Started)]
+
+
+def test_the_first_start_time_is_remembered_and_forgets_nothing(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    for _ in range(3):
+        setup.registry.started(a, 10_000, setup.now_us())
+    assert starts(setup) == [(10_000, False)]
+
+
+def siblings(setup: Setup) -> list[tuple[Registry, LocalWorker]]:
+    """Two replicas that see the same worker, the one first whose turn it is to speak of it."""
+    names = sorted(("r1", "r2"), key=lambda name: turn_of("a:80", name, ("r1", "r2")))
+    both = [registry(setup.shared, setup.time, replica=name, replicas=lambda: ("r1", "r2")) for name in names]
+    for one in both:
+        one.probed(one.all()[0], ok=True, refused=False, detail="")
+    return [(one, one.all()[0]) for one in both]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_of_several_replicas_that_hear_of_a_restart_one_says_so(setup: Setup, refused: bool) -> None:
+    """The one whose turn it is; the other, who hears of it first, asks again and finds that it was said."""
+    setup.registry.add("http://a")
+    first, second = siblings(setup)
+    for one, local in (first, second):
+        one.started(local, 10_000, setup.now_us())
+        if refused:
+            one.probed(local, ok=False, refused=True, detail="")
+    for one, local in (second, first, second):
+        asked_us = setup.now_us()
+        one.started(local, 20_000, asked_us)
+        for _ in range(2):
+            one.probed(local, ok=True, refused=False, detail="", asked_us=asked_us)
+    assert starts(setup) == [(10_000, False), (20_000, True)]
+    assert not setup.shared.said(Forget)
+    assert [(local.suspected_us, local.heard_us, local.refused_us) for _, local in (first, second)] == [
+        (0, 0, 0)
+    ] * 2
+
+
+def test_a_restart_that_nobody_else_speaks_of_is_said_by_who_asks_again(setup: Setup) -> None:
+    setup.registry.add("http://a")
+    _, (second, local) = siblings(setup)
+    second.started(local, 10_000, setup.now_us())
+    second.started(local, 20_000, setup.now_us())
+    assert starts(setup) == [(10_000, False)]
+    assert local.suspected_us > 0
+    second.started(local, 20_000, setup.now_us())
+    assert starts(setup) == [(10_000, False), (20_000, True)]
+
+
+def test_a_start_time_that_was_asked_for_before_another_was_heard_says_nothing(setup: Setup) -> None:
+    """The old process still answered, a sibling has met the new one meanwhile."""
+    (a,) = setup.add("a")
+    asked_us = setup.now_us()
+    setup.shared.publish(Started("a:80", setup.now_us(), "r2", 20_000, cold=True))
+    setup.registry.started(a, 10_000, asked_us)
+    assert len(starts(setup)) == 1
+
+
+def test_several_processes_behind_one_address_are_no_restarts(setup: Setup) -> None:
+    """Nor is a clock that is derived from whole seconds each time."""
+    (a,) = setup.add("a")
+    for started_unix_ms in (10_000, 9_000, 11_000, 10_000, 5_000):
+        setup.registry.started(a, started_unix_ms, setup.now_us())
+    assert starts(setup) == [(10_000, False)]
+
+
+@pytest.mark.parametrize("started_unix_ms", [10_001, 5_000])
+def test_any_other_start_time_is_a_restart_if_something_else_speaks_for_it(
+    setup: Setup, started_unix_ms: int
+) -> None:
+    """The clock of its new machine may be behind."""
+    (a,) = setup.add("a")
+    setup.registry.started(a, 10_000, setup.now_us())
+    setup.registry.suspect(a)
+    setup.registry.started(a, started_unix_ms, setup.now_us())
+    assert starts(setup)[1:] == [(started_unix_ms, True)]
+
+
+def test_a_worker_that_refused_but_is_the_same_process_keeps_its_cache(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.registry.started(a, 10_000, setup.now_us())
+    setup.fail(a, WorkerRefused("refused"))
+    setup.registry.started(a, 10_000, setup.now_us())
+    setup.probe(a)
+    assert not setup.shared.said(Forget)
+    assert len(starts(setup)) == 1
+
+
+def test_a_restart_is_forgotten_once_although_it_also_refused(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    setup.registry.started(a, 10_000, setup.now_us())
+    setup.probe(a, ok=False, refused=True)
+    setup.registry.started(a, 20_000, setup.now_us())
+    for _ in range(3):
+        setup.probe(a)
+    assert starts(setup)[1:] == [(20_000, True)]
+    assert not setup.shared.said(Forget)
+
+
+@pytest.mark.parametrize(
+    ("error", "suspicious"),
+    [
+        (WorkerRefused("refused"), True),
+        (WorkerUnreachable("closed"), True),
+        (StreamBroken("reset"), True),
+        (StreamBroken("silent", code="upstream_idle_timeout"), False),
+        (WorkerUnreachable("no place", code="upstream_pool_full"), False),
+        (WorkerUnreachable("500", code="upstream_status_500"), False),
+        (WorkerSilent("silent"), False),
+    ],
+)
+def test_a_connection_that_ends_by_itself_smells_of_a_restart(
+    setup: Setup, error: UpstreamError, suspicious: bool
+) -> None:
+    (a,) = setup.add("a")
+    changes = setup.changes
+    setup.fail(a, error)
+    assert (a.suspected_us > 0, setup.changes - changes) == (suspicious, int(suspicious))
+
+
+def test_an_idle_connection_that_the_worker_closes_smells_of_a_restart(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    a.pool.on_idle_closed()
+    assert a.suspected_us > 0
+
+
+def test_a_suspicion_lasts_until_a_probe_that_was_sent_after_it(setup: Setup) -> None:
+    (a,) = setup.add("a")
+    asked_us = setup.now_us()
+    setup.registry.suspect(a)
+    setup.registry.probed(a, ok=True, refused=False, detail="", asked_us=asked_us)
+    assert a.suspected_us > 0
+    setup.probe(a)
+    assert a.suspected_us == 0
+
+
+# Slow start.
+
+
+def ramping(setup: Setup) -> bool:
+    """Whether some of 200 requests pass over a worker while there is another one."""
+    slots = setup.registry.eligible("m", setup.now_us())
+    return any(len(setup.registry.ramped(slots, key, setup.now_us())) < len(slots) for key in range(200))
+
+
+@pytest.fixture
+def slow() -> Setup:
+    setup = Setup()
+    setup.registry = registry(setup.shared, setup.time, slow_start_s=10.0)
+    return setup
+
+
+def test_workers_that_are_seen_for_the_first_time_start_at_full_speed(slow: Setup) -> None:
+    a, _ = slow.add("a", "b")
+    slow.registry.started(a, 10_000, slow.now_us())
+    slots = slow.registry.eligible("m", slow.now_us())
+    assert slow.registry.ramped(slots, 1, slow.now_us()) is slots
+    assert slow.registry.share(a, slow.now_us()) == 1.0
+
+
+def _unhealthy(setup: Setup, a: LocalWorker) -> None:
+    setup.probe(a, ok=False, refused=True)
+    setup.probe(a)
+    setup.probe(a)
+
+
+def _restarted_elsewhere(setup: Setup, a: LocalWorker) -> None:
+    setup.shared.publish(Started("a:80", setup.now_us(), "r2", 20_000, cold=True))
+
+
+def _restored(setup: Setup, a: LocalWorker) -> None:
+    setup.shared.publish(CircuitSet("a:80", setup.now_us(), "r2", Circuit.CLOSED))
+
+
+@pytest.mark.parametrize("returns", [_unhealthy, _restarted_elsewhere, _restored])
+def test_a_worker_that_returns_takes_a_growing_share(
+    slow: Setup, returns: Callable[[Setup, LocalWorker], None]
+) -> None:
+    a, _ = slow.add("a", "b")
+    returns(slow, a)
+    assert ramping(slow)
+    assert slow.registry.share(a, slow.now_us()) == 0.1
+    slow.time.advance(5)
+    assert slow.registry.share(a, slow.now_us()) == pytest.approx(0.5, abs=0.01)
+    slow.time.advance(5)
+    assert not ramping(slow)
+
+
+def test_if_all_have_just_returned_somebody_takes_each_request(slow: Setup) -> None:
+    for a in slow.add("a", "b"):
+        _unhealthy(slow, a)
+    slots = slow.registry.eligible("m", slow.now_us())
+    assert {len(slow.registry.ramped(slots, key, slow.now_us())) for key in range(300)} == {1, 2}
+
+
+def test_slow_start_can_be_turned_off(setup: Setup) -> None:
+    a, _ = setup.add("a", "b")
+    _unhealthy(setup, a)
+    assert not ramping(setup)
+    assert setup.registry.share(a, setup.now_us()) == 1.0
 
 
 # What is said about workers.

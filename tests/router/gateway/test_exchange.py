@@ -8,13 +8,13 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from fakes.gateway import Bench, FakeClient, FakeUpstream
+from fakes.gateway import Bench, FakeClient, FakePool, FakeUpstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Circuit, Finished, FirstToken, Trim
+from policies import Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.fleet import ServedModel
+from router.fleet import LocalWorker, ServedModel
 from router.gateway.exchange import RequestExchange
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -632,6 +632,77 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
     assert bench.registry.circuits.state(local) is Circuit.OPEN
     _, client = bench.start(chat())
     assert client.status == 503
+
+
+def ejected(bench: Bench) -> LocalWorker:
+    """The one worker of a bench, whose circuit is open and whose wait is over."""
+    (local,) = bench.registry.all()
+    now_us = bench.time.clock.now_us()
+    bench.shared.publish(CircuitSet(local.worker.worker_id, now_us, "r2", Circuit.OPEN, now_us + 10_000_000))
+    _, client = bench.start(chat())
+    assert client.status == 503
+    bench.time.advance(10.001)
+    return local
+
+
+@pytest.mark.parametrize("leaves", ["client", "deadline"])
+def test_a_probe_that_ends_without_an_outcome_lets_the_next_one_go(leaves: str) -> None:
+    bench = Bench(workers=1, server={"request_timeout_s": 1})
+    local = ejected(bench)
+    exchange, client = bench.start(chat())
+    assert bench.registry.circuits.state(local) is Circuit.HALF_OPEN
+    _, other = bench.start(chat())
+    assert other.status == 503
+    if leaves == "client":
+        client.left = True
+        exchange.client_left()
+    else:
+        bench.time.advance(1)
+    bench.start(chat())
+    bench.upstream.answer()
+    circuit = bench.registry.circuits.of(local)
+    assert circuit is not None
+    assert (circuit.state, circuit.successes) == (Circuit.HALF_OPEN, 1)
+    bench.check()
+
+
+def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
+    bench = Bench(workers=1)
+    ejected(bench)
+    told = []
+    send = FakePool.send
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            FakePool, "send", lambda pool, **sent: (told.extend(bench.shared.ops), send(pool, **sent))[1]
+        )
+        bench.start(chat())
+    assert [op.state for op in told if isinstance(op, CircuitSet)] == [Circuit.OPEN, Circuit.HALF_OPEN]
+    bench.upstream.answer()
+
+
+def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one(bench: Bench) -> None:
+    """A tenth of its half; all of them when the other one is gone."""
+    bench.registry._ramp_us = 10e6
+    back, other = bench.registry.all()
+    bench.shared.fleet.returns(back.worker.slot, bench.time.clock.now_us())
+    for number in range(100):
+        bench.start(chat(f"{number} {'word ' * 1000}"))
+    there = [upstream.pool.url == back.worker.url for upstream in bench.upstreams]
+    assert 1 <= sum(there) <= 20
+    bench.registry.change(other.worker.worker_id, draining=True)
+    bench.start(chat())
+    assert bench.upstreams[-1].pool.url == back.worker.url
+    for upstream in bench.upstreams:
+        upstream.answer()
+
+
+def test_a_request_without_a_prompt_is_an_arrival(bench: Bench) -> None:
+    bench.start({"model": "m", "query": "q", "documents": ["d"]}, path=b"/v1/rerank")
+    bench.upstream.answer()
+    (placed,) = bench.shared.said(Placed)
+    assert placed.paths
+    arrivals_per_s, _ = bench.shared.fleet.loads.rates(placed.at_us)
+    assert arrivals_per_s.sum() > 0
 
 
 def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench
 
-from policies import Placed
+from policies import Finished, FirstToken, Left, Placed
 from router.gateway import Gateway
 from router.gateway.endpoints import Endpoint
 from router.proxy import Header
@@ -159,3 +159,48 @@ def test_the_log_line_of_a_request_can_be_turned_off() -> None:
     bench.upstream.answer()
     assert bench.log == []
     assert bench.gateway.inflight == 0
+
+
+# Given up while alive.
+
+
+def test_a_gateway_that_was_given_up_reserves_again_what_it_has_in_flight() -> None:
+    """One in its prefill, one past it; what is placed later or has ended stands as it is."""
+    bench = Bench()
+    for number in range(3):
+        bench.start(chat(f"{number} {TEXT}", stream=True))
+    bench.upstreams[0].answer()
+    bench.upstreams[2].head()
+    bench.upstreams[2].data(b"data: 1\n\n")
+    left = Left("r1", bench.time.clock.now_us())
+    bench.start(chat(stream=True))
+    loads, fleet = bench.shared.fleet.loads, bench.shared.fleet
+    before = {name: getattr(loads, name).tolist() for name in ("prefill_us", "inflight_tokens")}
+    said = len(bench.shared.ops)
+    fleet.apply(left)
+    assert len(loads.requests) == 1
+    bench.gateway.given_up(left.at_us)
+    renewed = bench.shared.ops[said:]
+    assert sorted(type(op).__name__ for op in renewed) == ["FirstToken", "Placed", "Placed"]
+    assert all(op.paths == () and op.at_us > left.at_us for op in renewed if isinstance(op, Placed))
+    assert {name: getattr(loads, name).tolist() for name in before} == before
+    said = len(bench.shared.ops)
+    bench.gateway.given_up(left.at_us)
+    assert len(bench.shared.ops) == said
+    for upstream in bench.upstreams[1:]:
+        upstream.end() if upstream.headed else upstream.answer()
+    assert (loads.requests, bench.gateway.inflight) == ({}, 0)
+    assert len({op.request_id for op in bench.shared.said(Finished)}) == 4
+    assert len(bench.shared.said(FirstToken)) == 5
+
+
+def test_many_reservations_are_renewed_in_turns() -> None:
+    bench = Bench()
+    for number in range(450):
+        bench.start(chat(f"{number} {TEXT}"))
+    left = Left("r1", bench.time.clock.now_us())
+    bench.shared.fleet.apply(left)
+    bench.gateway.given_up(left.at_us)
+    assert len(bench.shared.fleet.loads.requests) == 200
+    bench.time.advance(0.001)
+    assert len(bench.shared.fleet.loads.requests) == 450

@@ -162,12 +162,15 @@ async def test_an_idle_connection_that_the_worker_closes_is_forgotten(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
     pool = WorkerPool(await worker.answer_once_with(OK))
+    told: list[int] = []
+    pool.on_idle_closed = lambda: told.append(pool.open)
     sink = new_sink()
     pool.send(b"POST", b"/", b"", [], [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
 
     assert pool.idle == 0
+    assert told == [0]
     pool.close()
 
 
@@ -191,11 +194,14 @@ async def test_an_idle_worker_that_speaks_is_cut_off(worker: Any, new_sink: Any,
 
 async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sink: Any, until: Until) -> None:
     pool = WorkerPool(await worker.answer_with(OK), idle_s_max=0.05)
+    told: list[int] = []
+    pool.on_idle_closed = lambda: told.append(1)
     sink = new_sink()
     pool.send(b"POST", b"/", b"", [], [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
     await until(lambda: worker.closed_connections == 1)
+    assert told == []
     pool.close()
 
 

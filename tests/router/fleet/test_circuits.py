@@ -1,0 +1,188 @@
+"""Four replicas and one circuit per worker: five failures open it for ten seconds, two successes close it."""
+
+import logging
+from typing import Any
+
+import pytest
+from fakes.gateway import FakeShared, VirtualTime, registry
+
+from policies import Circuit, CircuitSet
+from router.errors import WorkerSilent
+from router.fleet import LocalWorker, Registry
+
+NAMES = ("r1", "r2", "r3", "r4")
+
+
+class Replicas:
+    """Four registries on one fold: what one says, all know."""
+
+    def __init__(self, *workers: str) -> None:
+        self.time = VirtualTime()
+        self.shared = FakeShared()
+        self.alive: tuple[str, ...] = NAMES
+        self.all = {
+            name: registry(self.shared, self.time, replica=name, replicas=lambda: self.alive)
+            for name in NAMES
+        }
+        for worker in workers:
+            self.all["r1"].add(f"http://{worker}")
+        for name in NAMES:
+            for local in self.all[name].all():
+                self.all[name].probed(local, ok=True, refused=False, detail="")
+
+    def now_us(self) -> int:
+        return self.time.clock.now_us()
+
+    def local(self, name: str, worker: str = "a:80") -> LocalWorker:
+        local = self.all[name].get(worker)
+        assert local is not None
+        return local
+
+    def fail(self, name: str, times: int = 1, worker: str = "a:80") -> None:
+        """Requests of a replica fail that were sent just now."""
+        for _ in range(times):
+            now_us = self.now_us()
+            self.all[name].failed(self.local(name, worker), WorkerSilent("silent"), now_us, now_us)
+
+    def may(self, worker: str = "a:80") -> list[str]:
+        """The replicas that may dispatch to a worker now."""
+        slot = self.local("r1", worker).worker.slot
+        return [name for name, one in self.all.items() if slot in one.eligible("m", self.now_us())]
+
+    def send(self, name: str, worker: str = "a:80") -> int:
+        """Dispatch; returns when."""
+        now_us = self.now_us()
+        self.all[name].circuits.dispatched(self.local(name, worker), now_us)
+        return now_us
+
+    def circuits(self, name: str) -> Any:
+        return self.all[name].circuits
+
+
+def test_what_fails_for_one_replica_is_ejected_by_all() -> None:
+    replicas = Replicas("a", "b")
+    replicas.fail("r2", 4)
+    assert replicas.may() == list(NAMES)
+    replicas.fail("r2")
+    assert replicas.may() == []
+    assert replicas.may("b:80") == list(NAMES)
+    assert {replicas.circuits(name).state(replicas.local(name)) for name in NAMES} == {Circuit.OPEN}
+
+
+def test_of_all_replicas_exactly_one_probes_and_all_restore_together() -> None:
+    replicas = Replicas("a")
+    replicas.fail("r1", 5)
+    replicas.time.advance(10.001)
+    for _ in range(2):
+        (prober,) = replicas.may()
+        sent_us = replicas.send(prober)
+        replicas.time.advance(3)
+        assert replicas.may() == []
+        replicas.circuits(prober).succeeded(replicas.local(prober), replicas.now_us(), sent_us)
+    assert replicas.may() == list(NAMES)
+
+
+def test_a_replica_without_requests_leaves_the_probe_to_the_next() -> None:
+    """A quarter of a second later each."""
+    replicas = Replicas("a")
+    replicas.fail("r1", 5)
+    replicas.time.advance(10.001)
+    seen = []
+    for _ in NAMES:
+        seen.append(replicas.may())
+        replicas.time.advance(0.25)
+    assert [len(some) for some in seen] == [1, 2, 3, 4]
+
+
+def test_the_turn_of_a_replica_that_died_passes_on() -> None:
+    replicas = Replicas("a")
+    replicas.fail("r1", 5)
+    replicas.time.advance(10.001)
+    (first,) = replicas.may()
+    replicas.alive = tuple(name for name in NAMES if name != first)
+    replicas.time.advance(1.001)
+    for name in replicas.alive:
+        assert name in replicas.may()
+
+
+def test_the_circuit_of_a_worker_that_was_removed_is_not_moved_by_its_last_answers() -> None:
+    replicas = Replicas("a")
+    old = replicas.local("r1")
+    replicas.all["r1"].remove("a:80")
+    replicas.all["r1"].add("http://a")
+    assert replicas.local("r1") is not old
+    for _ in range(9):
+        replicas.all["r1"].failed(old, WorkerSilent("silent"), replicas.now_us(), replicas.now_us())
+    assert replicas.shared.said(CircuitSet) == []
+
+
+def test_while_all_circuits_are_closed_nothing_is_said_or_copied() -> None:
+    replicas = Replicas("a", "b")
+    one = replicas.all["r1"]
+    slots = one.eligible("m", replicas.now_us())
+    sent_us = replicas.send("r1")
+    replicas.fail("r1", 4)
+    one.circuits.succeeded(replicas.local("r1"), replicas.now_us(), sent_us)
+    one.circuits.released(replicas.local("r1"), replicas.now_us(), sent_us)
+    replicas.fail("r1", 4)
+    assert one.eligible("m", replicas.now_us()) is slots
+    assert replicas.shared.said(CircuitSet) == []
+
+
+def test_a_replica_whose_circuits_are_off_neither_moves_nor_obeys_them() -> None:
+    replicas = Replicas("a")
+    deaf = registry(replicas.shared, replicas.time, replica="r5", breaker=None)
+    (local,) = deaf.all()
+    deaf.probed(local, ok=True, refused=False, detail="")
+    for _ in range(99):
+        deaf.failed(local, WorkerSilent("silent"), replicas.now_us(), replicas.now_us())
+    assert replicas.may() == list(NAMES)
+    replicas.fail("r1", 5)
+    assert len(deaf.eligible("m", replicas.now_us())) == 1
+    assert deaf.circuits.state(local) is Circuit.CLOSED
+    sent_us = replicas.now_us()
+    deaf.circuits.dispatched(local, sent_us)
+    deaf.circuits.succeeded(local, sent_us, sent_us)
+    deaf.circuits.released(local, sent_us, sent_us)
+    assert len(replicas.shared.said(CircuitSet)) == 1
+
+
+def test_each_transition_is_one_line_with_the_reason_and_who(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "router.fleet.circuits")
+    replicas = Replicas("a")
+    replicas.fail("r1", 6)
+    outcomes: list[str] = ["failed", "succeeded", "succeeded"]
+    for outcome in outcomes:
+        replicas.time.advance(12)
+        (prober, *_) = replicas.may()
+        sent_us = replicas.send(prober)
+        if outcome == "failed":
+            now_us = replicas.now_us()
+            replicas.all[prober].failed(replicas.local(prober), WorkerSilent("silent"), now_us, sent_us)
+        else:
+            replicas.circuits(prober).succeeded(replicas.local(prober), replicas.now_us(), sent_us)
+    lines = [
+        (record.event, record.reason)  # type: ignore[attr-defined]
+        for record in caplog.records
+    ]
+    assert lines == [
+        ("worker.ejected", "upstream_timeout"),
+        ("worker.probed", "the wait is over"),
+        ("worker.ejected", "upstream_timeout"),
+        ("worker.probed", "the wait is over"),
+        ("worker.restored", "probes succeeded"),
+    ]
+    assert caplog.records[0].replica == "r1"  # type: ignore[attr-defined]
+    assert {record.worker_id for record in caplog.records} == {"a:80"}  # type: ignore[attr-defined]
+
+
+def test_many_tripped_circuits_are_ranked_once_and_not_for_every_request() -> None:
+    replicas = Replicas(*(f"w{number}" for number in range(30)))
+    for number in range(30):
+        replicas.fail("r1", 5, f"w{number}:80")
+    asked: list[int] = []
+    one: Registry = replicas.all["r1"]
+    one.circuits._replicas = lambda: (asked.append(1), NAMES)[1]
+    for _ in range(50):
+        assert len(one.eligible("m", replicas.now_us())) == 0
+    assert len(asked) == 1
