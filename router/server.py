@@ -64,6 +64,7 @@ class GatewayServer(uvicorn.Server):
 
     Attributes:
         status: Exit status of the process, when it has served.
+        supervised: An owner counts the signals, so a repeated one means nothing.
     """
 
     config: "GatewayConfig"
@@ -71,29 +72,31 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, config: "GatewayConfig") -> None:
         super().__init__(config)
         self.status = 0
-        self._owner = multiprocessing.parent_process()
+        self.supervised = False
         self._told = False
         self._cut = False
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         """Hear signals, and of the owner's end."""
-        loop = asyncio.get_running_loop()
-        sentinel = None if self._owner is None else self._owner.sentinel
         with signals_to(self.handle_exit):
-            # A supervised process was started with its signals blocked (`router.supervisor`).
+            owner = multiprocessing.parent_process()
+            if owner is None:
+                yield
+                return
+            self.supervised = True
+            # It was started with its signals blocked (`router.supervisor`).
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            if sentinel is not None:
-                loop.add_reader(sentinel, self._orphaned, sentinel)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(owner.sentinel, self._orphaned, owner.sentinel)
             try:
                 yield
             finally:
-                if sentinel is not None:
-                    loop.remove_reader(sentinel)
+                loop.remove_reader(owner.sentinel)
 
     def handle_exit(self, sig: int, frame: FrameType | None = None) -> None:
         """A signal came."""
-        if sig == signal.SIGQUIT or (self._told and self._owner is None):
+        if sig == signal.SIGQUIT or (self._told and not self.supervised):
             self.status = 128 + sig
             self.end_now()
         elif not self._told:
@@ -182,7 +185,7 @@ class GatewayServer(uvicorn.Server):
     def _orphaned(self, sentinel: int) -> None:
         """The owner died without a word: from now on this process decides for itself."""
         asyncio.get_running_loop().remove_reader(sentinel)
-        self._owner = None
+        self.supervised = False
         logger.warning("the supervisor died", extra={"event": "supervisor.lost"})
         if not self._told:
             self.end(self.config.settings.server.shutdown_delay_s, reason="supervisor lost")

@@ -37,6 +37,7 @@ class RunningGateway:
     url: str
     process: GatewayProcess
     server: QuietServer
+    task: asyncio.Task[None]
     client: httpx.AsyncClient
 
     def idle(self) -> bool:
@@ -94,7 +95,7 @@ class Fleet:
         client = await self.stack.enter_async_context(
             httpx.AsyncClient(base_url=url, timeout=20, trust_env=False)
         )
-        running = RunningGateway(url, config.process, server, client)
+        running = RunningGateway(url, config.process, server, task, client)
         self.gateways.append(running)
         return running
 
