@@ -2,7 +2,7 @@
 
 from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
 from radix.ops import Forget, Insert, TreeOp, Trim, apply
-from radix.snapshot import TreeSnapshot
+from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.tree import BLOCKS_MAX, Match, PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, AttentionProfile, safe_blocks
 
@@ -17,12 +17,17 @@ __all__ = [
     "Insert",
     "Match",
     "PrefixTree",
+    "Rows",
+    "TreeMarks",
     "TreeOp",
+    "TreePage",
     "TreeSnapshot",
     "Trim",
     "apply",
     "chain_bytes",
     "chain_token_ids",
+    "check_steps",
+    "finished",
     "root_hash",
     "safe_blocks",
 ]

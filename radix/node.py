@@ -4,13 +4,19 @@ A node is a run of blocks that nothing has divided so far. Who holds it is a bit
 node; *when* each holder last used it is in that holder's own map (`radix.holdings`). So a walk reads one
 integer per segment whatever the number of workers, everything a worker holds is found
 without searching the tree, and a node costs no dictionary of its own.
+
+The garbage collector does not see nodes: with hundreds of thousands of them each of its full
+passes would stop the process for 100 ms (``gc.collect`` on a million blocks in runs of 4). So nothing
+collects a cycle of nodes, and whoever takes a node out of the tree clears its ``parent``.
 """
+
+import msgspec
 
 from radix.blocks import HASH_BYTES
 from radix.eviction import Key
 
 
-class Node:
+class Node(msgspec.Struct, eq=False, gc=False):
     """A run of blocks held by the same workers, each with one time of last use.
 
     Attributes:
@@ -22,15 +28,12 @@ class Node:
         ends: Per slot the depths where requests ended, with the latest log time; None until there is one.
     """
 
-    __slots__ = ("children", "ends", "holders", "parent", "run", "start")
-
-    def __init__(self, parent: "Node | None", run: bytes, start: int, holders: int) -> None:
-        self.parent = parent
-        self.run = run
-        self.start = start
-        self.holders = holders
-        self.children: dict[int, Node] | None = None
-        self.ends: dict[int, dict[int, int]] | None = None
+    parent: "Node | None"
+    run: bytes
+    start: int
+    holders: int
+    children: "dict[int, Node] | None" = None
+    ends: dict[int, dict[int, int]] | None = None
 
     @property
     def size(self) -> int:
@@ -79,6 +82,7 @@ class Node:
         del self.children[child.hash_at(child.start + 1)]
         if not self.children:
             self.children = None
+        child.parent = None
 
     def note_end(self, slot: int, depth: int, at_us: int) -> None:
         """Remember that a request of this worker ended at ``depth``."""

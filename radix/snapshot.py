@@ -1,51 +1,48 @@
-"""The prefix tree as columns, so that a million blocks are written and read in well under a second.
+"""The prefix tree as columns: what a snapshot is made of, and whether it can be one.
 
-Nodes come parents first, and in a canonical form: children sorted by their first hash, runs that
+Nodes come parents first, in a canonical form: children sorted by their first hash, runs that
 nothing divides joined. So equal states give equal bytes, which is also how the tests compare
 trees. Workers are positions in the sequence that the snapshot was taken with.
 
-A snapshot is merged, not loaded over what is there: it may be older than the operations
-that were applied before it arrived.
+A million blocks are 8 to 14 MB: too much to be copied, joined or looked at in one go by a process
+that serves. So the columns come in *pages* of some `PAGE_BYTES`, each row whole in one of them, and whoever
+writes, checks or reads them pauses in between:
+
+    pages   [rows 0 .. 4000] [rows 4001 .. 8100] ... [.. last row, tombstones]
+    marks   what belongs to no row: watermarks, floors, the newest time; known when the walk has ended
 """
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from radix.bitmask import bits
-from radix.blocks import HASH_BYTES, words_of
-from radix.eviction import LOWEST, Key
-from radix.holdings import TRIM_HORIZON_US
-from radix.node import Node
+from radix.blocks import HASH_BYTES
+from radix.eviction import Key
 
-if TYPE_CHECKING:
-    from radix.tree import PrefixTree
+PAGE_BYTES = 256 * 1024
+"""A page is closed when it is this large: 0.1 ms to copy, far below what stalls a Redis."""
+
+T = TypeVar("T")
 
 
-class TreeSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What some workers hold.
+class TreePage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Some rows of a snapshot.
 
     Attributes:
-        newest_us: Latest log time the tree had seen.
-        floor: Highest place evicted by the bound on the whole tree (`radix.eviction`).
-        workers: Per worker: forget watermark, place evicted by its own bound.
-        parents: Per node the position of its parent, -1 for the root (``i32``).
+        parents: Per node the row of its parent, counted over all pages; -1 for the root (``i32``).
         sizes: Per node its number of blocks (``u32``).
         hashes: The runs of all nodes, one after the other (``u64``).
         holders: Per node its number of holders (``u32``).
-        slots: The holders of all nodes, one after the other (``u32``).
+        slots: The holders of all nodes, ascending in each, one after the other (``u32``).
         used_us: Time of last use, for each of ``slots`` (``i64``).
-        ends: Request ends: node, worker, depth, log time (``i64`` x 4).
+        ends: Request ends: row in this page, worker, blocks of the run up to there, log time (``i64`` x 4).
         trims: Tombstones: worker, hash, watermark (``u64`` x 3).
     """
 
-    newest_us: int
-    floor: Key
-    workers: list[tuple[int, Key]]
     parents: bytes
     sizes: bytes
     hashes: bytes
@@ -56,227 +53,155 @@ class TreeSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trims: bytes
 
 
-def take_snapshot(tree: "PrefixTree", slots: Sequence[int]) -> TreeSnapshot:
-    """Write what some workers hold (`PrefixTree.dump`)."""
-    position = {slot: index for index, slot in enumerate(slots)}
-    workers = [tree.holdings_of(slot) for slot in slots]
-    from_us = {slot: max(tree.holdings[slot].ends_from_us, tree.floor[0] + 1) for slot in slots}
-    wanted = sum(1 << slot for slot in position)
-    parents, sizes, counts, holders = array("i"), array("I"), array("I"), array("I")
-    used_us, ends, trims = array("q"), array("q"), array("Q")
-    runs: list[bytes] = []
+class TreeMarks(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a snapshot says beside its rows.
 
-    def pairs_of(node: Node) -> list[tuple[int, int]]:
-        return sorted(
-            (position[slot], tree.holdings[slot].used[node]) for slot in bits(node.holders & wanted)
-        )
+    Attributes:
+        newest_us: Latest log time the tree had seen.
+        floor: Highest place evicted by the bound on the whole tree (`radix.eviction`).
+        workers: Per worker: forget watermark, place evicted by its own bound.
+    """
 
-    def children_of(node: Node) -> list[Node]:
-        children = node.children_of(wanted)
-        return sorted(children, key=_first_hash, reverse=True) if len(children) > 1 else children
+    newest_us: int
+    floor: Key
+    workers: list[tuple[int, Key]]
 
-    stack = [(child, -1) for child in children_of(tree.root)]
-    while stack:
-        node, parent = stack.pop()
-        index, size, pairs = len(parents), 0, pairs_of(node)
-        noted: list[tuple[int, int, int]] = []
-        while True:
-            runs.append(node.run)
-            size += node.size
-            for slot, at_depth in (node.ends or {}).items():
-                if slot in position:
-                    noted += [
-                        (position[slot], depth, at_us)
-                        for depth, at_us in at_depth.items()
-                        if at_us >= from_us[slot]
-                    ]
-            children = children_of(node)
-            if len(children) != 1 or pairs_of(children[0]) != pairs:
-                break
-            node = children[0]
-        parents.append(parent)
-        sizes.append(size)
-        counts.append(len(pairs))
-        holders.extend([worker for worker, _ in pairs])
-        used_us.extend([at_us for _, at_us in pairs])
-        for end in sorted(noted):
-            ends.extend((index, *end))
-        stack.extend((child, index) for child in children)
-    trims_from_us = tree.newest_us - TRIM_HORIZON_US
-    for index, holdings in enumerate(workers):
-        for block_hash, before_us in sorted(holdings.trimmed.items()):
-            if before_us >= trims_from_us:
-                trims.extend((index, block_hash, before_us))
-    return TreeSnapshot(
-        tree.newest_us,
-        tree.floor,
-        [(holdings.forgot_us, holdings.floor) for holdings in workers],
-        parents.tobytes(),
-        sizes.tobytes(),
-        b"".join(runs),
-        counts.tobytes(),
-        holders.tobytes(),
-        used_us.tobytes(),
-        ends.tobytes(),
-        trims.tobytes(),
-    )
+
+class TreeSnapshot(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What some workers hold."""
+
+    marks: TreeMarks
+    pages: list[TreePage]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """A snapshot's columns as rows, checked.
+class Rows:
+    """A snapshot that does not contradict itself.
 
     Attributes:
-        nodes: Position of the parent, run, depth of its first block.
-        holders: Per node the time of last use by worker.
-        ends: Per node (worker, depth, time); nodes without are left out.
-        trims: Worker, hash, watermark.
+        snapshot: Its columns.
+        count: Rows in all pages.
+        blocks: Blocks in them.
     """
 
-    nodes: list[tuple[int, bytes, int]]
-    holders: list[dict[int, int]]
-    ends: dict[int, list[tuple[int, int, int]]]
-    trims: list[tuple[int, int, int]]
-
-    def path(self, index: int) -> bytes:
-        """All hashes from the root to the end of a node."""
-        runs: list[bytes] = []
-        while index >= 0:
-            index, run, _ = self.nodes[index]
-            runs.append(run)
-        return b"".join(reversed(runs))
+    snapshot: TreeSnapshot
+    count: int
+    blocks: int
 
 
-def merge_snapshot(tree: "PrefixTree", snapshot: object, slots: Sequence[int]) -> None:
-    """Merge a snapshot into a tree (`PrefixTree.load`)."""
-    try:
-        columns = msgspec.convert(snapshot, TreeSnapshot)
-        rows = _rows(columns, len(slots))
-        tree.see(columns.newest_us)
-    except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"not a snapshot of a prefix tree: {error}") from error
-    workers = [tree.holdings_of(slot) for slot in slots]
-    warm = [bool(holdings.blocks) for holdings in workers]
-    _merge_holdings(tree, rows, slots)
-    for slot, holdings, (forgot_us, floor) in zip(slots, workers, columns.workers, strict=True):
-        tree.forget(slot, forgot_us)
-        holdings.raise_floor(floor)
-    _merge_trims(tree, rows, slots, warm)
-    tree.floor = max(tree.floor, columns.floor)
-    for slot, holdings in zip(slots, workers, strict=True):
-        if holdings.queue is not None:
-            tree.evict_from(slot)
-    if tree.floor > LOWEST or tree.blocks > tree.blocks_max:
-        tree.evict_from_all()
+def finished(steps: Generator[object, None, T]) -> T:
+    """Take all steps at once; what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
 
 
-def _merge_holdings(tree: "PrefixTree", rows: _Rows, slots: Sequence[int]) -> None:
-    """Insert what the workers hold, from the root down, each run below its parent's place in this tree."""
-    # A use at or after this time is not late for the worker: nothing that was removed concerns it.
-    late_us = [
-        max(holdings.ends_from_us, tree.floor[0] + 1, holdings.trimmed_us)
-        for holdings in (tree.holdings_of(slot) for slot in slots)
-    ]
-    places: list[Node | None] = []  # Where each row's run ends in this tree; None if nobody holds it here.
-    for index, (parent, run, start) in enumerate(rows.nodes):
-        above = tree.root if parent < 0 else places[parent]
-        size = len(run) // HASH_BYTES
-        uses = [(worker, start + size, at_us, False) for worker, at_us in rows.holders[index].items()]
-        uses += [(worker, depth, at_us, True) for worker, depth, at_us in rows.ends.get(index, ())]
-        place: Node | None = None
-        for worker, depth, at_us, end in uses:
-            admitted = depth
-            slot = slots[worker]
-            if at_us < late_us[worker]:
-                path = rows.path(index)[: depth * HASH_BYTES]
-                admitted = tree.holdings[slot].admitted(path, at_us, tree.floor)
-            if admitted <= start:
-                continue
-            assert above is not None
-            node = tree.hold(above, run[: (admitted - start) * HASH_BYTES], slot, at_us, extend=False)
-            if end and admitted == depth:
-                node.note_end(slot, depth, at_us)
-            if admitted == start + size:
-                place = node if node.end == admitted else tree.split(node, admitted - node.start)
-        places.append(place)
+def gathered(steps: Generator[TreePage | None, None, TreeMarks]) -> TreeSnapshot:
+    """Take all steps of a walk at once."""
+    pages: list[TreePage] = []
+    while True:
+        try:
+            page = next(steps)
+        except StopIteration as end:
+            marks: TreeMarks = end.value
+            return TreeSnapshot(marks, pages)
+        if page is not None:
+            pages.append(page)
 
 
-def _merge_trims(tree: "PrefixTree", rows: _Rows, slots: Sequence[int], warm: Sequence[bool]) -> None:
-    """Trim what was trimmed elsewhere. Tombstones have no path, so a worker's blocks are searched once."""
-    fresh: dict[int, dict[int, int]] = {}
-    for worker, block_hash, before_us in rows.trims:
-        holdings = tree.holdings[slots[worker]]
-        known = holdings.trimmed.get(block_hash, 0)
-        holdings.remember_trim(block_hash, before_us, tree.newest_us)
-        if before_us > known and warm[worker]:
-            fresh.setdefault(slots[worker], {})[block_hash] = before_us
-    for slot, trimmed in fresh.items():
-        found: list[tuple[bytes, int]] = []
-        for node in tree.holdings[slot].used:
-            hashes = words_of(node.run)
-            if trimmed.keys().isdisjoint(hashes):
-                continue
-            path = node.path()
-            found += [
-                (path[: (node.start + index + 1) * HASH_BYTES], trimmed[block_hash])
-                for index, block_hash in enumerate(hashes)
-                if block_hash in trimmed
-            ]
-        for path, before_us in found:
-            tree.trim(slot, path, before_us)
-
-
-def _rows(columns: TreeSnapshot, workers: int) -> _Rows:
-    """Check a snapshot's columns and cut them into rows.
+def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[None, None, Rows]:
+    """Check that a snapshot's columns do not contradict each other, page by page.
 
     Raises:
-        ValueError: They contradict each other, or name a worker that does not exist.
+        ValueError: They do, or name a worker that does not exist.
     """
-    parents = np.frombuffer(columns.parents, dtype="<i4")
-    sizes = np.frombuffer(columns.sizes, dtype="<u4")
-    counts = np.frombuffer(columns.holders, dtype="<u4")
-    holders = np.frombuffer(columns.slots, dtype="<u4")
-    used_us = np.frombuffer(columns.used_us, dtype="<i8")
-    ends = np.frombuffer(columns.ends, dtype="<i8").reshape(-1, 4)
-    trims = np.frombuffer(columns.trims, dtype="<u8").reshape(-1, 3)
-    nodes = len(parents)
-    watermarks = [(forgot_us, floor[0] + 1) for forgot_us, floor in columns.workers]
-    times = (used_us, ends[:, 3], trims[:, 2], np.asarray(watermarks), np.asarray([columns.floor[0] + 1]))
-    sound = (
-        len(columns.workers) == workers
-        and len(sizes) == len(counts) == nodes
-        and len(holders) == len(used_us) == int(counts.sum())
-        and len(columns.hashes) == int(sizes.sum()) * HASH_BYTES
-        and bool((sizes > 0).all() and (counts > 0).all())
-        and bool((parents >= -1).all() and (parents < np.arange(nodes)).all())
-        and all(bool((column < workers).all()) for column in (holders, ends[:, 1], trims[:, 0]))
-        and bool((ends >= 0).all() and (ends[:, 0] < nodes).all())
-        and all(bool(((column >= 0) & (column <= columns.newest_us + 1)).all()) for column in times)
-    )
-    if not sound:
-        raise ValueError("its columns contradict each other")
-    rows = _Rows([], [], {}, [(int(worker), int(key), int(at_us)) for worker, key, at_us in trims])
-    pairs = list(zip(holders.tolist(), used_us.tolist(), strict=True))
-    byte = pair = 0
-    depths: list[int] = []
-    for parent, size, count in zip(parents.tolist(), sizes.tolist(), counts.tolist(), strict=True):
-        used = dict(pairs[pair : pair + count])
-        if parent >= 0:
-            above = rows.holders[parent]
-            if any(above.get(worker, -1) < at_us for worker, at_us in used.items()):
-                raise ValueError("a run is held, or was used, without the one above it")
-        start = depths[parent] if parent >= 0 else 0
-        rows.nodes.append((parent, columns.hashes[byte : byte + size * HASH_BYTES], start))
-        rows.holders.append(used)
-        depths.append(start + size)
-        byte += size * HASH_BYTES
-        pair += count
-    for index, worker, depth, at_us in ends.tolist():
-        if not rows.nodes[index][2] < depth <= depths[index] or at_us > rows.holders[index].get(worker, -1):
-            raise ValueError("a request ended outside of what its worker holds")
-        rows.ends.setdefault(index, []).append((worker, depth, at_us))
-    return rows
+    marks = snapshot.marks
+    watermarks = [marks.floor[0], *(at for forgot_us, floor in marks.workers for at in (forgot_us, floor[0]))]
+    if (
+        not 0 <= marks.newest_us <= 1 << 62
+        or len(marks.workers) != workers
+        or not all(-1 <= at_us <= marks.newest_us for at_us in watermarks)
+    ):
+        raise ValueError(_REASON)
+    columns = _Checked(workers, marks.newest_us)
+    for page in snapshot.pages:
+        try:
+            columns.add(page)
+        except (ValueError, IndexError) as error:
+            raise ValueError(_REASON) from error
+        yield
+    return Rows(snapshot, columns.rows, columns.blocks)
 
 
-def _first_hash(node: Node) -> int:
-    return node.hash_at(node.start + 1)
+_REASON = "not a snapshot of a prefix tree: its columns contradict each other"
+
+
+class _Checked:
+    """The pages that were found sound so far, as far as later ones refer to them."""
+
+    def __init__(self, workers: int, newest_us: int) -> None:
+        self._workers = workers
+        self._newest_us = newest_us
+        self._keys: list[NDArray[np.int64]] = []
+        self._used_us: list[NDArray[np.int64]] = []
+        self._first_rows: list[int] = []
+        self.rows = 0
+        self.blocks = 0
+
+    def add(self, page: TreePage) -> None:
+        """Check one page.
+
+        A holder is known by ``row x workers + worker``: ascending, so that a parent's is found by bisection.
+
+        Raises:
+            ValueError: Its columns contradict each other, or those before.
+        """
+        parents = np.frombuffer(page.parents, dtype="<i4")
+        sizes = np.frombuffer(page.sizes, dtype="<u4")
+        counts = np.frombuffer(page.holders, dtype="<u4")
+        holders = np.frombuffer(page.slots, dtype="<u4")
+        used_us = np.frombuffer(page.used_us, dtype="<i8")
+        ends = np.frombuffer(page.ends, dtype="<i8").reshape(-1, 4)
+        trims = np.frombuffer(page.trims, dtype="<u8").reshape(-1, 3)
+        nodes, blocks = len(parents), int(sizes.sum())
+        rows = np.arange(self.rows, self.rows + nodes)
+        _demand(
+            len(sizes) == len(counts) == nodes,
+            len(holders) == len(used_us) == int(counts.sum()),
+            len(page.hashes) == blocks * HASH_BYTES,
+            (sizes > 0).all() and (counts > 0).all(),
+            (parents >= -1).all() and (parents < rows).all(),
+            (holders < self._workers).all() and (trims[:, 0] < self._workers).all(),
+            (used_us >= 0).all() and (used_us <= self._newest_us).all(),
+            (trims[:, 2] <= self._newest_us).all(),
+            (ends >= 0).all() and (ends[:, 0] < nodes).all() and (ends[:, 1] < self._workers).all(),
+        )
+        keys = np.repeat(rows, counts) * self._workers + holders
+        _demand((keys[1:] > keys[:-1]).all())
+        self._keys.append(keys)
+        self._used_us.append(used_us)
+        self._first_rows.append(self.rows)
+        self.rows += nodes
+        self.blocks += blocks
+        above = np.repeat(parents, counts)
+        inner = above >= 0
+        self._demand_used(above[inner], holders[inner], used_us[inner])
+        self._demand_used(ends[:, 0] + rows[0] if nodes else ends[:, 0], ends[:, 1], ends[:, 3])
+        _demand((ends[:, 2] > 0).all() and (ends[:, 2] <= sizes[ends[:, 0]]).all())
+
+    def _demand_used(self, rows: NDArray[Any], workers: NDArray[Any], used_us: NDArray[np.int64]) -> None:
+        """The workers hold these rows, and have used them no earlier."""
+        pages = np.searchsorted(self._first_rows, rows, side="right") - 1
+        for page in np.unique(pages):
+            here = pages == page
+            wanted = rows[here].astype(np.int64) * self._workers + workers[here]
+            at = np.searchsorted(self._keys[page], wanted)
+            _demand((self._keys[page][at] == wanted).all(), (self._used_us[page][at] >= used_us[here]).all())
+
+
+def _demand(*conditions: object) -> None:
+    if not all(conditions):
+        raise ValueError(_REASON)

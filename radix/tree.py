@@ -30,7 +30,7 @@ is older than the worker's newest eviction does not count: its window went with 
 of that age.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +40,10 @@ from radix.bitmask import bits, scatter
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES, words_of
 from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import Holdings
+from radix.merge import merge
 from radix.node import Node, common_blocks
-from radix.snapshot import TreeSnapshot, merge_snapshot, take_snapshot
+from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
+from radix.walk import walk
 from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
 
 BLOCKS_MAX = 8_000_000
@@ -90,6 +92,12 @@ class PrefixTree:
         self.block_tokens = block_tokens
         self.queue: EvictionQueue | None = None
         self.floor: Key = LOWEST
+
+    def __del__(self) -> None:
+        """Part parents from children: the garbage collector does not see nodes (`radix.node`)."""
+        for holdings in self.holdings:
+            for node in holdings.used:
+                node.parent = None
 
     @property
     def slots(self) -> int:
@@ -159,7 +167,7 @@ class PrefixTree:
         node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
         if end and admitted * HASH_BYTES == len(path):
             node.note_end(slot, admitted, at_us)
-        self._bound(slot)
+        self.bound(slot)
 
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
         """A worker no longer holds the last block of a path, nor anything below it, unless used since.
@@ -214,7 +222,7 @@ class PrefixTree:
         elif holdings.queue is None:
             holdings.queue = EvictionQueue(self._used_us)
             holdings.queue.rebuild(self._held_by(slot))
-        self._bound(slot)
+        self.bound(slot)
 
     def dump(self, slots: Sequence[int]) -> TreeSnapshot:
         """Copy what these workers hold, as columns.
@@ -224,19 +232,36 @@ class PrefixTree:
         Args:
             slots: The workers; the snapshot knows them by their position in this sequence.
         """
-        return take_snapshot(self, slots)
+        return gathered(self.dump_steps(slots))
 
-    def load(self, snapshot: object, slots: Sequence[int]) -> None:
+    def dump_steps(self, slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
+        """The same in steps of a few microseconds, between which the tree may change (`radix.walk`).
+
+        Yields:
+            A page when one is finished, else None.
+        """
+        return walk(self, slots)
+
+    def load(self, snapshot: TreeSnapshot, slots: Sequence[int]) -> None:
         """Merge a snapshot, as if what it holds were inserted, trimmed and forgotten here.
 
         Args:
-            snapshot: A `TreeSnapshot`, or what msgpack made of one.
+            snapshot: From any tree with the same length of blocks.
             slots: The worker's slot here, for each position of the sequence it was dumped with.
 
         Raises:
-            ValueError: It is not a snapshot of that many workers; nothing was changed.
+            ValueError: It contradicts itself or is not of that many workers; nothing was changed.
         """
-        merge_snapshot(self, snapshot, slots)
+        rows = finished(check_steps(snapshot, len(slots)))
+        finished(self.load_steps(rows, slots))
+
+    def load_steps(self, rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
+        """Merge a snapshot that was checked, in steps, between which the tree may change (`radix.merge`).
+
+        Yields:
+            Progress, 0 to 1.
+        """
+        return merge(self, rows, slots)
 
     # Inside the package: what snapshots and invariants work with.
 
@@ -423,7 +448,7 @@ class PrefixTree:
             if self.queue.crowded(self.pairs):
                 self.queue.rebuild(self._held_by_all())
 
-    def _bound(self, slot: int) -> None:
+    def bound(self, slot: int) -> None:
         """Evict what is above a worker's bound, then what is above the tree's."""
         holdings = self.holdings[slot]
         if holdings.capacity is not None and holdings.blocks > holdings.capacity:

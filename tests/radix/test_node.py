@@ -1,9 +1,12 @@
 """Runs and the ends inside them."""
 
+import gc
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix import chain_bytes
+from radix import PrefixTree, chain_bytes
 from radix.node import Node, common_blocks
 
 
@@ -46,3 +49,18 @@ def test_a_node_knows_its_path_from_the_root() -> None:
     assert upper.children_of(1) == [lower]
     upper.disown(lower)
     assert upper.children_of(1) == []
+
+
+def test_the_garbage_collector_does_not_see_nodes_and_a_tree_that_ends_takes_them_along() -> None:
+    """A chain of 20,000 nodes, deeper than the interpreter's stack, is freed with the tree."""
+    tree = PrefixTree()
+    path = chain_bytes(bytes(20_000), 1, 1)
+    for depth in range(1, 20_001):
+        tree.insert(0, path[: depth * 8], 30_000 - depth, end=False)
+    leaf = next(reversed(tree.holdings[0].used))
+    assert tree.nodes == 20_000
+    assert not gc.is_tracked(leaf)
+
+    del tree
+    assert leaf.parent is None
+    assert sys.getrefcount(leaf) == 2  # this variable, and the question

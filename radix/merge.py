@@ -1,0 +1,164 @@
+"""Reading a snapshot into a tree that goes on changing.
+
+A snapshot is merged, not loaded over what is there: operations were applied before it
+arrived, and more come between two steps. In order:
+
+    watermarks and floors   so that no row brings back what they say is gone
+    rows, parents first     each worker's use of a run is inserted below the run above it
+    tombstones              last: before, every row would have to be compared with them
+
+A row is inserted below the place where its parent's run ended, unless that is no longer there. Then
+whatever took it away has left a watermark, a floor or a tombstone that is newer than the row's
+use, which therefore no longer counts. So it is enough to look whether a worker still holds what is
+above, and as recently as the row says.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from radix.blocks import HASH_BYTES, words_of
+from radix.eviction import LOWEST
+from radix.holdings import Holdings
+from radix.node import Node
+from radix.snapshot import Rows, TreePage
+
+if TYPE_CHECKING:
+    from radix.tree import PrefixTree
+
+
+def merge(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
+    """Merge a snapshot into a tree (`PrefixTree.load_steps`)."""
+    marks = rows.snapshot.marks
+    tree.see(marks.newest_us)
+    workers = [tree.holdings_of(slot) for slot in slots]
+    for slot, (forgot_us, floor) in zip(slots, marks.workers, strict=True):
+        tree.forget(slot, forgot_us)
+        tree.holdings[slot].raise_floor(floor)
+        if tree.holdings[slot].queue is not None:
+            tree.evict_from(slot)
+        yield 0.0
+    tree.floor = max(tree.floor, marks.floor)
+    if tree.floor > LOWEST or tree.blocks + rows.blocks > tree.blocks_max:
+        # Now, while there is little to put in order.
+        tree.evict_from_all()
+    merger = _Merger(tree, slots, workers)
+    for page in rows.snapshot.pages:
+        for _ in merger.rows(page):
+            yield merger.merged / rows.count
+    for page in rows.snapshot.pages:
+        for _ in merger.trims(page):
+            yield 1.0
+
+
+class _Merger:
+    """Where the rows merged so far ended in the tree.
+
+    Attributes:
+        merged: Their number.
+    """
+
+    def __init__(self, tree: "PrefixTree", slots: Sequence[int], workers: Sequence[Holdings]) -> None:
+        self._tree = tree
+        self._slots = slots
+        self._workers = workers
+        # Per row: a node that held its last block, or None; the depth of that block; its hash.
+        self._places: list[Node | None] = []
+        self._depths: list[int] = []
+        self._lasts: list[bytes] = []
+        self.merged = 0
+
+    def rows(self, page: TreePage) -> Generator[None, None, None]:
+        """Merge the rows of a page."""
+        sizes, counts = (np.frombuffer(column, dtype="<u4").tolist() for column in (page.sizes, page.holders))
+        parents = np.frombuffer(page.parents, dtype="<i4").tolist()
+        workers = np.frombuffer(page.slots, dtype="<u4").tolist()
+        used_us = np.frombuffer(page.used_us, dtype="<i8").tolist()
+        ends: dict[int, list[tuple[int, int, int]]] = {}
+        for row, worker, size, at_us in np.frombuffer(page.ends, dtype="<i8").reshape(-1, 4).tolist():
+            ends.setdefault(row, []).append((worker, size, at_us))
+        byte = pair = 0
+        for row, (parent, size, count) in enumerate(zip(parents, sizes, counts, strict=True)):
+            run = page.hashes[byte : byte + size * HASH_BYTES]
+            byte += size * HASH_BYTES
+            above, start = self._above(parent)
+            place: Node | None = None
+            if above is not None:
+                for worker, at_us in zip(
+                    workers[pair : pair + count], used_us[pair : pair + count], strict=True
+                ):
+                    place = self._use(above, run, worker, at_us) or place
+                for worker, ended, at_us in ends.get(row, ()):
+                    node = self._use(above, run[: ended * HASH_BYTES], worker, at_us)
+                    if node is not None:
+                        node.note_end(self._slots[worker], start + ended, at_us)
+                for worker in workers[pair : pair + count]:
+                    self._tree.bound(self._slots[worker])
+            pair += count
+            self._places.append(place)
+            self._depths.append(start + size)
+            self._lasts.append(run[-HASH_BYTES:])
+            self.merged += 1
+            yield
+
+    def _above(self, row: int) -> tuple[Node | None, int]:
+        """The node that ends where a row's run ended, whatever happened to it since; and that depth."""
+        if row < 0:
+            return self._tree.root, 0
+        node, depth = self._places[row], self._depths[row]
+        if node is None:
+            return None, depth
+        while node.start >= depth and node.parent is not None:
+            node = node.parent  # it was split: what it ended with is the lower part
+        at = (depth - node.start) * HASH_BYTES
+        if node.parent is None or node.end < depth or node.run[at - HASH_BYTES : at] != self._lasts[row]:
+            return None, depth
+        if node.end > depth:
+            node = self._tree.split(node, depth - node.start)
+        self._places[row] = node
+        return node, depth
+
+    def _use(self, above: Node, run: bytes, worker: int, at_us: int) -> Node | None:
+        """Insert a use of a run as far as it counts; the node with its last block, if it counts that far."""
+        tree, slot, holdings = self._tree, self._slots[worker], self._workers[worker]
+        if tree.holdings[slot] is not holdings:
+            return None  # the worker was dropped, and its slot may be another's
+        if above is not tree.root and holdings.used.get(above, -1) < at_us:
+            return None
+        admitted = len(run)
+        if at_us < max(holdings.ends_from_us, tree.floor[0] + 1, holdings.trimmed_us):
+            path = above.path() + run
+            admitted = holdings.admitted(path, at_us, tree.floor) * HASH_BYTES - len(path) + len(run)
+            if admitted <= 0:
+                return None
+        node = tree.hold(above, run[:admitted], slot, at_us, extend=False)
+        return node if admitted == len(run) else None
+
+    def trims(self, page: TreePage) -> Generator[None, None, None]:
+        """Trim what was trimmed elsewhere. Tombstones have no path, so a worker's runs are searched."""
+        fresh: dict[int, dict[int, int]] = {}
+        for worker, block_hash, before_us in np.frombuffer(page.trims, dtype="<u8").reshape(-1, 3).tolist():
+            holdings = self._workers[worker]
+            if self._tree.holdings[self._slots[worker]] is holdings:
+                holdings.remember_trim(block_hash, before_us, self._tree.newest_us)
+                fresh.setdefault(worker, {})[block_hash] = before_us
+        for worker, trimmed in fresh.items():
+            # With the depth at which each begins now: a run that is split meanwhile goes on above.
+            held = [(node, node.start) for node in self._workers[worker].used]
+            for node, start in held:
+                if self._tree.holdings[self._slots[worker]] is not self._workers[worker]:
+                    break
+                self._trim_run(node, start, self._slots[worker], trimmed)
+                yield
+
+    def _trim_run(self, node: Node, start: int, slot: int, trimmed: dict[int, int]) -> None:
+        """Trim what is left of a run: a node, and those above it that were a part of it."""
+        while node.parent is not None and node.start >= start:
+            parent, first, hashes = node.parent, node.start, words_of(node.run)
+            if not trimmed.keys().isdisjoint(hashes):
+                path = node.path()
+                for index, block_hash in enumerate(hashes):
+                    if block_hash in trimmed:
+                        self._tree.trim(slot, path[: (first + index + 1) * HASH_BYTES], trimmed[block_hash])
+            node = parent
