@@ -9,6 +9,8 @@ from loadtest.bench.log_replica import LAG_BIN_US, ReplicaReport
 from loadtest.bench.trend import Series, Trend, plot
 
 TABLE_ROWS = 12
+LATE_S = 0.1
+"""A publisher that is later than this in most intervals had no processor, whatever the log costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +154,21 @@ class Soak:
         everybody = [reports[-1] for reports in (*self.replicas, self.observer)]
         lines = (
             ("a sibling's operation, all of the reading", reading_us, "µs"),
+            ("  the task alone", 1e6 * observer.read / observer.applied_ops, "µs"),
             ("  per entry", observer.applied_ops / observer.applied_entries, "operations"),
             ("an own operation, applied here", 1e6 * dry.publish / dry.published_ops, "µs"),
-            ("a flush", flush_us, "µs"),
+            ("a flush, all of it", flush_us, "µs"),
+            ("  the task alone", 1e6 * mean(lambda rate: rate.flush / rate.flushes), "µs"),
             ("  of", mean(lambda rate: rate.published_ops / rate.flushes), "operations"),
             ("  of", mean(lambda rate: rate.flushed_bytes / rate.flushes), "bytes"),
             ("  per replica", mean(lambda rate: rate.flushes), "per second"),
             ("a replica, all of it", 1e2 * mean(lambda rate: rate.cpu), "% of a core"),
             ("  making up the traffic", 1e2 * dry.cpu, "% of a core"),
+            (
+                "  sockets, timers and callbacks",
+                1e2 * mean(lambda rate: rate.main - rate.flush - rate.read - rate.others),
+                "% of a core",
+            ),
             ("  housekeeping", 1e2 * mean(lambda rate: rate.collect), "% of a core"),
             ("  idle", 1e2 * idle.cpu, "% of a core"),
             (
@@ -178,6 +187,11 @@ class Soak:
             ("gaps", sum(report.gaps for report in everybody), ""),
         )
         head = f"CPU at {ops_per_s:,.0f} ops/s of {len(rates)} replicas"
+        late_s = statistics.median(
+            report.late_s for reports in self.replicas for report in self._warm(reports)
+        )
+        if late_s > LATE_S:
+            head += f"; THE MACHINE WAS TOO BUSY: {1e3 * late_s:.0f} ms late, differences and lag say little"
         return "\n".join([head, *(f"  {name:44}{value:9.1f} {unit}" for name, value, unit in lines)])
 
 
@@ -189,6 +203,9 @@ class Rates:
         cpu: All of the process.
         main: The event loop's thread.
         loop: That, without housekeeping and encoding of snapshots.
+        flush: The task that flushes.
+        read: The task that reads and applies.
+        others: All other tasks.
         publish: Inside `SharedState.publish`.
         collect: Housekeeping.
         snapshot: Encoding snapshots.
@@ -197,6 +214,9 @@ class Rates:
     cpu: float
     main: float
     loop: float
+    flush: float
+    read: float
+    others: float
     publish: float
     collect: float
     snapshot: float
@@ -216,10 +236,17 @@ class Rates:
             change: float = getattr(last, name) - getattr(first, name)
             return change / (last.at_s - first.at_s)
 
+        def task(name: str) -> float:
+            change = last.tasks_s.get(name, 0.0) - first.tasks_s.get(name, 0.0)
+            return change / (last.at_s - first.at_s)
+
         return cls(
             cpu=rate("cpu_s"),
             main=rate("main_s"),
             loop=rate("main_s") - rate("collect_s") - rate("snapshot_s"),
+            flush=task("shared-flush"),
+            read=task("shared-read"),
+            others=sum(map(task, last.tasks_s)) - task("shared-flush") - task("shared-read"),
             publish=rate("publish_s"),
             collect=rate("collect_s"),
             snapshot=rate("snapshot_s"),

@@ -8,6 +8,7 @@ Reports count from the start of the process; whoever reads them takes difference
 
 * ``main_s``, CPU of the event loop's thread, and ``cpu_s``, of the whole process: the difference is the
   thread that deflates snapshots.
+* ``tasks_s``, CPU by task (`loadtest.bench.task_time`).
 * ``publish_s``, CPU of publishing the own operations, ``collect_s`` of housekeeping, ``snapshot_s`` of
   encoding snapshots. Each is ``thread_time`` around code that never awaits.
 * ``lags``, the replication lag of every operation of a sibling that carries a time: log time when it is
@@ -28,6 +29,7 @@ import uvloop
 
 from loadtest.bench.log_traffic import Traffic, TrafficRules
 from loadtest.bench.sizes import container_sizes
+from loadtest.bench.task_time import TaskTimes
 from policies import Finished, FirstToken, FleetState, Op, Placed
 from router.shared import LogClock, NoListener, SharedConfig, SharedState
 
@@ -65,6 +67,7 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     at_s: float
     cpu_s: float
     main_s: float
+    tasks_s: dict[str, float]
     publish_s: float
     collect_s: float
     snapshot_s: float
@@ -147,6 +150,7 @@ class _Replica:
         self._fleet = FleetState()
         self._fold = _MeasuredFold(self._fleet, self._clock)
         self._watch = _Watch()
+        self._times = TaskTimes()
         config = SharedConfig(plan.url, plan.namespace, plan.replica)
         if not plan.snapshots:
             config = replace(config, snapshot_interval_s=NEVER_S)
@@ -156,10 +160,11 @@ class _Replica:
 
     async def run(self) -> None:
         """Share, publish and report until standard input ends, or something fails."""
+        self._times.install(asyncio.get_running_loop())
         loops = [self._shared.run(), self._housekeeping(), self._reporting(), _input_ended()]
-        if self._plan.traffic is not None:
-            loops.append(self._drive(self._plan.traffic))
         tasks = [asyncio.create_task(loop) for loop in loops]
+        if self._plan.traffic is not None:
+            tasks.append(asyncio.create_task(self._drive(self._plan.traffic), name="drive"))
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
@@ -213,6 +218,7 @@ class _Replica:
             at_s=time.monotonic(),
             cpu_s=time.process_time(),
             main_s=time.thread_time(),
+            tasks_s=dict(self._times.seconds),
             publish_s=self._publish_s,
             collect_s=self._collect_s,
             snapshot_s=fold.snapshot_s,

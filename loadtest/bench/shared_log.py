@@ -19,6 +19,9 @@ apart. Differences tell the parts of it, all from one run, so that a noisy neigh
     reading, per operation   (observer - idle) / operations applied: all the way from the socket
     flush                    (replica - dry - reading) / flushes: buffer, timers, socket, reading it back
 
+A task's own CPU is measured too; what no task does (sockets, timers, callbacks of protocols) is left out of
+that, but it also holds on a machine so busy that differences do not.
+
 *Lag* is told by the receivers, for every operation (`loadtest.bench.log_replica`).
 """
 
