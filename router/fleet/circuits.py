@@ -16,6 +16,11 @@ from router.fleet.local_worker import LocalWorker
 
 logger = logging.getLogger(__name__)
 
+Slots = NDArray[np.intp]
+
+KEPT_MAX = 100
+"""Lists of slots (one per model) that are kept without those that are refused."""
+
 RANKS_US = 1_000_000
 """How long the turns to probe are kept: replicas come and go in the meantime."""
 
@@ -38,9 +43,9 @@ class Circuits:
         self._replicas = replicas
         self._rules = rules
         self._revision = -1
-        self._ranked_us = 0
-        self._slots = np.zeros(0, dtype=np.intp)
-        self._from_us = np.zeros(0, dtype=np.int64)
+        self._stale_us = 0
+        self._refused = np.zeros(0, dtype=np.intp)
+        self._kept: dict[int, tuple[Slots, Slots]] = {}
 
     def breaker(self, worker_id: str) -> Breaker | None:
         """This replica's part in a new worker's circuit; None if circuits are turned off."""
@@ -55,13 +60,18 @@ class Circuits:
         known = self.of(local)
         return Circuit.CLOSED if known is None else known.state
 
-    def allowed(self, slots: NDArray[np.intp], now_us: int) -> NDArray[np.intp]:
-        """Of some workers, those that this replica may dispatch to now."""
+    def allowed(self, slots: Slots, now_us: int) -> Slots:
+        """Of some workers, those that this replica may dispatch to now: the same array until that changes."""
         if not self._fleet.circuits.tripped or self._rules is None:
             return slots
-        if self._revision != self._fleet.circuits.revision or now_us - self._ranked_us > RANKS_US:
+        if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
             self._rank(now_us)
-        return slots[~np.isin(slots, self._slots[self._from_us > now_us])]
+        kept = self._kept.get(id(slots))
+        if kept is None or kept[0] is not slots:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            kept = self._kept[id(slots)] = (slots, slots[~np.isin(slots, self._refused)])
+        return kept[1]
 
     def dispatched(self, local: LocalWorker, now_us: int) -> None:
         """A request is about to be sent."""
@@ -85,13 +95,18 @@ class Circuits:
             self._move(local, local.breaker.released(self.of(local), now_us, sent_us), "no outcome")
 
     def _rank(self, now_us: int) -> None:
-        """Work out from when on this replica may dispatch to each worker whose circuit is not closed."""
-        replicas, tripped = self._replicas(), self._fleet.circuits.tripped
-        self._revision, self._ranked_us = self._fleet.circuits.revision, now_us
-        self._slots = np.fromiter(tripped, dtype=np.intp, count=len(tripped))
-        self._from_us = np.array(
-            [probe_from_us(known, self._replica, replicas) for known in tripped.values()], dtype=np.int64
-        )
+        """Work out to whom this replica may not dispatch now, and until when that holds."""
+        replicas, refused, stale_us = self._replicas(), [], now_us + RANKS_US
+        for slot, known in self._fleet.circuits.tripped.items():
+            from_us = known.until_us
+            if from_us <= now_us:  # whose turn it is matters only when the wait is over
+                from_us = probe_from_us(known, self._replica, replicas)
+            if from_us > now_us:
+                refused.append(slot)
+                stale_us = min(stale_us, from_us)
+        self._refused, self._stale_us = np.array(refused, dtype=np.intp), stale_us
+        self._revision = self._fleet.circuits.revision
+        self._kept.clear()
 
     def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
         """Tell everybody, and log it if the state is another one."""
