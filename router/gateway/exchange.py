@@ -7,7 +7,8 @@
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an
 empty body), so that until then a failure can be redispatched unseen. Whatever happens, the
 reservation in the log is released exactly once per attempt (`_release`), and the client gets
-exactly one answer.
+exactly one answer. A request is counted out before its answer ends: with the end, a pipelined request
+behind it begins.
 
 All of it runs in callbacks of the event loop: there is no await between looking at the fleet
 and reserving, so nothing changes between look and choice.
@@ -211,7 +212,6 @@ class RequestExchange:
             self._first_byte_s = self._gateway.now_s()
             self._send_head()
             self._prefill_ended()
-        self._client.finish()
         assert self._answer_head is not None
         status = self._answer_head[0]
         gateway, local, attempt = self._gateway, self._local, self._attempt
@@ -224,6 +224,7 @@ class RequestExchange:
             gateway.registry.failed(local, _answered(status), now_us, attempt.placed_us)
         self._release(abandoned=False)
         self._finish("completed" if status < 400 else "worker_error", status)
+        self._client.finish()
         if status < 400:
             self._learn()  # last: whatever it makes of the answer, the request is counted out
 
@@ -503,21 +504,21 @@ class RequestExchange:
             headers.append((b"retry-after", retry_after(getattr(error, "retry_after_s", 1.0))))
         self._client.send_head(error.status, headers, length=len(body))
         self._client.send_body(body)
-        self._client.finish()
         self._finish(error.code, error.status, error)
+        self._client.finish()
 
     def _break_stream(self, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
         assert self._answer_head is not None
         status, headers, length = self._answer_head
         content_type = next((value for name, value in headers if name == b"content-type"), b"")
+        self._finish(error.code, status, error)
         if length is None and content_type.startswith(b"text/event-stream"):
             assert self._endpoint is not None
             self._client.send_body(error_event(self._endpoint, error))
             self._client.finish()
         else:
             self._client.abort()
-        self._finish(error.code, status, error)
 
     def _out_of_time(self) -> None:
         """The request took longer than its timeout allows."""

@@ -603,6 +603,31 @@ def _deliver(
             upstream.head(503, JSON)
 
 
+@pytest.mark.parametrize("end", ["whole", "broken", "error"])
+def test_a_request_is_counted_out_when_its_answer_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request on the connection begins within `finish`, and must find its place free."""
+    bench = Bench(workers=1, reliability={"disable_retries": True})
+    _, client = bench.start(chat(stream=True))
+    finish, counted = client.finish, []
+
+    def begin_the_next() -> None:
+        counted.append((bench.gateway.inflight, len(bench.shared.fleet.loads.requests)))
+        finish()
+
+    monkeypatch.setattr(client, "finish", begin_the_next)
+    if end == "error":
+        bench.upstream.fail(unreachable())
+    else:
+        bench.upstream.head(200, SSE)
+        bench.upstream.data(b"data: 1\n\n")
+        if end == "broken":
+            bench.upstream.fail(StreamBroken("reset"))
+        else:
+            bench.upstream.end()
+    assert counted == [(0, 0)]
+    bench.check()
+
+
 # What is learned.
 
 
