@@ -17,6 +17,7 @@ request costs no timer at all and a timeout is noticed up to one look late.
 """
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, cast
 
 import httptools
@@ -33,6 +34,11 @@ HEAD_BYTES_MAX = 64 * 1024
 
 JOINED_BYTES_MAX = 64 * 1024
 """Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
+
+KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""A machine that vanished (no reset, no answer) is noticed after a minute, in seconds and probes. The
+system would take hours, and nothing else limits the wait for an answer that comes whole. A worker
+that computes answers the probes: its kernel does."""
 
 
 class Malformed(Exception):
@@ -212,10 +218,9 @@ class WorkerConnection(asyncio.Protocol):
             if unsent_bytes != self._unsent_bytes:
                 self._unsent_bytes = unsent_bytes
                 self._quiet_since_s = now_s
-            elif quiet_s > timeouts.first_byte_s and not request.patient:
-                self.break_off(
-                    WorkerSilent(f"{self._pool.origin} did not answer within {timeouts.first_byte_s:g} s")
-                )
+            elif quiet_s > timeouts.first_byte_s and (unsent_bytes or not request.patient):
+                what = "took nothing of the request for" if unsent_bytes else "did not answer within"
+                self.break_off(WorkerSilent(f"{self._pool.origin} {what} {timeouts.first_byte_s:g} s"))
         elif quiet_s > timeouts.idle_s:
             message = f"{self._pool.origin} sent nothing for {timeouts.idle_s:g} s"
             self.break_off(StreamBroken(message, code="upstream_idle_timeout"))
@@ -226,6 +231,11 @@ class WorkerConnection(asyncio.Protocol):
         """Keep the transport; the pool starts using it when the connection attempt has returned."""
         # uvloop's transports are no subclass of asyncio.Transport, only like it.
         self._transport = cast("asyncio.Transport", transport)
+        sock: socket.socket = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE:
+            if hasattr(socket, name):  # not all of them everywhere
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, then deliver what it contained."""

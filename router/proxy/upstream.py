@@ -42,7 +42,8 @@ class UpstreamTimeouts:
     Attributes:
         connect_s: To get a connection: to set one up, or to wait for one when all are in use.
         first_byte_s: From the last byte of the request that left to the first of the answer's body. An
-            engine may send the head before it has begun (vLLM does, for streams).
+            engine may send the head before it has begun (vLLM does, for streams). Also how long
+            the worker may take nothing of a request.
         idle_s: Between two reads of the body, not counting time the client was paused.
     """
 
@@ -164,8 +165,8 @@ class WorkerPool:
             headers: Names in lower case, free of CR and LF; those of a connection are left out.
             body: Flat pieces, sent in order as they are and not copied if large: never change them.
             sink: Told about the answer.
-            patient: Do not limit the wait for the first byte: the answer comes whole, when it is
-                complete, and the caller has a deadline of its own.
+            patient: Do not limit the wait for the first byte once all of the request has left: the
+                answer comes whole, when it is complete, and the caller has a deadline of its own.
         """
         body_bytes = sum(map(len, body))
         parts = [method, b" ", self._base_path, path]

@@ -165,7 +165,7 @@ async def test_a_worker_that_ends_before_it_accepted_is_replaced(stage: Stage, s
 @pytest.mark.parametrize(
     ("at", "streamed"),
     # An answer that comes whole may take as long as it takes to decode: before it, the deadline decides.
-    [*cases(At.CONNECTING, *SEEN), *cases(*UNSEEN, streams=(True,))],
+    [*cases(At.CONNECTING, At.SENDING, *SEEN), *cases(At.SENT, At.HEADED, streams=(True,))],
 )
 async def test_a_worker_that_falls_silent_is_given_up(stage: Stage, at: At, streamed: bool) -> None:
     async with course(stage, "strict", at, streamed=streamed) as request:

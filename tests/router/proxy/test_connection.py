@@ -224,6 +224,38 @@ async def test_a_patient_request_waits_for_its_first_byte(worker: Any, new_sink:
     pool.close()
 
 
+async def test_patience_begins_when_the_worker_has_taken_the_request(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """64 MB are more than sockets hold; the worker reads the head only."""
+
+    async def script(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.Event().wait()
+
+    pool = WorkerPool(await worker.start(script), timeouts=UpstreamTimeouts(5.0, 0.1, 5.0))
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", [], [bytes(2**26)], sink, patient=True)
+    await until(lambda: sink.done)
+    assert type(sink.error) is WorkerSilent
+    assert "took nothing" in sink.error.message
+    pool.close()
+
+
+async def test_a_machine_that_vanishes_is_probed_for(worker: Any, fetch: Any) -> None:
+    """The kernel asks every 10 s after 30 s of silence, three times; only a real loss would show more."""
+    pool, sink = await fetch(await worker.answer_with(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"))
+    assert sink.ended
+    (connection,) = pool._connections
+    sock = connection._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    idle_s, interval_s, probes = (
+        sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))
+        for name in ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+    )
+    assert idle_s + interval_s * probes == 60
+
+
 async def test_silence_within_the_answer_breaks_the_stream(worker: Any, fetch: Any) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await worker.request(reader)
