@@ -222,7 +222,7 @@ class RequestExchange:
             gateway.registry.circuits.succeeded(local, now_us, attempt.placed_us)
         else:
             gateway.registry.failed(local, _answered(status), now_us, attempt.placed_us)
-        self._release(abandoned=False)
+        self._release(abandoned=status >= 400)  # an error is no sign that anything was computed
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
         if status < 400:

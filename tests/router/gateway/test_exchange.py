@@ -253,6 +253,18 @@ def test_a_status_that_blames_the_request_passes_through(bench: Bench, status: i
     assert len(bench.upstreams) == 1
 
 
+@pytest.mark.parametrize("status", [400, 503])
+def test_an_error_that_passes_through_takes_back_what_was_inserted_on_trust(status: int) -> None:
+    bench = Bench(workers=1)
+    bench.start(chat())
+    bench.upstream.answer(b"{}", status)
+    assert len(bench.shared.said(Trim)) == 1
+    _, client = bench.start(chat())
+    bench.upstream.answer()
+    assert client.headers[b"x-cacheway-cached-tokens"] == b"0"
+    bench.check()
+
+
 def test_without_attempts_left_the_workers_own_answer_passes_through() -> None:
     bench = Bench(workers=3, reliability={"retry_max_retries": 1})
     _, client = bench.start(chat())
