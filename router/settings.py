@@ -416,7 +416,11 @@ class SharedSettings(Section):
 
     redis_url: RedisUrl = setting(
         "",
-        "Redis or Valkey that replicas share: redis://, rediss:// (TLS), unix:// or redis+sentinel://. "
+        "Redis or Valkey that replicas share: redis://[USER:PASSWORD@]HOST[:PORT][/DB], unix:///PATH, "
+        "redis+sentinel://HOST:PORT,HOST:PORT/SERVICE or redis+cluster://HOST:PORT,HOST:PORT; with rediss "
+        "instead of redis over TLS. User and password are the data server's; those of the Sentinels follow "
+        "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
+        "?ssl_keyfile=. "
         "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
     )
     namespace: str = setting(
@@ -433,16 +437,17 @@ class SharedSettings(Section):
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
     )
     flush_interval_ms: float = setting(
-        2.0,
-        "How long operations are gathered before they are sent to Redis, in milliseconds. Longer saves "
-        "CPU and makes siblings learn later.",
+        4.0,
+        "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
+        "Longer saves CPU and makes siblings learn later. With the default, half of what happens is known "
+        "to siblings within 5 ms at 2,000 operations per second.",
         ge=0,
         le=1000,
     )
     heartbeat_ttl_s: float = setting(
         3.0,
         "Time without a heartbeat after which siblings drop what a replica had in flight, in seconds. It "
-        "is refreshed three times as often.",
+        "is refreshed at least four times as often.",
         ge=0.5,
         le=60,
     )

@@ -9,6 +9,11 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
+REDIS_SCHEMES = (
+    *("redis://", "rediss://", "unix://"),
+    *("redis+sentinel://", "rediss+sentinel://", "redis+cluster://", "rediss+cluster://"),
+)
+
 
 def _http_url(url: str) -> str:
     """Check and normalise one base URL of a worker."""
@@ -39,9 +44,9 @@ def distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 def _redis_url(url: str) -> str:
     """Check the scheme of a Redis URL; the client checks the rest."""
-    if url and not url.startswith(("redis://", "rediss://", "unix://", "redis+sentinel://")):
+    if url and not url.startswith(REDIS_SCHEMES):
         raise ValueError(
-            "must start with redis://, rediss://, unix:// or redis+sentinel://, "
+            "must start with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
             "for example redis://redis.example:6379/0"
         )
     return url

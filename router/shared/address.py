@@ -18,18 +18,10 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from router.errors import StateError
+from router.values import REDIS_SCHEMES
 
 REDIS_PORT = 6379
 SENTINEL_PORT = 26379
-SCHEMES = (
-    "redis://",
-    "rediss://",
-    "unix://",
-    "redis+sentinel://",
-    "rediss+sentinel://",
-    "redis+cluster://",
-    "rediss+cluster://",
-)
 
 Kind = Literal["server", "sentinel", "cluster"]
 _PARAMETERS = frozenset(
@@ -118,7 +110,7 @@ class _Mistake(ValueError):
 
 def _parse(url: str, name: str) -> RedisAddress:
     scheme, _, rest = url.partition("://")
-    if not url.startswith(SCHEMES):
+    if not url.startswith(REDIS_SCHEMES):
         raise _Mistake("the scheme is unknown")
     rest, _, query = rest.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))

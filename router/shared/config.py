@@ -15,7 +15,7 @@ class SharedConfig:
         replica: Id of this replica, unique in the namespace among those that run.
         address: Where operators reach this replica; only shown.
         version: Version of the gateway; only shown.
-        flush_interval_s: How long operations are gathered into one entry.
+        flush_interval_s: Pause between two flushes, in which operations are gathered.
         buffer_ops_max: Most own operations kept while Redis is gone.
         buffer_bytes_max: Most bytes of them.
         snapshot_interval_s: Age at which the snapshot is replaced.
@@ -28,7 +28,7 @@ class SharedConfig:
     replica: str
     address: str = ""
     version: str = ""
-    flush_interval_s: float = 0.002
+    flush_interval_s: float = 0.004
     buffer_ops_max: int = 100_000
     buffer_bytes_max: int = 64 << 20
     snapshot_interval_s: float = 10.0

@@ -55,7 +55,7 @@ class Connection(asyncio.Protocol):
     """An open connection; make it with `open`.
 
     Args:
-        timeout_s: Longest silence while an answer is due, and longest wait for the socket to take more.
+        timeout_s: Longest silence while an answer is due or the socket takes no more.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -118,9 +118,7 @@ class Connection(asyncio.Protocol):
         Raises:
             RedisLost: The connection ended before the last answer.
         """
-        if self._turn.locked() or any(
-            type(part) is bytes and len(part) > LARGE_BYTES for command in commands for part in command
-        ):
+        if self._turn.locked() or _has_large(commands):
             async with self._turn:
                 done = await self._write_large(commands)
         else:
@@ -216,20 +214,22 @@ class Connection(asyncio.Protocol):
         return batch.done
 
     async def _write_large(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
+        done = self._expect(len(commands))
         try:
             for piece in _pieces(commands):
                 self._write(piece)
+                # The server takes what is sent, so it is not silent.
+                self._quiet_since_s = time.monotonic()
                 await asyncio.sleep(0)
                 if self._room is not None:
-                    async with asyncio.timeout(self._timeout_s):
-                        await asyncio.shield(self._room)
-        except TimeoutError as error:
-            self.lose(f"the server took nothing for {self._timeout_s:g} s")
-            raise RedisLost(f"the server took nothing for {self._timeout_s:g} s") from error
+                    await asyncio.shield(self._room)
+        except RedisLost:
+            return done
         except BaseException:
+            done.cancel()
             self.lose("a command was cut off half-way")
             raise
-        return self._expect(len(commands))
+        return done
 
     def _look(self) -> None:
         """Whether the server has been silent for too long."""
@@ -260,6 +260,14 @@ class Connection(asyncio.Protocol):
                 raise RedisLost(f"the login was refused: {str(reply).partition(' ')[0]}")
             if command[0] == "SELECT" or not str(failure_of(reply)).startswith(("NOPERM", "ERR unknown")):
                 raise RedisLost(f"the connection was refused: {reply}")
+
+
+def _has_large(commands: Sequence[Command]) -> bool:
+    for command in commands:
+        for part in command:
+            if type(part) is bytes and len(part) > LARGE_BYTES:
+                return True
+    return False
 
 
 def _pieces(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:

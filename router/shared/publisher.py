@@ -1,9 +1,12 @@
 """Own operations on their way to the log.
 
 `Publisher.put` encodes an operation and returns: it costs microseconds and never waits. The
-flusher turns everything put within the flush interval into one stream entry:
+flusher turns everything put since the last flush into one stream entry:
 
-    put put put ... put --2 ms--> XADD log MAXLEN ~ N * v 1 r <writer> o <msgpack array of operations>
+    put put ... put --> XADD log MAXLEN ~ N * v 1 r <writer> o <msgpack array of operations> --pause--> ...
+
+The pause comes behind the flush and not before it: a lone operation goes at once, and many share a
+flush all the same. An operation waits half as long as with the pause in front, for as many flushes.
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
@@ -39,7 +42,7 @@ class Publisher:
         keys: The namespace.
         listener: Told about flushes and drops.
         problems: Where a refusal shows.
-        interval_s: How long operations are gathered after the first of an entry.
+        interval_s: Pause after a flush, in which operations are gathered for the next.
         ops_max: Most operations held.
         bytes_max: Most bytes held.
     """
@@ -83,18 +86,18 @@ class Publisher:
             self._wake.set()
 
     async def run(self, link: RedisLink) -> None:
-        """Append what was put, a moment after the first operation. Runs as long as the session.
+        """Append what was put, at once but not too often. Runs as long as the session.
 
         Raises:
             RedisLost: What was not acknowledged stays buffered for the next session.
         """
         while True:
             await self._wake.wait()
-            await asyncio.sleep(self._interval_s)
             self._wake.clear()
             try:
                 await self.flush(link)
                 self._problems.clear("flush")
+                await asyncio.sleep(self._interval_s)
             except RedisRefused as error:
                 self._problems.set("flush", f"Redis refused the log entry: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter

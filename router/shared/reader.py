@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 VERSION = b"1"
 READ_ENTRIES_MAX = 256
 # Reading costs ten times more per reply than per entry, so replies are given time to fill.
-READ_INTERVAL_S = 0.002
+READ_INTERVAL_S = 0.004
 REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.
 SLICE_S = 0.002

@@ -38,7 +38,15 @@ def test_a_wrong_worker_url_is_refused_with_the_way_to_mend_it(text: str, why: s
 
 
 @pytest.mark.parametrize(
-    "url", ["", "redis://h", "rediss://h:1/0", "unix:///run/v.sock", "redis+sentinel://a,b/m"]
+    "url",
+    [
+        "",
+        "redis://h",
+        "rediss://h:1/0",
+        "unix:///run/v.sock",
+        "redis+sentinel://a,b/m",
+        "rediss+cluster://a,b",
+    ],
 )
 def test_the_redis_urls_that_the_client_understands_are_accepted(url: str) -> None:
     assert TypeAdapter(RedisUrl).validate_python(url) == url

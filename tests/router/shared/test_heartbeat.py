@@ -1,14 +1,16 @@
 """Who is silent for longer than its time to live has left, unless it is we who were cut off."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from policies import Left
+from router.shared import EmbeddedValkey
 from router.shared.clock import LogClock
 from router.shared.heartbeat import Heartbeat
 from router.shared.keys import Keys
-from router.shared.server import RedisLink, RedisLost
+from router.shared.server import RedisLink, RedisLost, RedisRefused
 
 EPOCH_US = 1_700_000_000_000_000
 TTL_S = 3.0
@@ -19,11 +21,12 @@ class Watch:
 
     def __init__(self, name: str, namespace: str) -> None:
         self.ns = 0
+        self.log_ns = 0  # how far log time has run away from this replica's monotonic clock
         self.lefts: list[Left] = []
         self.heartbeat = Heartbeat(
             name,
             Keys(namespace),
-            LogClock(lambda: self.ns, lambda: EPOCH_US * 1000),
+            LogClock(lambda: self.ns + self.log_ns, lambda: EPOCH_US * 1000),
             self.lefts.append,
             ttl_s=TTL_S,
             address="10.0.0.1:3000",
@@ -75,6 +78,50 @@ async def test_a_sibling_whose_key_lives_is_alive_whatever_its_last_beat(
     a.pass_s(60)
     await a.heartbeat.beat(link)
     assert not a.lefts
+
+
+async def test_a_log_clock_that_jumps_makes_nobody_leave(link: RedisLink, namespace: str) -> None:
+    """A minute ahead of the sibling, whose key has expired: but its time changed just now, for us."""
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await a.heartbeat.beat(link)
+    a.pass_s(TTL_S)
+    a.log_ns = 60_000_000_000
+    b.pass_s(0.5)
+    await b.heartbeat.beat(link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    await a.heartbeat.beat(link)
+    a.pass_s(TTL_S - 0.1)
+    await a.heartbeat.beat(link)
+    assert not a.lefts
+    a.pass_s(0.2)
+    await a.heartbeat.beat(link)
+    assert a.lefts == [Left("b", EPOCH_US + 500_000 + 3_000_000)]
+
+
+async def test_a_sibling_whose_clock_is_far_ahead_leaves_all_the_same(
+    link: RedisLink, namespace: str
+) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    b.log_ns = 3_600_000_000_000
+    await b.heartbeat.beat(link)
+    await link.call("DEL", Keys(namespace).replica("b"))
+    await a.heartbeat.beat(link)
+    a.pass_s(TTL_S)
+    await a.heartbeat.beat(link)
+    assert a.lefts == [Left("b", EPOCH_US + 3_600_000_000 + 3_000_000)]
+
+
+async def test_a_log_that_may_not_be_appended_to_is_noticed_and_nothing_is_written(tmp_path: Path) -> None:
+    async with EmbeddedValkey(tmp_path) as server:
+        link = RedisLink(server.url, 5.0)
+        a = Watch("a", "ns")
+        await a.heartbeat.beat(link)
+        assert not await link.call("EXISTS", Keys("ns").probe, Keys("ns").log)
+        await link.call("ACL", "SETUSER", "default", "-xadd")
+        with pytest.raises(RedisRefused, match="NOPERM"):
+            await a.heartbeat.beat(link)
+        await link.aclose()
 
 
 async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:

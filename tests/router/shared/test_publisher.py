@@ -109,6 +109,34 @@ async def test_what_was_not_acknowledged_stays_in_the_buffer_in_order(namespace:
     assert decode_ops(entry[b"o"])[0] == [Finished(f"r{number}", number) for number in range(5)]
 
 
+async def test_what_was_acknowledged_last_can_be_sent_once_more(
+    link: RedisLink, redis_url: str, namespace: str
+) -> None:
+    publisher = make(namespace)
+    for number in range(3):
+        publisher.put(Finished(f"r{number}", number))
+    await publisher.flush(link)
+    publisher.put(Finished("new", 3))
+    await link.call("DEL", Keys(namespace).log)
+    publisher.resend()
+    assert len(publisher) == 4
+    await publisher.flush(link)
+    (entry,) = await entries(redis_url, namespace)
+    assert [op.request_id for op in decode_ops(entry[b"o"])[0]] == ["r0", "r1", "r2", "new"]  # type: ignore[union-attr]
+
+
+async def test_what_was_acknowledged_is_not_worth_dropping_anything_for(
+    link: RedisLink, namespace: str
+) -> None:
+    publisher = make(namespace, ops_max=3)
+    for number in range(3):
+        publisher.put(Finished(f"r{number}", number))
+    await publisher.flush(link)
+    publisher.put(Finished("new", 3))
+    publisher.resend()
+    assert (len(publisher), publisher.dropped_ops) == (1, 0)
+
+
 async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str, namespace: str) -> None:
     publisher = make(namespace)
     task = asyncio.create_task(publisher.run(link))

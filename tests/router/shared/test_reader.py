@@ -153,3 +153,41 @@ async def test_a_log_that_was_emptied_is_noticed_and_read_from_its_start(bench: 
     assert await bench.reader.vanished(bench.link)
     assert not await bench.locate()
     assert bench.reader.position == START
+
+
+async def test_a_log_that_was_rolled_back_and_has_grown_again_is_noticed(bench: Bench) -> None:
+    """Its end is beyond our position again, but the entry that we read last is not in it."""
+    await bench.append(OTHER, Finished("kept", 1))
+    lost = await bench.append(OTHER, Finished("rolled back", 2))
+    await bench.locate()
+    await bench.read_until(lambda: len(bench.fold.ops) == 2)
+    await bench.link.call("XDEL", bench.keys.log, lost)
+    assert await bench.append(OTHER, Finished("new", 3)) > lost
+    assert await bench.reader.vanished(bench.link)
+    assert not await bench.locate()
+    await bench.read_until(lambda: Finished("new", 3) in bench.fold.ops)
+    assert bench.reader.gaps == 1
+
+
+async def test_a_place_that_was_trimmed_behind_a_snapshot_is_no_loss(bench: Bench) -> None:
+    await bench.append(OTHER, Finished("first", 1))
+    await bench.locate()
+    await bench.read_until(lambda: bench.fold.ops)
+    covered = await bench.append(OTHER, Finished("second", 2))
+    await bench.write_snapshot(b"both", covered)
+    await bench.link.call("XTRIM", bench.keys.log, "MAXLEN", 0)
+    assert not await bench.reader.vanished(bench.link)
+    assert await bench.locate()
+    assert bench.fold.restored == [b"both"]
+    assert bench.reader.gaps == 1
+
+
+async def test_redis_that_refuses_to_be_read_is_a_problem_until_it_lets_us(
+    bench: Bench, redis_url: str
+) -> None:
+    await bench.locate()
+    await bench.link.call("SET", bench.keys.log, "not a stream")
+    await bench.read_until(lambda: bench.problems.reason)
+    assert "WRONGTYPE" in str(bench.problems.reason)
+    await bench.link.call("DEL", bench.keys.log)
+    await bench.read_until(lambda: bench.problems.reason is None)

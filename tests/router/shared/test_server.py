@@ -1,14 +1,13 @@
-"""URLs, the two kinds of failure, and a Sentinel that is asked where the primary is."""
+"""A link connects when it is needed, names failures, and looks again after it was lost."""
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
+from fakes.valkey import ClusterGroup, ValkeyServer
 
 from router.errors import StateError
 from router.shared import EmbeddedValkey
-from router.shared.embedded import _binary
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 
 
@@ -31,6 +30,7 @@ async def test_no_server_is_lost_and_an_error_is_refused(redis_url: str, namespa
     with pytest.raises(RedisRefused, match="WRONGTYPE"):
         await link.calls(("PING",), ("XADD", namespace, "*", "a", "b"))
     assert await link.calls(("PING",), ("GET", namespace)) == [b"PONG", b"text"]
+    assert await link.calls() == []
     await link.aclose()
 
 
@@ -44,11 +44,12 @@ async def test_a_wrong_password_is_lost_and_not_told(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_command_is_cancelled(redis_url: str) -> None:
-    """Also while redis-py still connects, where it may swallow the cancellation."""
+    """Also while it still connects; and the link works afterwards."""
+    link = RedisLink(redis_url, 5.0)
     for steps in range(12):
-        link = RedisLink(redis_url, 5.0)
+        await link.aclose()
 
-        async def forever(link: RedisLink = link) -> None:
+        async def forever() -> None:
             while True:
                 await link.calls(("PING",), ("PING",))
 
@@ -59,47 +60,63 @@ async def test_a_cancelled_command_is_cancelled(redis_url: str) -> None:
         done, _ = await asyncio.wait([task], timeout=10)
         assert done
         assert task.cancelled()
+        assert await link.call("ECHO", str(steps)) == str(steps).encode()
+    await link.aclose()
+
+
+async def test_calls_that_come_together_share_one_connection(redis_url: str, namespace: str) -> None:
+    link = RedisLink(redis_url, 5.0, name=namespace)
+    await asyncio.gather(*(link.call("PING") for _ in range(10)))
+    clients = await link.call("CLIENT", "LIST")
+    assert clients.count(f"name={namespace} ".encode()) == 1
+    await link.aclose()
+
+
+async def test_after_a_loss_the_next_call_connects_again() -> None:
+    async with ValkeyServer() as server:
+        link = RedisLink(server.url, 5.0)
+        assert await link.call("PING") == b"PONG"
+        await server.kill()
+        with pytest.raises(RedisLost):
+            await link.call("PING")
+        await server.start()
+        assert await link.call("PING") == b"PONG"
         await link.aclose()
 
 
-async def test_a_sentinel_leads_to_the_primary(tmp_path: Path) -> None:
-    """A primary and a Sentinel on TCP ports of this machine; both are the embedded binary."""
-    primary_port, sentinel_port = free_port(), free_port()
-    config = tmp_path / "sentinel.conf"
-    config.write_text(
-        f"port {sentinel_port}\nbind 127.0.0.1\ndir {tmp_path}\n"
-        f"sentinel monitor main 127.0.0.1 {primary_port} 1\n"
-    )
-    quiet = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
-    primary = await asyncio.create_subprocess_exec(
-        *(str(_binary()), "--port", str(primary_port), "--bind", "127.0.0.1", "--save", ""),
-        **quiet,  # type: ignore[arg-type]
-        cwd=tmp_path,
-    )
-    sentinel = await asyncio.create_subprocess_exec(
-        *(str(_binary()), str(config), "--sentinel"),
-        **quiet,  # type: ignore[arg-type]
-        cwd=tmp_path,
-    )
-    link = RedisLink(f"redis+sentinel://127.0.0.1:{sentinel_port}/main/0", 2.0)
-    try:
-        async with asyncio.timeout(20):
-            while True:
-                try:
-                    assert await link.call("PING")
-                    break
-                except RedisLost:
-                    await asyncio.sleep(0.05)
-            assert (await link.call("ROLE"))[0] == b"master"
-    finally:
+async def test_a_server_that_became_read_only_is_left() -> None:
+    async with ValkeyServer() as server:
+        link = RedisLink(server.url, 5.0)
+        before = await link.call("CLIENT", "ID")
+        await server.read_only()
+        with pytest.raises(RedisLost, match="READONLY"):
+            await link.call("SET", "a", "b")
+        assert await link.call("CLIENT", "ID") != before
         await link.aclose()
-        for process in (sentinel, primary):
-            process.kill()
-            await process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+async def test_a_slot_that_moves_is_followed_by_the_next_call() -> None:
+    async with ClusterGroup(2) as cluster:
+        key = "cw:{ns}:log"
+        link = RedisLink(f"redis+cluster://{cluster.addresses[0]}", 5.0, home=key)
+        await link.call("SET", key, "a")
+        owner = await cluster.owner(key)
+        await cluster.move(key, next(server for server in cluster.servers if server is not owner))
+        with pytest.raises(RedisLost, match="MOVED"):
+            await link.call("GET", key)
+        assert await link.call("GET", key) == b"a"
+        await link.aclose()
+
+
+async def test_round_trips_are_told_without_the_time_to_connect(redis_url: str) -> None:
+    told: list[tuple[float, float]] = []
+    link = RedisLink(redis_url, 5.0, measured=lambda started_s, ended_s: told.append((started_s, ended_s)))
+    assert link.silence_s == 0.0
+    await link.calls(("PING",), ("PING",))
+    waiting = asyncio.create_task(link.call("BLPOP", "nothing here", "0.05"))
+    while not link.silence_s:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await waiting
+    assert [ended_s >= started_s for started_s, ended_s in told] == [True, True]
+    assert told[1][1] - told[1][0] >= 0.04
+    await link.aclose()

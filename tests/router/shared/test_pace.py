@@ -1,0 +1,53 @@
+"""Slow after two late answers in a row, well again after three, and one stall counts once."""
+
+from router.shared.pace import Pace
+from router.shared.ports import NoListener
+from router.shared.problems import Problems
+
+
+class Answers:
+    """Round trips, one after another."""
+
+    def __init__(self) -> None:
+        self.problems = Problems(NoListener())
+        self.pace = Pace(self.problems)
+        self.at_s = 100.0
+
+    def take(self, *took_s: float, expected_s: float = 0.0) -> bool:
+        """Measure some; whether Redis is slow now."""
+        for one_s in took_s:
+            self.pace.measured(self.at_s, self.at_s + one_s, expected_s)
+            self.at_s += one_s
+        return self.problems.reason is not None
+
+
+def test_two_late_answers_in_a_row_are_slow_and_say_how_late() -> None:
+    answers = Answers()
+    assert not answers.take(0.1, 0.001, 0.1, 0.001)
+    assert not answers.take(0.1)
+    assert answers.take(0.11)
+    assert answers.problems.reason == "Redis answers late: after 110 ms"
+
+
+def test_it_is_well_again_after_three_answers_that_are_clearly_in_time() -> None:
+    """60 ms are neither late nor in time: they change nothing."""
+    answers = Answers()
+    assert answers.take(0.1, 0.1)
+    assert answers.take(0.001, 0.001, 0.06, 0.001, 0.001)
+    assert not answers.take(0.001)
+    assert not answers.take(0.06, 0.06, 0.06)
+
+
+def test_a_blocking_read_is_late_by_what_exceeds_its_block() -> None:
+    answers = Answers()
+    assert not answers.take(0.21, 0.21, expected_s=0.2)
+    assert answers.take(0.3, 0.3, expected_s=0.2)
+
+
+def test_one_stall_counts_once_however_much_was_under_way() -> None:
+    answers = Answers()
+    for sent_s in (100.0, 100.1, 100.2):
+        answers.pace.measured(sent_s, 100.5)
+    assert answers.problems.reason is None
+    answers.pace.measured(100.5, 100.7)
+    assert answers.problems.reason is not None
