@@ -17,9 +17,9 @@ A worker is a row (*slot*) in every column. Slots are local to the process; the 
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
-from policies.loads import Loads
+from policies.loads import RATE_WINDOW_S, Loads
 from policies.ops import (
     BytesPerToken,
     Circuit,
@@ -46,9 +46,20 @@ from policies.ops import (
     encode_ops,
 )
 from policies.views import Candidates
-from radix import AttentionProfile, Forget, Insert, PrefixTree, TreeSnapshot, Trim
+from radix import (
+    AttentionProfile,
+    Forget,
+    Insert,
+    PrefixTree,
+    TreeMarks,
+    TreePage,
+    TreeSnapshot,
+    Trim,
+    check_steps,
+    finished,
+)
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
@@ -58,6 +69,14 @@ SLOW_COLUMNS_MAX = 100
 
 REFRESH_US = 100_000
 """How stale the slow columns (congestion, held tokens) may be: they are averages over seconds."""
+
+
+PIECE_OPS = 1000
+"""Operations in one piece of a snapshot, some 100 bytes each."""
+
+_Second = Annotated[int, msgspec.Meta(ge=0, le=2**43)]
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Window = Annotated[list[_Whole], msgspec.Meta(min_length=RATE_WINDOW_S, max_length=RATE_WINDOW_S)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +149,54 @@ class _SlowColumns(msgspec.Struct, frozen=True, gc=False):
     zeros: NDArray[np.float64]
 
 
-class _Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot as bytes: the state that is small as operations, the tree as columns."""
+class _Summary(msgspec.Struct, array_like=True, frozen=True):
+    """The last piece of a snapshot: what the others are, and the state that is small.
+
+    Attributes:
+        version: `SNAPSHOT_VERSION` of the writer.
+        workers: Worker ids, in the order of the tree's workers.
+        ops: Workers, fits and token ratios, as encoded operations.
+        inflight: How many pieces are encoded operations, for requests in flight; they come first.
+        pages: How many are pages of the tree; they follow.
+        histories: Per worker what `policies.loads.History` has of it.
+        marks: Of the tree.
+    """
 
     version: int
     workers: list[str]
     ops: bytes
-    rates: list[tuple[int, list[int], list[int]]]
-    tree: TreeSnapshot
+    inflight: Annotated[int, msgspec.Meta(ge=0)]
+    pages: Annotated[int, msgspec.Meta(ge=0)]
+    histories: list[tuple[_Second, _Window, _Window, _Whole]]
+    marks: TreeMarks
+
+
+def _decoded(
+    pieces: Sequence[bytes],
+) -> Generator[float, None, tuple[_Summary, list[list[Op]], list[TreePage]]]:
+    """Decode the pieces of a snapshot.
+
+    Raises:
+        ValueError: They are not one, or of another version.
+    """
+    try:
+        version = msgspec.msgpack.decode(pieces[-1] if pieces else b"", type=list[msgspec.Raw])[0]
+        if msgspec.msgpack.decode(version) != SNAPSHOT_VERSION:
+            raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
+        summary = msgspec.msgpack.decode(pieces[-1], type=_Summary)
+        inflight: list[list[Op]] = []
+        for piece in pieces[: summary.inflight]:
+            inflight.append(decode_ops(piece)[0])
+            yield 0.0
+        pages: list[TreePage] = []
+        for piece in pieces[summary.inflight : -1]:
+            pages.append(msgspec.msgpack.decode(piece, type=TreePage))
+            yield 0.0
+    except (msgspec.MsgspecError, IndexError) as error:
+        raise ValueError(f"not a readable snapshot: {error}") from error
+    if len(summary.histories) != len(summary.workers) or len(pieces) != summary.inflight + summary.pages + 1:
+        raise ValueError("not a readable snapshot: its columns contradict each other")
+    return summary, inflight, pages
 
 
 class FleetState:
@@ -313,66 +372,115 @@ class FleetState:
 
     # Snapshot.
 
-    def snapshot(self) -> bytes:
-        """Encode the state for a newcomer; workers are named, times are log times."""
-        workers = sorted(self._workers.values(), key=lambda worker: worker.worker_id)
-        ops: list[Op] = []
-        for worker in workers:
-            at_us, replica, gone = worker.version
-            if worker.gone_us and not gone:
-                ops.append(WorkerGone(worker.worker_id, worker.gone_us, ""))
-            if gone:
-                ops.append(WorkerGone(worker.worker_id, at_us, replica))
-            elif worker.url:
-                ops.append(
-                    WorkerPut(
-                        worker.worker_id,
-                        at_us,
-                        replica,
-                        worker.url,
-                        worker.role,
-                        worker.draining,
-                        worker.capacity_tokens,
-                        worker.labels,
-                    )
-                )
-        for op in self.loads.dump_ops():
-            if isinstance(op, Placed):
-                op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
-            ops.append(op)
-        ops.extend(self.circuits.dump())
-        ops.extend(self._started[key] for key in sorted(self._started))
-        ops.extend(self._gone[key] for key in sorted(self._gone))
-        ops.extend(self._fits[key] for key in sorted(self._fits))
-        ops.extend(self._bytes_per_token[key] for key in sorted(self._bytes_per_token))
-        return msgspec.msgpack.encode(
-            _Snapshot(
-                SNAPSHOT_VERSION,
-                [worker.worker_id for worker in workers],
-                encode_ops(ops),
-                [self.loads.dump_rates(worker.slot) for worker in workers],
-                self.tree.dump([worker.slot for worker in workers]),
-            )
+    def snapshot(self) -> list[bytes]:
+        """Encode the state for a newcomer, in pieces; workers are named, times are log times."""
+        return [piece for piece in self.snapshot_steps() if piece is not None]
+
+    def snapshot_steps(self) -> Generator[bytes | None, None, None]:
+        """The same in steps of a few microseconds, between which operations may be applied.
+
+        The pieces include every operation that was applied before the first step; one that comes
+        later may be included or not. So whoever restores them applies what came later again.
+
+        Yields:
+            A piece when one is finished, each well under a megabyte, else None.
+        """
+        slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
+        history = self.loads.dump_history()
+        # Of what is in flight only what was already at the start, so that it agrees with the history.
+        inflight = pages = 0
+        for piece in self._inflight_steps():
+            inflight += piece is not None
+            yield piece
+        walk = self.tree.dump_steps(list(slots.values()))
+        while True:
+            try:
+                page = next(walk)
+            except StopIteration as end:
+                marks: TreeMarks = end.value
+                break
+            pages += page is not None
+            yield None if page is None else msgspec.msgpack.encode(page)
+        histories = []
+        for slot in slots.values():
+            histories.append(history.of(slot))
+            yield None
+        registers: list[Op] = []
+        for op in self._register_ops():
+            registers.append(op)
+            yield None
+        yield msgspec.msgpack.encode(
+            _Summary(SNAPSHOT_VERSION, list(slots), encode_ops(registers), inflight, pages, histories, marks)
         )
 
-    def restore(self, data: bytes) -> None:
+    def _inflight_steps(self) -> Generator[bytes | None, None, None]:
+        """Requests in flight as encoded operations."""
+        ops: list[Op] = []
+        for op in self.loads.dump_steps():
+            if isinstance(op, Placed):
+                op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
+            if op is not None:
+                ops.append(op)
+            if len(ops) >= PIECE_OPS:
+                yield encode_ops(ops)
+                ops.clear()
+            else:
+                yield None
+        if ops:
+            yield encode_ops(ops)
+
+    def _register_ops(self) -> Iterator[Op]:
+        """Workers and all other registers as operations; they may change while this goes on."""
+        for worker_id in sorted(self._workers):
+            worker = self._workers.get(worker_id)
+            if worker is None:
+                continue
+            at_us, replica, gone = worker.version
+            if worker.gone_us and not gone:
+                yield WorkerGone(worker.worker_id, worker.gone_us, "")
+            if gone:
+                yield WorkerGone(worker.worker_id, at_us, replica)
+            elif worker.url:
+                yield WorkerPut(
+                    worker.worker_id,
+                    at_us,
+                    replica,
+                    worker.url,
+                    worker.role,
+                    worker.draining,
+                    worker.capacity_tokens,
+                    worker.labels,
+                )
+        yield from self.circuits.dump()
+        for registers in (self._started, self._gone, self._fits, self._bytes_per_token):
+            yield from [registers[key] for key in sorted(registers)]
+
+    def restore(self, pieces: Sequence[bytes]) -> None:
         """Merge a snapshot, as if its operations were applied.
 
         Raises:
             ValueError: If it is not a snapshot that this version can read; nothing was changed.
         """
-        try:
-            snapshot = msgspec.msgpack.decode(data, type=_Snapshot)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"not a readable snapshot: {error}") from error
-        if snapshot.version != SNAPSHOT_VERSION:
-            raise ValueError(f"snapshot version {snapshot.version}, this replica reads {SNAPSHOT_VERSION}")
-        slots = [self._slot(worker_id) for worker_id in snapshot.workers]
-        for op in decode_ops(snapshot.ops)[0]:
-            self.apply(op)
-        for slot, (second, arrivals, service_us) in zip(slots, snapshot.rates, strict=True):
-            self.loads.merge_rates(slot, second, arrivals, service_us)
-        self.tree.load(snapshot.tree, slots)
+        finished(self.restore_steps(pieces))
+
+    def restore_steps(self, pieces: Sequence[bytes]) -> Generator[float, None, None]:
+        """The same in steps, between which operations may be applied. All is checked before anything changes.
+
+        Yields:
+            Progress, 0 to 1.
+        """
+        summary, inflight, pages = yield from _decoded(pieces)
+        rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
+        for ops in (decode_ops(summary.ops)[0], *inflight):
+            for op in ops:
+                self.apply(op)
+                yield 0.0
+        for worker_id, history in zip(summary.workers, summary.histories, strict=True):
+            self.loads.merge_history(self._slot(worker_id), *history)
+            yield 0.0
+        # Only now, and the tree looks at them at once: `collect` may have given a slot to another worker.
+        slots = [self._slot(worker_id) for worker_id in summary.workers]
+        yield from self.tree.load_steps(rows, slots)
         self._refreshed_us = -REFRESH_US
 
     # Inside.

@@ -22,6 +22,7 @@ remembered is bounded by time: two generations of ``memory_us`` each.
 """
 
 import heapq
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,9 @@ requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a bur
 
 NEVER_US = 2**62
 """A log time that does not come."""
+
+SORTED_MAX = 512
+"""So many request ids are sorted at once (0.1 ms)."""
 
 
 @dataclass(slots=True)
@@ -79,6 +83,30 @@ class _Trace:
     finished: bool = False
     arrived: bool = False
     prefilled_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What each slot remembers of requests that have ended, in whole numbers.
+
+    Attributes:
+        second: The newest second of the rate windows, in log time.
+        arrivals: Per slot the requests placed in each second, at the second modulo `RATE_WINDOW_S`.
+        service_us: Per slot the microseconds of prefill placed, likewise.
+        done_us: Per slot the log time at which its newest prefill was done.
+    """
+
+    second: int
+    arrivals: Whole
+    service_us: Whole
+    done_us: Whole
+
+    def of(self, slot: int) -> tuple[int, list[int], list[int], int]:
+        """The history of one slot, for `Loads.merge_history`."""
+        arrivals, service_us = (
+            column[slot].astype(np.int64).tolist() for column in (self.arrivals, self.service_us)
+        )
+        return self.second, arrivals, service_us, int(self.done_us[slot])
 
 
 class Loads:
@@ -285,44 +313,59 @@ class Loads:
 
     # Snapshot.
 
-    def dump_ops(self) -> list[Placed | FirstToken | Left]:
-        """Everything in flight as operations, with slots in place of worker ids (the fleet names them)."""
-        ops: list[Placed | FirstToken | Left] = [
-            Left(replica, at_us) for replica, at_us in sorted(self._left_us.items())
-        ]
-        for request_id, request in sorted(self.requests.items()):
-            ops.append(
-                Placed(
-                    request_id,
-                    request.at_us,
-                    str(request.slot),
-                    request.replica,
-                    request.service_us,
-                    request.uncached_tokens,
-                    request.context_tokens,
-                    (b"",) if request.arrived else (),
-                )
+    def dump_steps(self) -> Generator[Placed | FirstToken | Left | None, None, None]:
+        """Everything in flight as operations, with slots in place of worker ids (the fleet names them).
+
+        In steps, between which requests may come and go: those that come are left out, since
+        they are in the log behind the snapshot, and so is the end of those that go.
+
+        Yields:
+            An operation, or None.
+        """
+        held = list(self.requests)
+        for replica, at_us in sorted(self._left_us.items()):
+            yield Left(replica, at_us)
+        parts: list[list[str]] = []
+        for first in range(0, len(held), SORTED_MAX):
+            parts.append(sorted(held[first : first + SORTED_MAX]))
+            yield None
+        for request_id in heapq.merge(*parts):
+            request = self.requests.get(request_id)
+            if request is None:
+                yield None
+                continue
+            placed = Placed(
+                request_id,
+                request.at_us,
+                str(request.slot),
+                request.replica,
+                request.service_us,
+                request.uncached_tokens,
+                request.context_tokens,
+                (b"",) if request.arrived else (),
             )
-            if request.prefilled:
-                ops.append(FirstToken(request_id, int(self._done_us[request.slot])))
-        return ops
+            prefilled_us = request.prefilled_us
+            yield placed
+            if prefilled_us:
+                yield FirstToken(request_id, prefilled_us)
 
-    def dump_rates(self, slot: int) -> tuple[int, list[int], list[int]]:
-        """The rate window of one slot: its newest second, arrivals and microseconds of service per second."""
-        return (
-            self._second,
-            [int(count) for count in self._arrivals[slot]],
-            [int(service_us) for service_us in self._service_us[slot]],
-        )
+    def dump_history(self) -> History:
+        """Copy what the slots remember."""
+        return History(self._second, self._arrivals.copy(), self._service_us.copy(), self._done_us.copy())
 
-    def merge_rates(self, slot: int, second: int, arrivals: list[int], service_us: list[int]) -> None:
-        """Merge a dumped rate window; the greater count of each second wins."""
+    def merge_history(
+        self, slot: int, second: int, arrivals: list[int], service_us: list[int], done_us: int
+    ) -> None:
+        """Merge the history of a slot; the greater count of each second wins, and the newest prefill."""
         self._advance(second)
-        for age in range(RATE_WINDOW_S):
-            column = (second - age) % RATE_WINDOW_S
-            if self._second - (second - age) < RATE_WINDOW_S:
-                self._arrivals[slot, column] = max(int(self._arrivals[slot, column]), arrivals[column])
-                self._service_us[slot, column] = max(int(self._service_us[slot, column]), service_us[column])
+        kept = max(0, RATE_WINDOW_S - (self._second - second))
+        columns = (second - np.arange(kept)) % RATE_WINDOW_S
+        for window, dumped in ((self._arrivals, arrivals), (self._service_us, service_us)):
+            window[slot, columns] = np.maximum(
+                window[slot, columns], np.asarray(dumped, dtype=float)[columns]
+            )
+        self._prefill_done(slot, done_us)
+        self._find_head(slot)
 
     # Inside.
 

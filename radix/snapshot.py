@@ -112,8 +112,11 @@ def gathered(steps: Generator[TreePage | None, None, TreeMarks]) -> TreeSnapshot
             pages.append(page)
 
 
-def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[None, None, Rows]:
+def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[float, None, Rows]:
     """Check that a snapshot's columns do not contradict each other, page by page.
+
+    Yields:
+        The progress of loading it, which has not begun.
 
     Raises:
         ValueError: They do, or name a worker that does not exist.
@@ -132,7 +135,7 @@ def check_steps(snapshot: TreeSnapshot, workers: int) -> Generator[None, None, R
             columns.add(page)
         except (ValueError, IndexError) as error:
             raise ValueError(_REASON) from error
-        yield
+        yield 0.0
     return Rows(snapshot, columns.rows, columns.blocks)
 
 

@@ -1,5 +1,6 @@
 """The fold: any order, any repetition, a snapshot in between: the same fleet."""
 
+from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -37,6 +38,7 @@ from policies import (
 )
 from policies.fleet import GONE_MAX
 from radix import chain_bytes
+from radix.invariants import check
 
 SECOND = 1_000_000
 START = 1_000 * SECOND
@@ -68,6 +70,9 @@ def fleet_after(*ops: Op, rules: FleetRules | None = None) -> FleetState:
     for op in ops:
         fleet.apply(op)
     return fleet
+
+
+SOUND = fleet_after(put("a:1"), placed("q", "a:1", path(5))).snapshot()
 
 
 def candidates(
@@ -353,8 +358,23 @@ def chosen(fleet: FleetState, prompt: bytes) -> str:
     return fleet.at_slot(outcome.slot).worker_id
 
 
-@pytest.mark.parametrize("data", [b"", b"junk", b"\x91\x01", b"\x95\xcd\x03\xe7\x90\x91\x90\x90\xc0"])
-def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        [b""],
+        [b"junk"],
+        [b"\x91\x01"],
+        [b"\x91" + SOUND[-1][1:2]],
+        [b"\x97\xcd\x03\xe7\x90\xc4\x00\x00\x00\x90\xc0"],
+        SOUND[:-1],
+        SOUND[1:],
+        [*SOUND[:-2], SOUND[-1]],
+        [SOUND[0], b"\x90", SOUND[-1]],
+        [*SOUND[:-1], SOUND[-1].replace(b"\x91\xa3a:1", b"\x92\xa3a:1\xa3b:1")],
+    ],
+)
+def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: list[bytes]) -> None:
     fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1)))
     before = seen(fleet, [path(1)])
     with pytest.raises(ValueError, match="snapshot"):
@@ -424,3 +444,47 @@ def test_any_order_and_any_repetition_give_the_same_fleet(
     assert [w.worker_id for w in late.workers()] == [
         w.worker_id for w in fleet_after(*shuffled, *workers).workers()
     ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(operations, operations, st.randoms(use_true_random=False))
+def test_operations_between_the_steps_of_a_snapshot_and_of_its_restoring_are_not_lost(
+    drawn: list[tuple[str, int, int, int]], later: list[tuple[str, int, int, int]], random: Random
+) -> None:
+    """Whoever restores it has the operations since its start applied again, as the log does."""
+    before = [put(f"w{which}:1") for which in range(3)] + [made(*each) for each in dict.fromkeys(drawn)]
+    rest = [made(*each) for each in dict.fromkeys(later) if each not in drawn]
+    writer, reader = fleet_after(*before), FleetState()
+    during, meanwhile = iter(rest), iter(rest)
+    pieces: list[bytes] = []
+    for piece in writer.snapshot_steps():
+        if piece is not None:
+            pieces.append(piece)
+        if random.random() < 0.5:
+            apply_next(writer, during)
+    for progress in reader.restore_steps(pieces):
+        assert 0 <= progress <= 1
+        if random.random() < 0.5:
+            apply_next(reader, meanwhile)
+    for fleet in (writer, reader):
+        for op in rest:
+            fleet.apply(op)
+        check(fleet.tree)
+
+    expected = fleet_after(*before, *rest)
+    prompts = [path(1, 2, 3), path(1, 2, 4, 5), path(1, 6), path(7)]
+    for fleet in (writer, reader):
+        assert held(fleet, prompts) == held(expected, prompts)
+
+
+def apply_next(fleet: FleetState, ops: Iterator[Op]) -> None:
+    for op in ops:
+        fleet.apply(op)
+        return
+
+
+def held(fleet: FleetState, prompts: list[bytes]) -> object:
+    """What decisions see but congestion, whose rates cannot tell a reader's own requests from others'."""
+    rows = seen(fleet, prompts, START + 15 * SECOND)
+    columns = [(*row[:6], row[6][:3], *row[7:]) for row in rows.values() if isinstance(row, tuple)]
+    return columns, rows["bytes_per_token"], sorted(fleet.loads.requests)

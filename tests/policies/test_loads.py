@@ -168,7 +168,7 @@ def test_a_renewal_is_no_arrival_and_the_first_placement_is_one_also_after_it() 
 def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
     """What a snapshot brings and the log repeats behind it is one arrival."""
     source = loads_after([placed("a"), renewed("b", START + 10)])
-    dumped = [op for op in source.dump_ops() if isinstance(op, Placed)]
+    dumped = [op for op in source.dump_steps() if isinstance(op, Placed)]
     loads = loads_after([*dumped, placed("a")])
     assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
 
@@ -231,8 +231,41 @@ def test_merging_a_dumped_rate_window_twice_changes_nothing() -> None:
     source = loads_after([placed("a"), placed("b", START + 3 * SECOND)])
     target = loads_after([placed("a")])
     for _ in range(2):
-        target.merge_rates(0, *source.dump_rates(0))
+        target.merge_history(0, *source.dump_history().of(0))
         assert target.rates(START + 3 * SECOND)[0][0] == source.rates(START + 3 * SECOND)[0][0]
+
+
+def test_a_rate_window_that_is_older_than_what_is_counted_here_is_not_merged() -> None:
+    """Placed 15 s apart: of the older window only its newest second is still inside."""
+    old = loads_after([placed("a"), placed("b", START + SECOND)])
+    new = loads_after([placed("c", START + RATE_WINDOW_S * SECOND)])
+    new.merge_history(0, *old.dump_history().of(0))
+    assert new.rates(START + RATE_WINDOW_S * SECOND)[0][0] == 2 / RATE_WINDOW_S
+    much_later = loads_after([placed("c", START + 100 * SECOND)])
+    much_later.merge_history(0, *old.dump_history().of(0))
+    assert much_later.rates(START + 100 * SECOND)[0][0] == 1 / RATE_WINDOW_S
+
+
+def test_the_head_of_a_restored_slot_starts_when_the_prefill_before_it_was_done() -> None:
+    """Request a was done at 150 ms and has ended; b, 200 ms of work, has had 50 ms of it at 200 ms."""
+    done = START + 150 * MS
+    ended = (placed("a"), FirstToken("a", done), Finished("a", done))
+    source = loads_after([*ended, placed("b")])
+    target = loads_after([placed("b")])
+    target.merge_history(0, *source.dump_history().of(0))
+    assert target.backlog_at_s(0, START + 200 * MS) == source.backlog_at_s(0, START + 200 * MS) == 0.15
+
+
+def test_requests_that_come_and_go_while_they_are_written_are_left_out() -> None:
+    """They come in order of their ids, of which so many are sorted at once."""
+    ids = [f"r{number * 7919 % 1500:04}" for number in range(1500)]
+    loads = loads_after([placed(request_id) for request_id in ids])
+    steps = loads.dump_steps()
+    written = [next(steps)]
+    loads.finished(Finished("r1499", START + 1))
+    loads.placed(placed("r0000-later"), 0)
+    written += steps
+    assert [op.request_id for op in written if isinstance(op, Placed)] == sorted(ids)[:-1]
 
 
 def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
