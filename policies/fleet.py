@@ -202,6 +202,8 @@ def _decoded(
 class FleetState:
     """What this replica knows of the fleet."""
 
+    snapshot_version = SNAPSHOT_VERSION
+
     def __init__(self, rules: FleetRules = FleetRules()) -> None:
         self.rules = rules
         self.tree = PrefixTree(rules.blocks_max, rules.block_tokens)

@@ -6,8 +6,7 @@ traffic and writes a line of JSON (`ReplicaReport`) every few seconds, until sta
 
 Reports count from the start of the process; whoever reads them takes differences. What is measured:
 
-* ``main_s``, CPU of the event loop's thread, and ``cpu_s``, of the whole process: the difference is the
-  thread that deflates snapshots.
+* ``main_s``, CPU of the event loop's thread, and ``cpu_s``, of the whole process.
 * ``tasks_s``, CPU by task (`loadtest.bench.task_time`).
 * ``publish_s``, CPU of publishing the own operations, ``collect_s`` of housekeeping, ``snapshot_s`` of
   encoding snapshots. Each is ``thread_time`` around code that never awaits.
@@ -21,6 +20,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,14 +131,24 @@ class _MeasuredFold:
         if isinstance(op, Placed | FirstToken | Finished):
             self.lags[(self._clock.now_us() - op.at_us) // LAG_BIN_US] += 1
 
-    def snapshot(self) -> bytes:
-        began_s = time.thread_time()
-        data = self._fleet.snapshot()
-        self.snapshot_s += time.thread_time() - began_s
-        return data
+    @property
+    def snapshot_version(self) -> int:
+        return self._fleet.snapshot_version
 
-    def restore(self, data: bytes) -> None:
-        self._fleet.restore(data)
+    def snapshot_steps(self) -> Iterator[bytes | None]:
+        steps = self._fleet.snapshot_steps()
+        while True:
+            began_s = time.thread_time()
+            try:
+                piece = next(steps)
+            except StopIteration:
+                return
+            finally:
+                self.snapshot_s += time.thread_time() - began_s
+            yield piece
+
+    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+        return self._fleet.restore_steps(pieces)
 
 
 class _Replica:

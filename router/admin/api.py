@@ -7,7 +7,7 @@ shared log, so it holds for all replicas.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 import httpx
@@ -177,6 +177,7 @@ def _health(api: FastAPI, ports: AdminPorts) -> None:
                 "workers": {"healthy": healthy, "total": len(workers)},
                 "shared": {
                     "warm": status.ready,
+                    "warming": None if status.warming is None else asdict(status.warming),
                     "degraded": status.degraded_reason,
                     "lag_s": status.lag_s,
                     "snapshot_age_s": status.snapshot_age_s,

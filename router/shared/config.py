@@ -1,6 +1,7 @@
 """What a shared state is told when it is made, and what it tells about itself."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from router.shared.snapshot import TRIM_MARGIN_S
 
@@ -37,6 +38,19 @@ class SharedConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Warming:
+    """How far a replica is with what it reads at its start.
+
+    Attributes:
+        phase: ``connect``, then ``snapshot``, then ``log``.
+        progress: Of this phase, 0 to 1.
+    """
+
+    phase: Literal["connect", "snapshot", "log"]
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
 class LogStatus:
     """How well this replica shares.
 
@@ -50,6 +64,7 @@ class LogStatus:
         skipped_ops: Operations of others not understood or not applied since the start.
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
+        warming: What it still reads before that; None if nothing.
     """
 
     connected: bool
@@ -61,3 +76,4 @@ class LogStatus:
     skipped_ops: int
     replicas: tuple[str, ...]
     ready: bool
+    warming: Warming | None

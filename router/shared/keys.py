@@ -34,8 +34,12 @@ class Keys:
 
     @property
     def snapshot(self) -> str:
-        """The newest snapshot, a hash."""
+        """The head of the newest snapshot, a hash."""
         return f"cw:{{{self.namespace}}}:snap"
+
+    def pieces(self, name: str) -> str:
+        """The pieces of one snapshot, a hash."""
+        return f"{self.snapshot}:{name}"
 
     @property
     def lease(self) -> str:

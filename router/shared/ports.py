@@ -4,11 +4,16 @@ The payload is opaque here. `policies.FleetState` is the fold; the listener turn
 metrics. All calls are synchronous, on the event loop, and must be quick.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 from policies import Op
 
 SkipReason = Literal["unknown_version", "unknown_op", "failed"]
+
+RefusalReason = Literal["version", "incomplete", "damaged", "unreadable"]
+"""Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
+written, or the fold cannot read them."""
 
 
 class Fold(Protocol):
@@ -17,14 +22,24 @@ class Fold(Protocol):
     def apply(self, op: Op, /) -> None:
         """Apply one operation. Order and repetition do not matter."""
 
-    def snapshot(self) -> bytes:
-        """Encode the whole state, compactly, with a format version of its own."""
+    @property
+    def snapshot_version(self) -> int:
+        """Format of the snapshots written and read here; another is not even tried."""
 
-    def restore(self, data: bytes, /) -> None:
+    def snapshot_steps(self) -> Iterator[bytes | None]:
+        """Encode the whole state, in pieces well under a megabyte; None where there is none yet.
+
+        Operations may be applied between two steps, each of which takes microseconds. Whatever was
+        applied before the first is in it.
+        """
+
+    def restore_steps(self, pieces: Sequence[bytes], /) -> Iterator[float]:
         """Merge a snapshot into the state: as if all operations behind it had been applied.
 
+        Operations may be applied between two steps. Yields the progress, 0 to 1.
+
         Raises:
-            ValueError: The snapshot is damaged or of a newer format; nothing was changed.
+            ValueError: The snapshot cannot be read; nothing was changed.
         """
 
 
@@ -55,6 +70,9 @@ class SharedListener(Protocol):
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
         """This replica restored the snapshot."""
 
+    def snapshot_refused(self, reason: RefusalReason) -> None:
+        """There is a snapshot, but this replica cannot use it."""
+
     def replica_left(self, replica: str) -> None:
         """A sibling's heartbeat expired and this replica said so in the log."""
 
@@ -84,6 +102,9 @@ class NoListener:
         """Ignore."""
 
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
+        """Ignore."""
+
+    def snapshot_refused(self, reason: RefusalReason) -> None:
         """Ignore."""
 
     def replica_left(self, replica: str) -> None:

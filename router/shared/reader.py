@@ -25,12 +25,13 @@ from collections.abc import Callable
 
 from policies import Left, decode_ops
 from router.shared.clock import LogClock
+from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import Fold, SharedListener, SkipReason
 from router.shared.problems import Problems
 from router.shared.server import RedisLink, RedisLost, RedisRefused
-from router.shared.snapshot import SnapshotStore
+from router.shared.snapshot import Snapshot, SnapshotStore
 from router.shared.streams import START, StreamId, parse_id, stream_id
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,22 @@ READ_INTERVAL_S = 0.004
 REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.
 SLICE_S = 0.002
+# Nor does merging a snapshot, whose steps take microseconds.
+SNAPSHOT_SLICE_S = 0.001
+# Of the time that a snapshot takes, the rest is merging (`loadtest.bench.snapshots`).
+FETCHED_SHARE = 0.1
 
 
 class Reader:
     """Reads the log of a namespace into a fold.
+
+    Attributes:
+        position: Id of the newest entry that was applied, or covered by a snapshot.
+        ready: Set once the log had been read to its end.
+        cold: There was no snapshot to begin with, or none that could be used: others know more.
+        lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
+        skipped_ops: Operations of others not understood or not applied.
+        entries: Entries read.
 
     Args:
         writer: Names this process; its entries are skipped.
@@ -91,7 +104,11 @@ class Reader:
         # The first id of the log when the snapshot was last read: what was before it is not missing.
         self._floor = START
         self.position = START
+        # How much of the snapshot has been merged, while it is; and where reading the log began after it.
+        self._restored: float | None = None
+        self._read_from = START
         self.ready = asyncio.Event()
+        self.cold = False
         self.lag_s = 0.0
         self.skipped_ops = 0
         self.entries = 0
@@ -117,8 +134,21 @@ class Reader:
             await self._reload(bulk, last)
             self._floor = first
         self._target = last
+        self._read_from = max(first, self.position)
         self._note_ready()
         return not lost
+
+    @property
+    def warming(self) -> Warming | None:
+        """What is still to be read before this replica is as warm as the others; None if nothing is."""
+        if self._restored is not None:
+            return Warming("snapshot", self._restored)
+        if self.ready.is_set():
+            return None
+        if self._target == START:
+            return Warming("connect", 0.0)
+        all_ms = self._target[0] - self._read_from[0]
+        return Warming("log", max(0.0, (self.position[0] - self._read_from[0]) / all_ms) if all_ms else 0.0)
 
     async def vanished(self, commands: RedisLink) -> bool:
         """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
@@ -213,18 +243,31 @@ class Reader:
 
     async def _reload(self, bulk: RedisLink, last: StreamId) -> None:
         """Merge the snapshot; go on behind it, but never behind the end of the log."""
-        snapshot = await self._snapshots.read(bulk)
-        if snapshot is None:
-            return  # nobody has written one yet: the log has it all
         try:
-            self._fold.restore(snapshot.payload)
-        except ValueError as error:
-            logger.warning(
-                "snapshot not readable, reading the log only",
-                extra={"event": "snapshot.unreadable", "error": str(error)},
-            )
-            return
+            snapshot = await self._snapshots.read(bulk, self._fetched)
+            if snapshot is None or not await self._restore(snapshot, bulk):
+                self.cold = self.cold or not self.ready.is_set()
+                return
+        finally:
+            self._restored = None
+        self.cold = False
         self.position = max(self.position, min(snapshot.head.covered, last))
+
+    def _fetched(self, share: float) -> None:
+        self._restored = FETCHED_SHARE * share
+
+    async def _restore(self, snapshot: Snapshot, bulk: RedisLink) -> bool:
+        slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
+        try:
+            for progress in self._fold.restore_steps(snapshot.pieces):
+                if time.monotonic() > slice_ends_s:
+                    self._restored = FETCHED_SHARE + (1 - FETCHED_SHARE) * progress
+                    await asyncio.sleep(0)
+                    slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
+        except ValueError as error:
+            await self._snapshots.refuse(bulk, snapshot.head, "unreadable", str(error))
+            return False
+        return True
 
     async def _gap_before(self, first_read: StreamId, commands: RedisLink) -> bool:
         if self._clock.now_us() - first_read[0] * 1000 < self._gap_check_us or self.position == START:

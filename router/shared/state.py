@@ -40,8 +40,7 @@ from router.shared.problems import Problems
 from router.shared.publisher import VERSION, Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisLost, RedisRefused
-from router.shared.snapshot import VERSION as SNAPSHOT_VERSION
-from router.shared.snapshot import Snapshot, SnapshotHead, SnapshotStore
+from router.shared.snapshot import SnapshotHead, SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +117,9 @@ class SharedState:
             address=config.address,
             version=config.version,
         )
-        self._snapshots = SnapshotStore(self._writer, keys, self._listener, config.trim_margin_s)
+        self._snapshots = SnapshotStore(
+            self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
+        )
         self._reader = Reader(
             self._writer,
             keys,
@@ -164,6 +165,7 @@ class SharedState:
             skipped_ops=self._reader.skipped_ops,
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
+            warming=self._reader.warming,
         )
 
     def publish(self, op: Op) -> None:
@@ -332,7 +334,7 @@ class SharedState:
             return
         head = await self._snapshots.head(commands)
         if head is None or head.at_us != self._snapshot_at_us:
-            self._snapshot_at_us = head.at_us if head else None
+            self._snapshot_at_us = head.at_us or None if head else None
             self._snapshot_entries = self._reader.entries
         if self._must_refill and self._reader.marks > self._refill_marks:
             # Another survivor was here first; the fold has merged what it wrote.
@@ -343,13 +345,18 @@ class SharedState:
             await self._write_snapshot(commands, bulk)
 
     def _due(self, head: SnapshotHead | None) -> bool:
-        if head is not None and head.version > SNAPSHOT_VERSION:
+        version = self._fold.snapshot_version
+        if head is not None and head.version > version:
             return False  # during a roll-out: newer replicas write what older ones cannot read
         if self._must_refill or self._must_mark:
             return True
         interval_s = self._config.snapshot_interval_s
+        connected_long = time.monotonic() - self._connected_s >= interval_s
         if head is None:
-            return time.monotonic() - self._connected_s >= interval_s
+            return connected_long
+        if head.version < version or not head.sound:
+            # Nobody can start from it. Who could not either leaves it to those who know more.
+            return connected_long or not self._reader.cold
         return (
             self._clock.now_us() - head.at_us >= interval_s * 1e6
             or self._reader.entries - self._snapshot_entries >= SNAPSHOT_ENTRIES
@@ -358,13 +365,14 @@ class SharedState:
     async def _write_snapshot(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Write the fold, and if the log cannot tell the others what is in it, tell them to read it."""
         dropped, mark = self._publisher.dropped_ops, self._must_refill or self._must_mark
-        head = SnapshotHead(SNAPSHOT_VERSION, self._reader.position, self._clock.now_us())
-        if not await self._snapshots.write(bulk, Snapshot(head, self._fold.snapshot())):
+        covered, entries, at_us = self._reader.position, self._reader.entries, self._clock.now_us()
+        head = await self._snapshots.write(bulk, covered, at_us, self._fold.snapshot_steps())
+        if head is None:
             return
         if mark:
-            await commands.call("XADD", self._keys.log, "*", "v", VERSION, "r", self._writer, "s", head.at_us)
+            await commands.call("XADD", self._keys.log, "*", "v", VERSION, "r", self._writer, "s", at_us)
             self._told_dropped = dropped
-        self._snapshot_at_us, self._snapshot_entries = head.at_us, self._reader.entries
+        self._snapshot_at_us, self._snapshot_entries = at_us, entries
         self._must_refill = self._must_mark = False
 
 

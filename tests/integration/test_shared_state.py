@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from redis.asyncio import Redis
+from xxhash import xxh3_64_hexdigest
 
 from policies import Finished, Left, Op, decode_ops, encode_ops
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
@@ -31,11 +32,19 @@ class OpSet:
         self.applied += 1
         self.ops.add(op)
 
-    def snapshot(self) -> bytes:
-        return encode_ops(tuple(self.ops))
+    @property
+    def snapshot_version(self) -> int:
+        return 7
 
-    def restore(self, data: bytes) -> None:
-        self.ops.update(decode_ops(data)[0])
+    def snapshot_steps(self) -> Iterator[bytes | None]:
+        for op in tuple(self.ops):
+            yield None
+            yield encode_ops((op,))
+
+    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+        for number, piece in enumerate(pieces):
+            yield number / len(pieces)
+            self.ops.update(decode_ops(piece)[0])
 
 
 class Heard(NoListener):
@@ -47,6 +56,7 @@ class Heard(NoListener):
         self.snapshots_read = 0
         self.snapshots_written = 0
         self.lefts: list[str] = []
+        self.refused: list[str] = []
         self.skips: list[tuple[int, str]] = []
 
     def degraded(self, reason: str | None) -> None:
@@ -60,6 +70,9 @@ class Heard(NoListener):
 
     def snapshot_written(self, size_bytes: int, took_s: float) -> None:
         self.snapshots_written += 1
+
+    def snapshot_refused(self, reason: str) -> None:
+        self.refused.append(reason)
 
     def replica_left(self, replica: str) -> None:
         self.lefts.append(replica)
@@ -212,7 +225,7 @@ async def test_a_snapshot_trims_the_log_behind_it(
         while await redis.xlen(key) > 101:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     fields = await redis.hgetall(f"cw:{{{namespace}}}:snap")
-    assert fields[b"v"] == b"1"
+    assert fields[b"v"] == b"7"
 
 
 async def test_only_the_holder_of_the_lease_writes_and_another_takes_over(
@@ -319,18 +332,22 @@ async def test_after_a_gap_the_snapshot_is_read_again(
     entries: Any = await redis.xrevrange(key, count=1)
     at_ms = int(entries[0][0].split(b"-")[0])
     missed, kept = Finished("only in the snapshot", 5), Finished("in the log", 6)
+    piece = encode_ops([missed])
     # In one transaction: what was missed, the snapshot that covers it, the trim, and old news.
     async with redis.pipeline(transaction=True) as steps:
         steps.xadd(key, {"v": 1, "r": "x", "o": encode_ops([missed])}, id=f"{at_ms}-900")
+        steps.hset(f"cw:{{{namespace}}}:snap:x", "0", piece)
         steps.hset(
             f"cw:{{{namespace}}}:snap",
             mapping={
-                "v": 1,
+                "v": 7,
                 "id": f"{at_ms}-900",
                 "at": at_ms * 1000,
                 "r": "x",
-                "z": 0,
-                "data": encode_ops([missed]),
+                "name": "x",
+                "n": 1,
+                "size": len(piece),
+                "sum": xxh3_64_hexdigest(piece),
             },
         )
         steps.xtrim(key, maxlen=0, approximate=False)
@@ -340,6 +357,33 @@ async def test_after_a_gap_the_snapshot_is_read_again(
     await until(lambda: kept in a.fold.ops)
     assert missed in a.fold.ops
     assert a.heard.gaps == 1
+
+
+async def test_a_warm_replica_replaces_at_once_what_a_newcomer_could_not_read(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """The newcomer may write only after an hour, so what it cannot read is not replaced by what it knows."""
+    a = start("a", snapshot_interval_s=0.1)
+    await both_ready(a)
+    known = a.finish("known")
+    await until(lambda: a.heard.snapshots_written > 1)
+    await a.stop()
+    b = start("b", snapshot_interval_s=3600)
+    await both_ready(b)
+    assert known in b.fold.ops
+    head = await redis.hgetall(f"cw:{{{namespace}}}:snap")
+    await redis.hset(f"cw:{{{namespace}}}:snap:{head[b'name'].decode()}", "0", b"damaged")
+    await redis.delete(f"cw:{{{namespace}}}:log")
+    await redis.xadd(f"cw:{{{namespace}}}:log", {"v": 1, "r": "x", "o": encode_ops([])}, id=head[b"id"])
+    late = start("late", snapshot_interval_s=3600)
+    await both_ready(late)
+    assert late.heard.refused == ["damaged"]
+    assert known not in late.fold.ops
+    await until(lambda: b.heard.snapshots_written)
+    assert not late.heard.snapshots_written
+    later = start("later")
+    await both_ready(later)
+    assert known in later.fold.ops
 
 
 async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Path, namespace: str) -> None:

@@ -27,6 +27,7 @@ WELL = LogStatus(
     skipped_ops=0,
     replicas=("r1",),
     ready=True,
+    warming=None,
 )
 
 

@@ -8,7 +8,7 @@ from router.shared.keys import Keys
 def test_every_key_has_the_namespace_as_its_hash_tag() -> None:
     keys = Keys("prod")
     assert keys.log == "cw:{prod}:log"
-    for key in (keys.log, keys.snapshot, keys.lease, keys.replicas, keys.replica("a")):
+    for key in (keys.log, keys.snapshot, keys.lease, keys.replicas, keys.replica("a"), keys.pieces("b")):
         assert key.startswith("cw:{prod}:")
 
 

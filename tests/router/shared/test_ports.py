@@ -13,4 +13,5 @@ def test_the_silent_listener_hears_everything_and_does_nothing() -> None:
     listener.gap()
     listener.snapshot_written(1, 0.1)
     listener.snapshot_read(1, 0.1)
+    listener.snapshot_refused("damaged")
     listener.replica_left("a")

@@ -2,22 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 
 from policies import Finished, Left, Op, encode_ops
 from router.shared.clock import LogClock
+from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import NoListener
 from router.shared.problems import Problems
 from router.shared.reader import Reader
 from router.shared.server import RedisLink
-from router.shared.snapshot import VERSION, Snapshot, SnapshotHead, SnapshotStore
+from router.shared.snapshot import SnapshotStore
 from router.shared.streams import START, parse_id
 
 ME, OTHER = b"me/1", b"other/1"
+VERSION = 7
 
 
 class Listed:
@@ -30,13 +32,19 @@ class Listed:
     def apply(self, op: Op) -> None:
         self.ops.append(op)
 
-    def snapshot(self) -> bytes:
+    @property
+    def snapshot_version(self) -> int:
+        return VERSION
+
+    def snapshot_steps(self) -> Iterator[bytes | None]:
         raise AssertionError
 
-    def restore(self, data: bytes) -> None:
-        if data == b"of the future":
+    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+        if pieces == [b"of the future"]:
             raise ValueError("not yet")
-        self.restored.append(data)
+        for number, piece in enumerate(pieces):
+            yield number / len(pieces)
+            self.restored.append(piece)
 
 
 class Bench:
@@ -48,7 +56,7 @@ class Bench:
         self.fold = Listed()
         self.lefts: list[Left] = []
         self.problems = Problems(NoListener())
-        self.store = SnapshotStore(OTHER, self.keys, NoListener(), trim_margin_s=10.0)
+        self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.reader = Reader(
             ME,
             self.keys,
@@ -71,9 +79,7 @@ class Bench:
 
     async def write_snapshot(self, payload: bytes, covered: bytes) -> None:
         assert await self.store.acquire(self.link)
-        assert await self.store.write(
-            self.link, Snapshot(SnapshotHead(VERSION, parse_id(covered), 1), payload)
-        )
+        assert await self.store.write(self.link, parse_id(covered), 1, iter([payload]))
 
     async def locate(self) -> bool:
         return await self.reader.locate(self.link, self.link)
@@ -116,18 +122,26 @@ async def test_reading_begins_behind_the_snapshot(bench: Bench) -> None:
     covered = await bench.append(OTHER, Finished("covered", 1))
     await bench.append(OTHER, Finished("behind it", 2))
     await bench.write_snapshot(b"payload", covered)
+    assert bench.reader.warming == Warming("connect", 0.0)
     await bench.locate()
     await bench.read_until(bench.reader.ready.is_set)
     assert bench.fold.restored == [b"payload"]
     assert bench.fold.ops == [Finished("behind it", 2)]
+    assert not bench.reader.cold
 
 
 async def test_a_snapshot_that_cannot_be_read_leaves_the_log(bench: Bench) -> None:
     covered = await bench.append(OTHER, Finished("covered", 1))
     await bench.write_snapshot(b"of the future", covered)
     await bench.locate()
+    assert bench.reader.cold
+    assert bench.reader.warming == Warming("log", 0.0)
     await bench.read_until(bench.reader.ready.is_set)
     assert bench.fold.ops == [Finished("covered", 1)]
+    assert bench.reader.warming is None
+    head = await bench.store.head(bench.link)
+    assert head is not None
+    assert not head.sound
 
 
 async def test_a_mark_of_another_replica_has_the_snapshot_merged(bench: Bench) -> None:

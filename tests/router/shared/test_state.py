@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from policies import Finished, Op
 from router.errors import StateError
-from router.shared import LogClock, SharedConfig, SharedState
+from router.shared import LogClock, SharedConfig, SharedState, Warming
 
 NOWHERE = "unix:///nonexistent/valkey.sock"
 
@@ -19,10 +20,14 @@ class Counted:
     def apply(self, op: Op) -> None:
         self.ops.append(op)
 
-    def snapshot(self) -> bytes:
-        return b""
+    @property
+    def snapshot_version(self) -> int:
+        return 1
 
-    def restore(self, data: bytes) -> None:
+    def snapshot_steps(self) -> Iterator[bytes | None]:
+        yield b""
+
+    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
         raise AssertionError
 
 
@@ -38,6 +43,7 @@ async def test_a_published_operation_is_applied_when_publish_returns() -> None:
     assert state.status.buffered_ops == 1
     assert not state.status.connected
     assert not state.status.ready
+    assert state.status.warming == Warming("connect", 0.0)
     assert state.status.replicas == ("a",)
 
 
