@@ -31,7 +31,7 @@ from router.logs import lines_dropped, request_log
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.settings import Settings, UpstreamSettings
-from router.shared import LogClock, NoListener, SharedConfig, SharedState
+from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tls import worker_context
 
 logger = logging.getLogger(__name__)
@@ -44,11 +44,12 @@ HOUSEKEEPING_S = 1.0
 
 
 class _OpCounts(NoListener):
-    """Counts operations for the metrics."""
+    """Counts operations and refused snapshots for the metrics."""
 
     def __init__(self) -> None:
         self.published_ops = 0
         self.applied_ops = 0
+        self.snapshots_refused = 0
 
     def flushed(self, ops: int, size_bytes: int, took_s: float) -> None:
         """Count what this replica appended."""
@@ -57,6 +58,10 @@ class _OpCounts(NoListener):
     def applied(self, ops: int, lag_s: float) -> None:
         """Count what others appended."""
         self.applied_ops += ops
+
+    def snapshot_refused(self, reason: RefusalReason) -> None:
+        """Count what was of no use; the log line says why."""
+        self.snapshots_refused += 1
 
 
 class GatewayProcess:
@@ -269,6 +274,7 @@ class GatewayProcess:
             applied_ops=self._ops.applied_ops,
             dropped_ops=status.dropped_ops,
             skipped_ops=status.skipped_ops,
+            snapshots_refused=self._ops.snapshots_refused,
         )
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())

@@ -167,6 +167,9 @@ OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway s
 OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
 OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
 OPS_SKIPPED = Family("ops_skipped", "counter", "Operations skipped because this version does not know them.")
+SNAPSHOTS_REFUSED = Family(
+    "snapshots_refused", "counter", "Snapshots that could not be used; the log says why (snapshot.refused)."
+)
 TREE_BLOCKS = Family("tree_blocks", "gauge", "Distinct KV blocks in the prefix tree of one process.")
 TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one process.")
 LOG_LINES_DROPPED = Family(

@@ -149,6 +149,7 @@ class Metrics:
         self._ops_applied = Total(self._counter(families.OPS_APPLIED))
         self._ops_dropped = Total(self._counter(families.OPS_DROPPED))
         self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
+        self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
 
         for component in Component:
@@ -269,8 +270,9 @@ class Metrics:
         applied_ops: int,
         dropped_ops: int,
         skipped_ops: int,
+        snapshots_refused: int,
     ) -> None:
-        """Set the state of the shared log; operations are totals since the start of this process."""
+        """Set the state of the shared log; what is counted is a total since the start of this process."""
         self._log_lag.set(lag_s)
         if snapshot_age_s is not None:
             self._snapshot_age.set(snapshot_age_s)
@@ -279,6 +281,7 @@ class Metrics:
         self._ops_applied.follow(applied_ops)
         self._ops_dropped.follow(dropped_ops)
         self._ops_skipped.follow(skipped_ops)
+        self._snapshots_refused.follow(snapshots_refused)
 
     def tree(self, *, blocks: int, nodes: int) -> None:
         """Set the size of the prefix tree."""

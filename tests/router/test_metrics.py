@@ -146,6 +146,7 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
             applied_ops=6,
             dropped_ops=7,
             skipped_ops=8,
+            snapshots_refused=9,
         )
 
     assert scraped(metrics)["degraded", "redis"] == 0
@@ -159,6 +160,7 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     assert (found["log_lag_seconds",], found["snapshot_age_seconds",]) == (0.5, 7.0)
     totals = [found[f"ops_{name}_total",] for name in ("published", "applied", "dropped", "skipped")]
     assert totals == [5, 6, 7, 8]
+    assert found["snapshots_refused_total",] == 9
     assert found["build_info", "1.2.3"] == 1
 
 
