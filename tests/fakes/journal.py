@@ -5,6 +5,7 @@ A *course* is what was said of one attempt, in the order of the log: ``placed`` 
 replica left. Whatever happens, it must be one of `LEGAL`.
 """
 
+import asyncio
 from collections.abc import Iterable
 
 from redis.asyncio import Redis
@@ -23,46 +24,56 @@ NOTHING_NEW = "placed finished"
 LEGAL = frozenset((ANSWERED, TAKEN_BACK, PREDICTED_ONLY, NOTHING_NEW, "placed left", "placed first left"))
 
 
-async def read_log(redis_url: str, namespace: str) -> list[Op]:
-    """Every operation in the stream of a namespace, as its entries stand there."""
-    async with Redis.from_url(redis_url, protocol=2) as redis:
-        entries = await redis.xrange(Keys(namespace).log)
-    ops: list[Op] = []
-    for _, fields in entries:
-        understood, skipped = decode_ops(fields.get(b"o", b"\x90"))
-        assert skipped == 0
-        ops += understood
-    return ops
+class Journal:
+    """Reads the stream of a namespace, entry by entry as it stands there."""
 
+    def __init__(self, redis: "Redis", namespace: str) -> None:
+        self._redis = redis
+        self._key = Keys(namespace).log
+        self._position = "-"
+        self._reading = asyncio.Lock()
+        self._seen: set[int] = set()
+        self._placed: dict[str, Placed] = {}
+        self._said: dict[str, list[str]] = {}
+        self._trims: dict[tuple[str, int], str] = {}
+        self._left_us: dict[str, int] = {}
 
-def courses(ops: Iterable[Op], workers: Iterable[str] | None = None) -> list[str]:
-    """The course of every attempt on these workers (on all, if None), in order of placement.
+    async def courses(self, workers: Iterable[str] | None = None) -> list[str]:
+        """The course of every attempt on these workers (on all, if None), in order of placement.
 
-    An entry whose acknowledgement was lost is in the log twice; the very same operation counts
-    once, but a second one of its kind counts.
-    """
-    said: dict[str, list[str]] = {}
-    placed: dict[str, Placed] = {}
-    trimmed: dict[tuple[str, int], str] = {}
-    unique = {encode_ops((op,)): op for op in ops}.values()
-    for op in unique:
+        An entry whose acknowledgement was lost is in the log twice; the very same operation counts
+        once, but a second one of its kind counts.
+        """
+        async with self._reading:
+            for entry_id, fields in await self._redis.xrange(self._key, min=self._position):
+                self._position = f"({entry_id.decode()}"
+                ops, skipped = decode_ops(fields.get(b"o", b"\x90"))
+                assert skipped == 0
+                for op in ops:
+                    self._note(op)
+        wanted = None if workers is None else set(workers)
+        return [self._course(op) for op in self._placed.values() if wanted is None or op.worker in wanted]
+
+    def _note(self, op: Op) -> None:
+        digest = hash(encode_ops((op,)))
+        if digest in self._seen:
+            return
+        self._seen.add(digest)
         match op:
             case Placed():
-                assert op.request_id not in placed, "placed twice"
-                placed[op.request_id] = op
-                trimmed[op.worker, op.at_us + 1] = op.request_id
-                said[op.request_id] = ["placed"]
-            case FirstToken():
-                assert op.at_us >= placed[op.request_id].at_us
-                said[op.request_id].append("first")
-            case Finished():
-                assert op.at_us >= placed[op.request_id].at_us
-                said[op.request_id].append("finished")
-            case Trim() if (op.worker, op.before_us) in trimmed:
-                said[trimmed[op.worker, op.before_us]].append("trim")
-    left_us = {op.replica: op.at_us for op in unique if isinstance(op, Left)}
-    for request_id, op in placed.items():
-        if "finished" not in said[request_id] and op.at_us <= left_us.get(op.replica, -1):
-            said[request_id].append("left")
-    wanted = None if workers is None else set(workers)
-    return [" ".join(said[key]) for key, op in placed.items() if wanted is None or op.worker in wanted]
+                assert op.request_id not in self._placed, "placed twice"
+                self._placed[op.request_id] = op
+                self._trims[op.worker, op.at_us + 1] = op.request_id
+                self._said[op.request_id] = ["placed"]
+            case FirstToken() | Finished():
+                assert op.at_us >= self._placed[op.request_id].at_us
+                self._said[op.request_id].append("first" if isinstance(op, FirstToken) else "finished")
+            case Trim() if (op.worker, op.before_us) in self._trims:
+                self._said[self._trims[op.worker, op.before_us]].append("trim")
+            case Left():
+                self._left_us[op.replica] = op.at_us
+
+    def _course(self, op: Placed) -> str:
+        said = self._said[op.request_id]
+        left = "finished" not in said and op.at_us <= self._left_us.get(op.replica, -1)
+        return " ".join([*said, "left"] if left else said)
