@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from fakes.tcp_proxy import TcpProxy
+from fakes.valkey import ClusterGroup, SentinelGroup, ValkeyServer
 from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
@@ -88,8 +90,13 @@ class Replica:
         self.fold = OpSet()
         self.heard = Heard()
         self.clock = LogClock()
+        self.given_up: list[int] = []
         self.state = SharedState(
-            SharedConfig(url, namespace, name, **config), self.fold, self.clock, self.heard
+            SharedConfig(url, namespace, name, **config),
+            self.fold,
+            self.clock,
+            self.heard,
+            self.given_up.append,
         )
         self.task = asyncio.create_task(self.state.run())
 
@@ -132,6 +139,16 @@ async def until(condition: Callable[[], object], timeout_s: float = 15.0) -> Non
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def degraded(*some: Replica) -> None:
+    for replica in some:
+        await until(lambda replica=replica: replica.state.status.degraded_reason)  # type: ignore[misc]
+
+
+async def well(*some: Replica) -> None:
+    for replica in some:
+        await until(lambda replica=replica: replica.state.status.degraded_reason is None)  # type: ignore[misc]
 
 
 async def both_ready(*some: Replica) -> None:
@@ -278,8 +295,11 @@ async def test_a_replica_that_was_given_up_goes_on(
 ) -> None:
     a, b = start("a"), start("b")
     await both_ready(a, b)
-    a.state.publish(Left("b", a.clock.now_us()))
+    left = Left("b", a.clock.now_us())
+    a.state.publish(left)
     await until(lambda: b.fold.ops)
+    assert b.given_up == [left.at_us]
+    assert not a.given_up
     op = b.finish("still here")
     await until(lambda: op in a.fold.ops)
     await until(lambda: "b" in a.state.status.replicas)
@@ -426,20 +446,196 @@ async def test_redis_that_comes_back_empty_is_refilled_by_a_survivor(tmp_path: P
         assert None in a.heard.reasons
 
 
-async def test_a_redis_that_says_nothing_is_noticed_within_seconds_and_publishing_goes_on(
+async def test_a_redis_that_says_nothing_degrades_before_it_is_given_up_and_publishing_goes_on(
     tmp_path: Path, namespace: str
 ) -> None:
     async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
         a, b = start("a"), start("b")
         await both_ready(a, b)
         os.kill(server.pid, signal.SIGSTOP)
-        await until(lambda: a.state.status.degraded_reason, timeout_s=5)
+        await degraded(a, b)
+        assert a.heard.reasons[-1] == b.heard.reasons[-1] == "Redis has not answered for 0.5 s"
+        assert a.state.status.connected
         op = a.finish("nobody listens")
         assert op in a.fold.ops
         os.kill(server.pid, signal.SIGCONT)
         await until(lambda: op in b.fold.ops)
-        await until(lambda: a.state.status.degraded_reason is None)
+        await well(a, b)
         assert not a.heard.gaps
+
+
+async def test_a_redis_that_says_nothing_for_long_is_lost_and_found_again(
+    tmp_path: Path, namespace: str
+) -> None:
+    async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        os.kill(server.pid, signal.SIGSTOP)
+        await until(lambda: not a.state.status.connected and not b.state.status.connected)
+        op = a.finish("nobody listens")
+        os.kill(server.pid, signal.SIGCONT)
+        await until(lambda: op in b.fold.ops)
+        await well(a, b)
+        assert not a.heard.gaps
+
+
+@pytest.mark.parametrize("round_trip_s", [0.1, 0.4])
+async def test_a_slow_redis_is_said_to_be_slow_and_works(
+    valkey: EmbeddedValkey, namespace: str, round_trip_s: float
+) -> None:
+    """Without traffic, too; no connection is given up for it, and all is well when it is fast again."""
+    async with (
+        TcpProxy(valkey.url.removeprefix("unix://")) as proxy,
+        replicas(proxy.url, namespace) as start,
+        Redis.from_url(valkey.url, protocol=2) as redis,
+    ):
+        a, b = start(f"{namespace}-a"), start(f"{namespace}-b")
+        await both_ready(a, b)
+        connected = await connections(redis, namespace)
+        assert len(connected) >= 4
+        proxy.delay_s = round_trip_s / 2
+        await until(lambda: "late" in str(a.heard.reasons[-1:]) and "late" in str(b.heard.reasons[-1:]))
+        op = a.finish("in the end")
+        await until(lambda: op in b.fold.ops)
+        proxy.delay_s = 0.0
+        await well(a, b)
+        assert connected <= await connections(redis, namespace)
+
+
+async def connections(redis: "Redis", namespace: str) -> set[int]:
+    """Those of the replicas that have the namespace in their names."""
+    listed: Any = await redis.client_list()
+    return {int(client["id"]) for client in listed if namespace in client["name"]}
+
+
+async def test_a_redis_that_is_slow_from_the_start_is_joined(valkey: EmbeddedValkey, namespace: str) -> None:
+    async with (
+        TcpProxy(valkey.url.removeprefix("unix://")) as proxy,
+        replicas(proxy.url, namespace) as start,
+    ):
+        proxy.delay_s = 0.2
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        await until(lambda: any("late" in str(reason) for reason in a.heard.reasons))
+        op = a.finish("slowly")
+        await until(lambda: op in b.fold.ops)
+
+
+@pytest.mark.parametrize(("option", "word"), [("maxmemory", "OOM"), ("min_replicas_to_write", "NOREPLICAS")])
+async def test_a_redis_that_refuses_to_write_is_noticed_without_any_traffic(
+    namespace: str, option: str, word: str
+) -> None:
+    async with ValkeyServer() as server, replicas(server.url, namespace) as start:
+        a = start("a")
+        await both_ready(a)
+        await server.configure(**{option: 1})
+        await degraded(a)
+        assert word in str(a.state.status.degraded_reason)
+        await server.configure(**{option: 0})
+        await well(a)
+        assert a.state.status.connected
+
+
+async def test_a_log_that_may_not_be_appended_to_is_noticed_without_any_traffic(namespace: str) -> None:
+    async with ValkeyServer() as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        await server.command("ACL", "SETUSER", "default", "-xadd")
+        await degraded(a, b)
+        assert "NOPERM" in str(a.state.status.degraded_reason)
+        op = a.finish("refused for now")
+        await server.command("ACL", "SETUSER", "default", "+xadd")
+        await until(lambda: op in b.fold.ops)
+        await well(a, b)
+
+
+async def test_a_redis_that_is_read_only_or_wants_a_password_is_lost_until_it_does_not(
+    namespace: str,
+) -> None:
+    async with ValkeyServer() as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        await server.read_only()
+        await degraded(a, b)
+        first = a.finish("while it is read-only")
+        await server.read_only(on=False)
+        await until(lambda: first in b.fold.ops)
+        await well(a, b)
+        await server.require_password("hunter2")
+        await until(lambda: "NOAUTH" in str(a.heard.reasons) and "NOAUTH" in str(b.heard.reasons))
+        assert "hunter2" not in str(a.heard.reasons)
+        second = a.finish("while it wants a password")
+        await server.require_password("")
+        await until(lambda: second in b.fold.ops)
+        await well(a, b)
+
+
+async def test_a_redis_that_is_rolled_back_learns_again_what_it_forgot(namespace: str) -> None:
+    """What came after the copy is in no snapshot and in no log; all have it afterwards, newcomers too."""
+    async with ValkeyServer() as server, replicas(server.url, namespace) as start:
+        a, b = start("a", snapshot_interval_s=1.0), start("b")
+        await both_ready(a, b)
+        a.finish("in the copy")
+        await until(lambda: b.fold.ops and a.heard.snapshots_written)
+        await server.keep_copy()
+        forgotten = [replica.finish(f"forgotten {number}") for number in range(50) for replica in (a, b)]
+        await until(lambda: len(a.fold.ops) == len(b.fold.ops) == 101)
+        await server.roll_back()
+        await until(lambda: a.heard.gaps and b.heard.gaps)
+        await well(a, b)
+        late = start("late")
+        await both_ready(late)
+        await until(lambda: late.fold.ops >= set(forgotten))
+        assert a.fold.ops == b.fold.ops == late.fold.ops
+
+
+async def test_what_redis_acknowledged_and_lost_is_appended_again(namespace: str) -> None:
+    async with ValkeyServer() as server, replicas(server.url, namespace) as start:
+        a = start("a", snapshot_interval_s=3600)
+        await both_ready(a)
+        op = a.finish("acknowledged")
+        await until(lambda: not a.state.status.buffered_ops)
+        await server.restart(empty=True)
+        async with asyncio.timeout(15):
+            while True:
+                entries = await server.command("XRANGE", f"cw:{{{namespace}}}:log", "-", "+")
+                if any(op in decode_ops(fields[b"o"])[0] for _, fields in entries if b"o" in fields):
+                    break
+                await asyncio.sleep(0.02)
+
+
+async def test_a_failover_by_sentinels_is_survived(namespace: str) -> None:
+    async with SentinelGroup() as group, replicas(group.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        before = a.finish("before")
+        await until(lambda: before in b.fold.ops)
+        await (await group.primary()).kill()
+        await degraded(a, b)
+        during = b.finish("during")
+        await until(lambda: during in a.fold.ops, timeout_s=30)
+        await well(a, b)
+        late = start("late")
+        await both_ready(late)
+        await until(lambda: {before, during} <= late.fold.ops)
+
+
+async def test_a_cluster_is_shared_and_a_slot_that_moves_is_followed(namespace: str) -> None:
+    async with (
+        ClusterGroup() as cluster,
+        replicas("redis+cluster://" + ",".join(cluster.addresses), namespace) as start,
+    ):
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        first = a.finish("first")
+        await until(lambda: first in b.fold.ops)
+        log = f"cw:{{{namespace}}}:log"
+        owner = await cluster.owner(log)
+        await cluster.move(log, next(server for server in cluster.servers if server is not owner))
+        second = b.finish("second")
+        await until(lambda: second in a.fold.ops)
+        await well(a, b)
+        assert not a.heard.lefts
 
 
 async def test_a_redis_without_memory_degrades_and_recovers(tmp_path: Path, namespace: str) -> None:
