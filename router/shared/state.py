@@ -142,6 +142,8 @@ class SharedState:
         self._refill_marks = 0
         self._must_mark = False
         self._told_dropped = 0
+        self._disowned_dropped = 0
+        self._answered_marks = 0
         self._server: bytes | None = None
         name = f"cacheway-{config.replica}"
         # For short commands, blocking reads, and large values.
@@ -332,7 +334,19 @@ class SharedState:
             raise RedisLost("the log is gone from Redis")
         if not self.status.ready:
             return
+        if self._reader.marks > self._answered_marks:
+            # Somebody found that Redis has lost something: it may be what we said last.
+            self._answered_marks = self._reader.marks
+            self._publisher.resend()
+        dropped, room = self._publisher.dropped_ops, self._config.buffer_ops_max // 2
+        if dropped > self._disowned_dropped and len(self._publisher) < room:
+            self._disown()
         head = await self._snapshots.head(commands)
+        if head is None and self._snapshot_at_us is not None:
+            # Under load the log begins anew before anybody finds it empty.
+            self._snapshot_at_us = self._server = None
+            self._must_refill, self._refill_marks = True, self._reader.marks
+            raise RedisLost("the snapshot is gone from Redis")
         if head is None or head.at_us != self._snapshot_at_us:
             self._snapshot_at_us = head.at_us or None if head else None
             self._snapshot_entries = self._reader.entries
@@ -343,6 +357,14 @@ class SharedState:
             self._must_mark = True
         if self._due(head) and await self._snapshots.acquire(commands):
             await self._write_snapshot(commands, bulk)
+
+    def _disown(self) -> None:
+        """Release everything in flight here and reserve it again: an end that was dropped never comes."""
+        if self._on_given_up is not None:
+            left = Left(self._config.replica, self._clock.now_us())
+            self.publish(left)
+            self._on_given_up(left.at_us)
+        self._disowned_dropped = self._publisher.dropped_ops
 
     def _due(self, head: SnapshotHead | None) -> bool:
         version = self._fold.snapshot_version

@@ -425,6 +425,50 @@ async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Pat
             await b.stop()
 
 
+async def test_a_replica_that_dropped_operations_reserves_anew_what_is_in_flight(
+    tmp_path: Path, namespace: str
+) -> None:
+    """Among them may be the end of a request: nobody else would ever hear of it."""
+    url = f"unix://{tmp_path / 'valkey.sock'}"
+    async with replicas(url, namespace) as start:
+        a, b = start("a", buffer_ops_max=100), start("b")
+        for number in range(150):
+            a.finish(f"r{number}")
+        newest_us = max(op.at_us for op in a.fold.ops if isinstance(op, Finished))
+        async with EmbeddedValkey(tmp_path):
+            await both_ready(a, b)
+            await until(lambda: a.given_up)
+            (left_us,) = a.given_up
+            assert left_us > newest_us
+            await until(lambda: Left("a", left_us) in b.fold.ops)
+            assert not b.given_up
+            await a.stop()
+            await b.stop()
+
+
+async def test_a_redis_that_was_emptied_under_load_is_noticed_and_refilled(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """The log goes on at once, with ids beyond those that were read: nothing in it looks older."""
+    a, b = start("a", snapshot_interval_s=0.3), start("b", snapshot_interval_s=0.3)
+    await both_ready(a, b)
+    before = a.finish("before")
+    await until(lambda: before in b.fold.ops)
+
+    def snapshot_seen() -> bool:
+        return all(replica.state.status.snapshot_age_s is not None for replica in (a, b))
+
+    await until(snapshot_seen)
+    await redis.delete(f"cw:{{{namespace}}}:log", f"cw:{{{namespace}}}:snap", f"cw:{{{namespace}}}:lease")
+    during = a.finish("during")
+    await until(
+        lambda: any("gone from Redis" in (reason or "") for r in (a, b) for reason in r.heard.reasons)
+    )
+    late = start("late", snapshot_interval_s=3600)
+    await until(lambda: {before, during} <= late.fold.ops)
+    await until(lambda: not (a.state.status.degraded_reason or b.state.status.degraded_reason))
+
+
 async def test_redis_that_comes_back_empty_is_refilled_by_a_survivor(tmp_path: Path, namespace: str) -> None:
     async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
         a, b = start("a"), start("b")
