@@ -164,7 +164,7 @@ FAULTS = (
     Fault("read-only", _read_only, "read"),
     Fault("without its replicas", _without_replicas, "replicas"),
     Fault("refusing auth", _refusing_auth, "auth"),
-    Fault("slow", _slow, "slow"),
+    Fault("slow", _slow, "late"),
     Fault("silent network", _silent),
     Fault("half cut off", _silent, half=True),
     Fault("flushed", _flushed, lasting=False),

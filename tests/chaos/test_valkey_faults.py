@@ -71,7 +71,10 @@ async def test_a_valkey_that_fails_for_a_while_costs_no_request_and_no_agreement
     "fault", [fault for fault in FAULTS if not fault.lasting], ids=lambda fault: fault.name
 )
 async def test_a_valkey_that_forgets_is_told_again(fault: Fault, start: Start) -> None:
-    """A copy is made in the middle of the load: what comes behind it only the replicas remember."""
+    """A copy is made in the middle of the load: what comes behind it only the replicas remember.
+
+    That a log was emptied under load is noticed by whoever looks first, who mends it for the others.
+    """
     async with staged(fault) as stage:
         replicas = await started(start, stage.url)
         async with under_load(replicas) as load:
@@ -79,7 +82,7 @@ async def test_a_valkey_that_forgets_is_told_again(fault: Fault, start: Start) -
             await stage.server.keep_copy()
             await load.completed(100)
             async with fault.strike(stage):
-                await until(lambda: all(replica.events("redis.lost") for replica in replicas))
+                await until(lambda: any(replica.events("redis.lost") for replica in replicas))
                 await load.completed(60)
             await until_async(lambda: all_well(replicas), within_s=30)
             await load.completed(20)
