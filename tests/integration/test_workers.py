@@ -201,7 +201,10 @@ async def test_a_worker_that_returns_starts_slowly_in_all_replicas(fleet: Fleet)
         assert 1 <= there <= 25
 
 
-async def test_a_replica_that_was_given_up_counts_again_and_its_stream_goes_on(fleet: Fleet) -> None:
+@pytest.mark.parametrize("heard", ["in the log", "in a snapshot"])
+async def test_a_replica_that_was_given_up_counts_again_and_its_stream_goes_on(
+    fleet: Fleet, heard: str
+) -> None:
     engine = await fleet.engine(SLOW_ENGINE)
     victim, sibling = await replicas(fleet, 2, engine)
 
@@ -213,7 +216,12 @@ async def test_a_replica_that_was_given_up_counts_again_and_its_stream_goes_on(f
         lines = answer.aiter_lines()
         await anext(lines)
         await until(lambda: counted(sibling) == 1)
-        sibling.process.shared.publish(Left(victim.process.replica, sibling.process.clock.now_us()))
+        left = Left(victim.process.replica, sibling.process.clock.now_us())
+        if heard == "in the log":
+            sibling.process.shared.publish(left)
+        else:
+            sibling.process.fleet.apply(left)
+            victim.process.fleet.apply(left)
         assert counted(sibling) == 0
         await until(lambda: counted(sibling) == counted(victim) == 1)
         assert [line async for line in lines][-2] == "data: [DONE]"

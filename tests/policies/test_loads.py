@@ -168,9 +168,24 @@ def test_a_renewal_is_no_arrival_and_the_first_placement_is_one_also_after_it() 
 def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
     """What a snapshot brings and the log repeats behind it is one arrival."""
     source = loads_after([placed("a"), renewed("b", START + 10)])
-    dumped = [op for op in source.dump_steps() if isinstance(op, Placed)]
-    loads = loads_after([*dumped, placed("a")])
+    loads = loads_after([op for op in source.dump_steps() if isinstance(op, Placed)])
+    loads.merge_history(0, *source.dump_history().of(0))
+    loads.placed(placed("a"), 0)
     assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
+
+
+def test_what_was_given_up_is_not_revived_by_its_old_placement_when_nobody_remembers_why() -> None:
+    """The replica's silence is long past and forgotten when the placement is read again."""
+    loads = loads_after([placed("a")])
+    now_us = START + 200 * SECOND
+    loads.collect(now_us, 10**12)
+    loads.left(Left("one", START))
+    loads.collect(now_us + 30 * SECOND, 10**12)
+    assert loads.left_us("one") == 0
+    loads.placed(placed("a"), 0)
+    assert loads.requests == {}
+    loads.placed(renewed("a", now_us), 0)
+    assert set(loads.requests) == {"a"}
 
 
 def test_the_head_of_a_renewed_queue_is_the_oldest_by_its_newest_placement() -> None:

@@ -333,6 +333,7 @@ def test_a_restart_that_nobody_else_speaks_of_is_said_by_who_asks_again(setup: S
 def test_a_start_time_that_was_asked_for_before_another_was_heard_says_nothing(setup: Setup) -> None:
     """The old process still answered, a sibling has met the new one meanwhile."""
     (a,) = setup.add("a")
+    setup.registry.suspect(a)
     asked_us = setup.now_us()
     setup.shared.publish(Started("a:80", setup.now_us(), "r2", 20_000, cold=True))
     setup.registry.started(a, 10_000, asked_us)

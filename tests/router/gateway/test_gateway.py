@@ -6,6 +6,7 @@ import pytest
 from fakes.gateway import Bench
 
 from policies import Finished, FirstToken, Left, Placed
+from router.errors import WorkerSilent
 from router.gateway import Gateway
 from router.gateway.endpoints import Endpoint
 from router.proxy import Header
@@ -192,6 +193,18 @@ def test_a_gateway_that_was_given_up_reserves_again_what_it_has_in_flight() -> N
     assert (loads.requests, bench.gateway.inflight) == ({}, 0)
     assert len({op.request_id for op in bench.shared.said(Finished)}) == 4
     assert len(bench.shared.said(FirstToken)) == 5
+
+
+def test_a_request_that_waits_for_its_next_attempt_has_nothing_to_renew() -> None:
+    bench = Bench(workers=1)
+    bench.start(chat())
+    bench.upstream.fail(WorkerSilent("silent"))
+    said = len(bench.shared.ops)
+    bench.gateway.given_up(bench.time.clock.now_us())
+    assert len(bench.shared.ops) == said
+    bench.time.advance(1)
+    bench.upstream.answer()
+    bench.check()
 
 
 def test_many_reservations_are_renewed_in_turns() -> None:

@@ -128,13 +128,15 @@ async def test_a_request_on_a_stale_connection_is_sent_once_more(
         await reader.readexactly(1)
 
     pool = WorkerPool(await worker.start(script))
+    told: list[int] = []
+    pool.on_idle_closed = lambda: told.append(1)
     for _ in range(3):
         sink = new_sink()
         pool.send(b"POST", b"/", b"", [], [b"x"], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.ended
 
-    assert (worker.connections, pool.retried, pool.reused) == (3, 2, 2)
+    assert (worker.connections, pool.retried, pool.reused, len(told)) == (3, 2, 2, 2)
     assert [body for _, body in worker.requests] == [b"x"] * 3
     pool.close()
 
