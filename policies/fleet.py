@@ -457,26 +457,43 @@ class FleetState:
         for registers in (self._started, self._gone, self._fits, self._bytes_per_token):
             yield from [registers[key] for key in sorted(registers)]
 
-    def restore(self, pieces: Sequence[bytes]) -> None:
+    def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
+
+        Args:
+            pieces: What `snapshot` gave.
+            own: Id of this replica. What the snapshot says of its requests is passed over: who remembers
+                ended requests for a while only may be told of one that ended long ago, and a replica
+                knows best what it has in flight itself.
+            missed: Part of the log was not read, and reading goes on where the snapshot ends. So what the
+                others had in flight and the snapshot does not list is released: it ended meanwhile.
 
         Raises:
             ValueError: If it is not a snapshot that this version can read; nothing was changed.
         """
-        finished(self.restore_steps(pieces))
+        finished(self.restore_steps(pieces, own, missed=missed))
 
-    def restore_steps(self, pieces: Sequence[bytes]) -> Generator[float, None, None]:
+    def restore_steps(
+        self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False
+    ) -> Generator[float, None, None]:
         """The same in steps, between which operations may be applied. All is checked before anything changes.
 
         Yields:
             Progress, 0 to 1.
         """
-        summary, inflight, pages = yield from _decoded(pieces)
+        summary, requests, pages = yield from _decoded(pieces)
         rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
-        for ops in (decode_ops(summary.ops)[0], *inflight):
+        inflight: set[str] = set()
+        passed_over: set[str] = set()
+        for ops in (decode_ops(summary.ops)[0], *requests):
             for op in ops:
-                self.apply(op)
+                if isinstance(op, Placed):
+                    (passed_over if op.replica == own else inflight).add(op.request_id)
+                if not isinstance(op, Placed | FirstToken) or op.request_id not in passed_over:
+                    self.apply(op)
                 yield 0.0
+        if missed:
+            self.loads.retain(inflight, own)
         for worker_id, history in zip(summary.workers, summary.histories, strict=True):
             self.loads.merge_history(self._slot(worker_id), *history)
             yield 0.0
@@ -598,7 +615,8 @@ class FleetState:
 
     def _remember_gone(self, op: WorkerGone) -> None:
         """Keep a removal when the worker's row is used for another: settings may still name it."""
-        self._gone[op.worker] = op
+        known = self._gone.get(op.worker, op)
+        self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
         if len(self._gone) > GONE_MAX:
             oldest = min(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
             del self._gone[oldest.worker]

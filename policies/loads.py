@@ -22,7 +22,7 @@ remembered is bounded by time: two generations of ``memory_us`` each.
 """
 
 import heapq
-from collections.abc import Generator
+from collections.abc import Container, Generator
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,6 +269,20 @@ class Loads:
             self._end(request_id, request, finished=True)
         return len(expired)
 
+    def retain(self, listed: Container[str], own: str) -> None:
+        """Release what other replicas had in flight and a snapshot does not list: it ended unheard of.
+
+        What was only placed behind the place in the log that the snapshot covers is reserved again when
+        the log is read from there.
+
+        Args:
+            listed: Ids of the requests that the snapshot says are in flight.
+            own: Id of this replica, which knows best what it has in flight itself.
+        """
+        for request_id, request in list(self.requests.items()):
+            if request.replica != own and request_id not in listed:
+                self._end(request_id, request, finished=False, at_us=-1)
+
     def drop(self, slot: int) -> None:
         """Free a slot that has nothing in flight, for another worker."""
         assert self.inflight_requests[slot] == 0
@@ -377,7 +391,10 @@ class Loads:
         self._traces[request_id] = trace
         return trace
 
-    def _end(self, request_id: str, request: Reservation, *, finished: bool) -> None:
+    def _end(
+        self, request_id: str, request: Reservation, *, finished: bool, at_us: int | None = None
+    ) -> None:
+        """Release a reservation. Only a placement later than ``at_us`` (default: its newest) renews it."""
         del self.requests[request_id]
         slot = request.slot
         self.inflight_requests[slot] -= 1
@@ -385,7 +402,14 @@ class Loads:
         if not request.prefilled_us:
             self._release_prefill(request)
         self._remember(
-            request_id, _Trace(slot, request.at_us, finished, request.arrived, request.prefilled_us)
+            request_id,
+            _Trace(
+                slot,
+                request.at_us if at_us is None else at_us,
+                finished,
+                request.arrived,
+                request.prefilled_us,
+            ),
         )
         self._find_head(slot)
 

@@ -4,8 +4,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from policies import Candidates, RequestView
+
+settings.register_profile("long", max_examples=5_000, deadline=None)
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]

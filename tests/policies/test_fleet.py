@@ -190,6 +190,17 @@ def test_a_removal_outlives_the_workers_row_and_a_snapshot() -> None:
         assert len(replica.workers()) == 1
 
 
+def test_an_older_removal_that_comes_late_does_not_replace_a_newer_one() -> None:
+    fleet = fleet_after(put("a:1"), WorkerGone("a:1", START + 10, "one"))
+    fleet.collect(START + 100 * SECOND)
+    fleet.apply(WorkerGone("a:1", START, "one"))
+    fleet.collect(START + 200 * SECOND)
+    fleet.apply(put("a:1", START + 5))
+    assert fleet.workers() == []
+    fleet.apply(put("a:1", START + 11))
+    assert len(fleet.workers()) == 1
+
+
 def test_remembered_removals_are_bounded_and_the_oldest_go_first() -> None:
     fleet = fleet_after(*(WorkerGone(f"w:{n}", START + n, "one") for n in range(GONE_MAX + 1)))
     fleet.collect(START + 100 * SECOND)
@@ -350,6 +361,22 @@ def test_a_snapshot_gives_a_newcomer_the_same_decisions() -> None:
     assert chosen(newcomer, prompts[0]) == chosen(fleet, prompts[0])
 
 
+def test_what_ended_in_a_part_of_the_log_that_was_missed_is_released_with_the_snapshot() -> None:
+    """Of its own requests a replica knows better, and what is placed behind the snapshot comes back."""
+    late, missed, mine, next_ = (
+        placed(name, "a:1", path(1), START + n, replica=replica)
+        for n, (name, replica) in enumerate((("l", "one"), ("m", "one"), ("own", "two"), ("n", "one")))
+    )
+    writer = fleet_after(put("a:1"), late, missed, Finished("m", START + 9))
+    fleet = fleet_after(put("a:1"), late, missed, mine, next_)
+    fleet.restore(writer.snapshot(), "two", missed=True)
+    assert set(fleet.loads.requests) == {"l", "own"}
+    fleet.apply(next_)
+    fleet.apply(Finished("m", START + 9))
+    assert set(fleet.loads.requests) == {"l", "own", "n"}
+    assert candidates(fleet, path(1)).inflight_requests.tolist() == [3.0]
+
+
 def chosen(fleet: FleetState, prompt: bytes) -> str:
     """The worker that the default policy chooses."""
     view = RequestView(1, 1, 1024.0, 100.0, 0)
@@ -451,7 +478,11 @@ def test_any_order_and_any_repetition_give_the_same_fleet(
 def test_operations_between_the_steps_of_a_snapshot_and_of_its_restoring_are_not_lost(
     drawn: list[tuple[str, int, int, int]], later: list[tuple[str, int, int, int]], random: Random
 ) -> None:
-    """Whoever restores it has the operations since its start applied again, as the log does."""
+    """Whoever restores it has the operations since its start applied again, as the log does.
+
+    A request is placed first: its replica says so, and the log keeps the order of each replica.
+    """
+    drawn = [("placed", *each[1:]) for each in drawn if ("placed", *each[1:]) in later] + drawn
     before = [put(f"w{which}:1") for which in range(3)] + [made(*each) for each in dict.fromkeys(drawn)]
     rest = [made(*each) for each in dict.fromkeys(later) if each not in drawn]
     writer, reader = fleet_after(*before), FleetState()

@@ -1,0 +1,261 @@
+"""The fold by definition: the set of all operations seen, and every answer computed from it anew.
+
+Nothing here is kept up to date, so nothing can go stale: order and repetition cannot matter to a set. What
+`policies.FleetState` gains by being clever (one pass, bounded memory) it must not pay for with
+another answer. Bounds on what a worker may hold are left out: they do not commute with removals
+(`radix.tree`, law 3).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from policies import (
+    PROFILES,
+    AttentionProfile,
+    BytesPerToken,
+    CircuitSet,
+    Finished,
+    FirstToken,
+    Fitted,
+    Forget,
+    Insert,
+    Left,
+    Op,
+    Placed,
+    Started,
+    Trim,
+    WorkerGone,
+    WorkerPut,
+    encode_ops,
+)
+
+HASH_BYTES = 8
+BLOCK_TOKENS = 256
+RATE_WINDOW_S = 16
+CONGESTION_MAX_PER_S = 50.0
+UTILISATION_MAX = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveRequest:
+    """One request in flight."""
+
+    worker: str
+    replica: str
+    at_us: int
+    service_us: int
+    uncached_tokens: int
+    context_tokens: int
+    prefilled: bool
+
+
+@dataclass(slots=True)
+class NaiveFold:
+    """Everything that was ever said.
+
+    Attributes:
+        said: The operations, by their bytes.
+    """
+
+    said: dict[bytes, Op] = field(default_factory=dict)
+
+    def apply(self, op: Op) -> None:
+        self.said[encode_ops((op,))] = op
+
+    def copy(self) -> "NaiveFold":
+        return NaiveFold(dict(self.said))
+
+    def merge(self, other: "NaiveFold") -> None:
+        self.said |= other.said
+
+    def _placed(self) -> list[Placed]:
+        return [op for op in self.said.values() if isinstance(op, Placed)]
+
+    # Registers: the newest word wins.
+
+    def workers(self) -> dict[str, WorkerPut]:
+        """The workers that exist."""
+        newest: dict[str, WorkerPut | WorkerGone] = {}
+        for op in self.said.values():
+            if isinstance(op, WorkerPut | WorkerGone):
+                known = newest.get(op.worker)
+                if known is None or _worker_version(op) > _worker_version(known):
+                    newest[op.worker] = op
+        return {worker: op for worker, op in newest.items() if isinstance(op, WorkerPut)}
+
+    def started(self) -> dict[str, Started]:
+        """The newest word on when the process of each worker started."""
+        newest: dict[str, Started] = {}
+        for op in self.said.values():
+            if isinstance(op, Started):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+        return newest
+
+    def circuits(self) -> dict[str, CircuitSet]:
+        """The newest word on each circuit, said since its worker was last removed."""
+        newest: dict[str, CircuitSet] = {}
+        gone = [op for op in self.said.values() if isinstance(op, WorkerGone)]
+        for op in self.said.values():
+            if isinstance(op, CircuitSet):
+                gone_us = max((removal.at_us for removal in gone if removal.worker == op.worker), default=-1)
+                if op.at_us > gone_us:
+                    newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+        return newest
+
+    def fits(self) -> dict[str, Fitted]:
+        """The newest fit of each worker class."""
+        newest: dict[str, Fitted] = {}
+        for op in self.said.values():
+            if isinstance(op, Fitted):
+                newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
+        return newest
+
+    def bytes_per_token(self) -> dict[str, float]:
+        """The newest ratio of each model."""
+        newest: dict[str, BytesPerToken] = {}
+        for op in self.said.values():
+            if isinstance(op, BytesPerToken):
+                newest[op.model] = max(op, newest.get(op.model, op), key=_version)
+        return {model: op.bytes_per_token for model, op in newest.items()}
+
+    def prices(self, worker: WorkerPut) -> tuple[float, float, float]:
+        """Service model of a worker: a_s, b_s, c0_tokens."""
+        worker_class = worker.labels.get("worker_class", "default")
+        fit = self.fits().get(worker_class)
+        if fit is not None:
+            return fit.a_s, fit.b_s, fit.c0_tokens
+        profile = PROFILES.get(worker_class, PROFILES["default"])
+        return profile.a_s, profile.b_s, profile.c0_tokens
+
+    # What a worker holds: every use of a block that nothing removed since.
+
+    def _uses(self, worker: str) -> Iterable[tuple[bytes, int, bool]]:
+        for op in self.said.values():
+            if isinstance(op, Insert) and op.worker == worker:
+                yield op.path, op.at_us, op.end
+            elif isinstance(op, Placed) and op.worker == worker:
+                for path in op.paths:
+                    yield path, op.at_us, op.ends
+
+    def _removed_us(self, worker: str, block: bytes) -> int:
+        """A use of a block before this time does not count."""
+        return max(
+            (
+                op.before_us if isinstance(op, Forget | Trim) else op.at_us
+                for op in self.said.values()
+                if isinstance(op, Forget | Trim | WorkerGone | Started)
+                and op.worker == worker
+                and (not isinstance(op, Trim) or block.startswith(op.path))
+                and (not isinstance(op, Started) or op.cold)
+            ),
+            default=0,
+        )
+
+    def blocks(self, worker: str) -> dict[bytes, int]:
+        """Log time of last use of every block that a worker holds; a block is the path that ends with it."""
+        held: dict[bytes, int] = {}
+        for path, at_us, _ in self._uses(worker):
+            for stop in range(HASH_BYTES, len(path) + 1, HASH_BYTES):
+                held[path[:stop]] = max(at_us, held.get(path[:stop], 0))
+        return {block: at_us for block, at_us in held.items() if at_us >= self._removed_us(worker, block)}
+
+    def ends(self, worker: str) -> set[bytes]:
+        """Paths at whose end a request of this worker ended, and is still held."""
+        return {
+            path for path, at_us, end in self._uses(worker) if end and at_us >= self._removed_us(worker, path)
+        }
+
+    def matches(
+        self, worker: str, paths: Iterable[bytes], profiles: Sequence[AttentionProfile]
+    ) -> list[tuple[int, int]]:
+        """Prefix match and window-safe match in blocks, of each path under each profile."""
+        held, ends = self.blocks(worker), self.ends(worker)
+        found: list[tuple[int, int]] = []
+        for path in paths:
+            matched = sum(path[:stop] in held for stop in range(HASH_BYTES, len(path) + 1, HASH_BYTES))
+            found += [(matched, _safe(path, matched, ends, profile)) for profile in profiles]
+        return found
+
+    # What a worker has been given.
+
+    def requests(self) -> dict[str, NaiveRequest]:
+        """Placed, not finished, and its replica has not left since it was placed (again)."""
+        said = self.said.values()
+        finished = {op.request_id for op in said if isinstance(op, Finished)}
+        prefilled = {op.request_id for op in said if isinstance(op, FirstToken)}
+        left_us: dict[str, int] = {}
+        for op in said:
+            if isinstance(op, Left):
+                left_us[op.replica] = max(op.at_us, left_us.get(op.replica, -1))
+        newest: dict[str, Placed] = {}
+        for op in self._placed():
+            newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda placed: placed.at_us)
+        return {
+            request_id: NaiveRequest(
+                op.worker,
+                op.replica,
+                op.at_us,
+                op.service_us,
+                op.uncached_tokens,
+                op.context_tokens,
+                request_id in prefilled,
+            )
+            for request_id, op in newest.items()
+            if request_id not in finished and op.at_us > left_us.get(op.replica, -1)
+        }
+
+    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float]:
+        """Backlog in seconds, prefill tokens, requests in flight and their tokens."""
+        mine = {key: request for key, request in self.requests().items() if request.worker == worker}
+        waiting = {key: request for key, request in mine.items() if not request.prefilled}
+        backlog_us = sum(request.service_us for request in waiting.values())
+        if waiting:
+            head = min(waiting, key=lambda key: (waiting[key].at_us, key))
+            here = {op.request_id for op in self._placed() if op.worker == worker}
+            done_us = [
+                op.at_us for op in self.said.values() if isinstance(op, FirstToken) and op.request_id in here
+            ]
+            began_us = max([waiting[head].at_us, *done_us])
+            backlog_us -= min(max(now_us - began_us, 0), waiting[head].service_us)
+        return (
+            backlog_us / 1e6,
+            sum(request.uncached_tokens for request in waiting.values()),
+            len(mine),
+            sum(request.context_tokens for request in mine.values()),
+        )
+
+    def congestion_per_s(self, worker: str, now_us: int) -> float:
+        """Kappa from the placements of the last seconds."""
+        recent = [
+            op
+            for op in self._placed()
+            if op.worker == worker
+            and op.paths
+            and 0 <= now_us // 1_000_000 - op.at_us // 1_000_000 < RATE_WINDOW_S
+        ]
+        utilisation = sum(op.service_us for op in recent) / (1e6 * RATE_WINDOW_S)
+        arrivals_per_s = len(recent) / RATE_WINDOW_S
+        return min(CONGESTION_MAX_PER_S, arrivals_per_s / (1.0 - min(utilisation, UTILISATION_MAX)))
+
+
+def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile) -> int:
+    """The longest held beginning that ended here, or where the engine keeps windows or states."""
+    interval = profile.retained_interval_tokens
+
+    def valid(blocks: int) -> bool:
+        tokens = range(blocks * BLOCK_TOKENS, min(blocks + 1, matched) * BLOCK_TOKENS + 1)
+        return (
+            profile.kind == "full"
+            or path[: blocks * HASH_BYTES] in ends
+            or bool(interval and any(token % interval == 0 for token in tokens))
+        )
+
+    return max((blocks for blocks in range(matched + 1) if valid(blocks)), default=0)
+
+
+def _version(op: Fitted | BytesPerToken | CircuitSet | Started) -> tuple[int, str]:
+    return op.at_us, op.replica
+
+
+def _worker_version(op: WorkerPut | WorkerGone) -> tuple[int, str, bool]:
+    return op.at_us, op.replica, isinstance(op, WorkerGone)

@@ -1,0 +1,204 @@
+"""Replicas over one log, without Redis, sockets or a clock: what `router.shared` does, as plain data.
+
+    publish ──> fleet.apply, buffer      flush ──> log      read ──> fleet.apply
+                                                    │ trimmed behind the snapshot
+                                                    └─ gap ──> restore, go on behind what it covers
+
+Every replica has a naive fold beside its real one, that is told the same. A snapshot carries the naive
+fold of its writer, so that what a reader must know afterwards is a union of sets.
+
+The protocol is the one that `router.shared` follows, and these are its rules:
+
+* A replica's operations reach the log in the order in which they were published. An entry whose
+  acknowledgement was lost comes again, with what was published since.
+* A snapshot covers the log up to where its writer had read when it began. It is written only when all that
+  its writer had published by then is in the log, and only over one that its writer knows:
+  what the log held when that was written, the writer had read before it began.
+* Whoever merges a snapshot reads everything behind what it covers (again).
+* A replica that starts says first that its former life has `Left`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from fakes.naive_fold import NaiveFold
+
+from policies import FleetRules, FleetState, Op, decode_ops, encode_ops
+
+EVERY_STEP = 1_000_000
+
+RULES = FleetRules(memory_s=30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the newest snapshot says.
+
+    Attributes:
+        covered: Everything in the log before this position is included.
+        settled: End of the log when it was written, its mark included: who has read so far knows it all.
+        pieces: The fold's bytes.
+        naive: The same by definition.
+    """
+
+    covered: int
+    settled: int
+    pieces: list[bytes]
+    naive: NaiveFold
+
+
+@dataclass(slots=True)
+class SimulatedLog:
+    """What Redis keeps: entries from ``first`` on, and a snapshot.
+
+    Attributes:
+        entries: Writer and operations (or None: a mark that asks to read the snapshot), from the very first.
+        first: Position of the first entry that is still there.
+        snapshot: The newest one.
+    """
+
+    entries: list[tuple[str, bytes | None]] = field(default_factory=list)
+    first: int = 0
+    snapshot: Snapshot | None = None
+
+    @property
+    def end(self) -> int:
+        return len(self.entries)
+
+
+@dataclass(slots=True)
+class SnapshotInProgress:
+    """A snapshot that its writer has begun."""
+
+    covered: int
+    steps: Iterator[bytes | None]
+    pieces: list[bytes] = field(default_factory=list)
+
+
+class SimulatedReplica:
+    """One life of one replica."""
+
+    def __init__(self, name: str, life: int, log: SimulatedLog, now_us: int) -> None:
+        self.name = name
+        self.writer = f"{name}/{life}"
+        self.log = log
+        self.fleet = FleetState(RULES)
+        self.naive = NaiveFold()
+        self.buffer: list[Op] = []
+        self.dropped = False
+        self.merged: Snapshot | None = None
+        self.merging: Iterator[float] | None = None
+        self.position = 0
+        self.settled = 0
+        self.asleep = False
+        self.beat_us = now_us
+        self.said_us = now_us
+        self.prefilled: dict[str, bool] = {}
+        self.snapshot: SnapshotInProgress | None = None
+        if log.snapshot is not None:
+            self._merge(log.snapshot)
+
+    @property
+    def settles(self) -> bool:
+        """Whether it has read again what it knew before it merged a snapshot."""
+        return self.merging is None and self.position >= self.settled
+
+    def moment(self, now_us: int) -> int:
+        """A log time at which this replica has said nothing yet."""
+        self.said_us = max(now_us, self.said_us + 1)
+        return self.said_us
+
+    def publish(self, op: Op) -> None:
+        self.fleet.apply(op)
+        self.naive.apply(op)
+        self.buffer.append(op)
+
+    def flush(self, *, acknowledged: bool = True) -> None:
+        if self.buffer:
+            self.log.entries.append((self.writer, encode_ops(self.buffer)))
+        if acknowledged:
+            self.buffer.clear()
+
+    def overflow(self, count: int) -> None:
+        """Redis was away for long: the oldest operations are dropped; a snapshot must tell what they said."""
+        if self.buffer and self.snapshot is None:
+            del self.buffer[:count]
+            self.dropped = True
+
+    def read(self, count: int) -> None:
+        """Read some entries; after a gap the snapshot first."""
+        self.step_merge(EVERY_STEP)
+        if self.position < self.log.first:
+            assert self.log.snapshot is not None, "only what a snapshot covers is trimmed"
+            self._merge(self.log.snapshot)
+            self.step_merge(EVERY_STEP)
+        for _ in range(count):
+            if self.position == self.log.end:
+                return
+            writer, data = self.log.entries[self.position]
+            self.position += 1
+            if writer == self.writer:
+                continue
+            if data is None:
+                self._read_mark()
+                if self.merging is not None:
+                    return
+            else:
+                for op in decode_ops(data)[0]:
+                    self.fleet.apply(op)
+                    self.naive.apply(op)
+
+    def read_all(self) -> None:
+        while self.merging is not None or self.position < self.log.end:
+            self.read(self.log.end)
+
+    def rewind(self, count: int) -> None:
+        """Read some entries again that are still there."""
+        self.step_merge(EVERY_STEP)
+        self.settled = max(self.settled, self.position)
+        self.position = max(self.position - count, min(self.position, self.log.first))
+
+    def begin_snapshot(self) -> None:
+        if self.snapshot is None:
+            self.snapshot = SnapshotInProgress(self.position, self.fleet.snapshot_steps())
+
+    def step_snapshot(self, steps: int) -> None:
+        if self.snapshot is not None:
+            pieces = islice(self.snapshot.steps, steps)
+            self.snapshot.pieces.extend(piece for piece in pieces if piece is not None)
+
+    def finish_snapshot(self, margin: int) -> None:
+        """Write the snapshot that was begun, and trim the log a margin behind what it covers."""
+        self.step_snapshot(EVERY_STEP)
+        progress, self.snapshot = self.snapshot, None
+        newest = self.log.snapshot
+        if progress is None or (newest is not None and progress.covered < newest.settled):
+            return
+        self.flush()
+        if self.dropped:
+            self.log.entries.append((self.writer, None))
+            self.dropped = False
+        self.log.snapshot = Snapshot(progress.covered, self.log.end, progress.pieces, self.naive.copy())
+        self.log.first = max(self.log.first, progress.covered - margin)
+
+    def _read_mark(self) -> None:
+        newest = self.log.snapshot
+        assert newest is not None, "a mark follows a snapshot"
+        if newest is not self.merged:
+            self._merge(newest)
+
+    def _merge(self, snapshot: Snapshot) -> None:
+        self.merging = self.fleet.restore_steps(snapshot.pieces, self.name, missed=True)
+        self.naive.merge(snapshot.naive)
+        self.merged = snapshot
+        self.settled = max(self.settled, self.position, snapshot.settled)
+
+    def step_merge(self, steps: int) -> None:
+        """Merge a snapshot for some steps; operations may be published in between.
+
+        Only at the end it has read what the snapshot covers: what it writes itself before covers less.
+        """
+        if self.merging is not None and len(list(islice(self.merging, steps))) < steps:
+            assert self.merged is not None
+            self.merging, self.position = None, self.merged.covered
