@@ -13,6 +13,7 @@ use, which therefore no longer counts. So it is enough to look whether a worker 
 above, and as recently as the row says.
 """
 
+from array import array
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,8 @@ class _Merger:
         self._workers = workers
         # Per row: a node that held its last block, or None; the depth of that block; its hash.
         self._places: list[Node | None] = []
-        self._depths: list[int] = []
-        self._lasts: list[bytes] = []
+        self._depths = array("q")
+        self._lasts = bytearray()
         self.merged = 0
 
     def rows(self, page: TreePage) -> Generator[None, None, None]:
@@ -98,7 +99,7 @@ class _Merger:
             pair += count
             self._places.append(place)
             self._depths.append(start + size)
-            self._lasts.append(run[-HASH_BYTES:])
+            self._lasts += run[-HASH_BYTES:]
             self.merged += 1
             yield
 
@@ -112,7 +113,8 @@ class _Merger:
         while node.start >= depth and node.parent is not None:
             node = node.parent  # it was split: what it ended with is the lower part
         at = (depth - node.start) * HASH_BYTES
-        if node.parent is None or node.end < depth or node.run[at - HASH_BYTES : at] != self._lasts[row]:
+        last = self._lasts[row * HASH_BYTES : (row + 1) * HASH_BYTES]
+        if node.parent is None or node.end < depth or node.run[at - HASH_BYTES : at] != last:
             return None, depth
         if node.end > depth:
             node = self._tree.split(node, depth - node.start)

@@ -241,7 +241,7 @@ class SharedState:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
         before, self._server = self._server, await _server_process(commands)
         gaps, marks = self._reader.gaps, self._reader.marks
-        if not await self._reader.locate(commands, bulk):
+        if not await self._located(commands, bulk):
             self._must_refill, self._refill_marks = True, marks
         if self._server is None or self._server != before or self._reader.gaps > gaps:
             self._publisher.resend()
@@ -255,6 +255,15 @@ class SharedState:
             else:
                 self._problems.clear("silence")
             await asyncio.sleep(WATCH_S)
+
+    async def _located(self, commands: RedisLink, bulk: RedisLink) -> bool:
+        """Find our place in the log, and beat meanwhile: a large snapshot takes longer than a beat lives."""
+        beats = asyncio.create_task(self._beat_loop(commands), name="shared-heartbeat")
+        try:
+            return await self._reader.locate(commands, bulk)
+        finally:
+            beats.cancel()
+            await asyncio.gather(beats, return_exceptions=True)
 
     async def _goodbye(self) -> None:
         """Flush, say `Left` and remove the heartbeat, if Redis lets us in time; else it expires."""
