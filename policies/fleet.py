@@ -19,7 +19,7 @@ snapshot name workers by id. Nothing here reads a clock: log time (microseconds)
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
-from policies.loads import RATE_WINDOW_S, Loads
+from policies.loads import Loads
 from policies.ops import (
     BytesPerToken,
     Circuit,
@@ -45,6 +45,7 @@ from policies.ops import (
     decode_ops,
     encode_ops,
 )
+from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
 from policies.views import Candidates
 from radix import (
     AttentionProfile,
@@ -52,14 +53,11 @@ from radix import (
     Insert,
     PrefixTree,
     TreeMarks,
-    TreePage,
     TreeSnapshot,
     Trim,
     check_steps,
     finished,
 )
-
-SNAPSHOT_VERSION = 2
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
@@ -69,14 +67,6 @@ SLOW_COLUMNS_MAX = 100
 
 REFRESH_US = 100_000
 """How stale the slow columns (congestion, held tokens) may be: they are averages over seconds."""
-
-
-PIECE_OPS = 1000
-"""Operations in one piece of a snapshot, some 100 bytes each."""
-
-_Second = Annotated[int, msgspec.Meta(ge=0, le=2**43)]
-_Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-_Window = Annotated[list[_Whole], msgspec.Meta(min_length=RATE_WINDOW_S, max_length=RATE_WINDOW_S)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,56 +137,6 @@ class _SlowColumns(msgspec.Struct, frozen=True, gc=False):
     c0_tokens: NDArray[np.float64]
     congestion_per_s: NDArray[np.float64]
     zeros: NDArray[np.float64]
-
-
-class _Summary(msgspec.Struct, array_like=True, frozen=True):
-    """The last piece of a snapshot: what the others are, and the state that is small.
-
-    Attributes:
-        version: `SNAPSHOT_VERSION` of the writer.
-        workers: Worker ids, in the order of the tree's workers.
-        ops: Workers, fits and token ratios, as encoded operations.
-        inflight: How many pieces are encoded operations, for requests in flight; they come first.
-        pages: How many are pages of the tree; they follow.
-        histories: Per worker what `policies.loads.History` has of it.
-        marks: Of the tree.
-    """
-
-    version: int
-    workers: list[str]
-    ops: bytes
-    inflight: Annotated[int, msgspec.Meta(ge=0)]
-    pages: Annotated[int, msgspec.Meta(ge=0)]
-    histories: list[tuple[_Second, _Window, _Window, _Whole]]
-    marks: TreeMarks
-
-
-def _decoded(
-    pieces: Sequence[bytes],
-) -> Generator[float, None, tuple[_Summary, list[list[Op]], list[TreePage]]]:
-    """Decode the pieces of a snapshot.
-
-    Raises:
-        ValueError: They are not one, or of another version.
-    """
-    try:
-        version = msgspec.msgpack.decode(pieces[-1] if pieces else b"", type=list[msgspec.Raw])[0]
-        if msgspec.msgpack.decode(version) != SNAPSHOT_VERSION:
-            raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
-        summary = msgspec.msgpack.decode(pieces[-1], type=_Summary)
-        inflight: list[list[Op]] = []
-        for piece in pieces[: summary.inflight]:
-            inflight.append(decode_ops(piece)[0])
-            yield 0.0
-        pages: list[TreePage] = []
-        for piece in pieces[summary.inflight : -1]:
-            pages.append(msgspec.msgpack.decode(piece, type=TreePage))
-            yield 0.0
-    except (msgspec.MsgspecError, IndexError) as error:
-        raise ValueError(f"not a readable snapshot: {error}") from error
-    if len(summary.histories) != len(summary.workers) or len(pieces) != summary.inflight + summary.pages + 1:
-        raise ValueError("not a readable snapshot: its columns contradict each other")
-    return summary, inflight, pages
 
 
 class FleetState:
@@ -412,7 +352,7 @@ class FleetState:
             registers.append(op)
             yield None
         yield msgspec.msgpack.encode(
-            _Summary(SNAPSHOT_VERSION, list(slots), encode_ops(registers), inflight, pages, histories, marks)
+            Summary(SNAPSHOT_VERSION, list(slots), encode_ops(registers), inflight, pages, histories, marks)
         )
 
     def _inflight_steps(self) -> Generator[bytes | None, None, None]:
@@ -481,7 +421,7 @@ class FleetState:
         Yields:
             Progress, 0 to 1.
         """
-        summary, requests, pages = yield from _decoded(pieces)
+        summary, requests, pages = yield from decoded(pieces)
         rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
         inflight: set[str] = set()
         passed_over: set[str] = set()

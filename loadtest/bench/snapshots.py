@@ -139,8 +139,8 @@ async def _print_table(blocks: int) -> None:
                 start_s = await _start_to_warm_s(valkey.url)
         print(
             f"{run_blocks:>6} {wrote.size_bytes / 1e6:>6.1f} {wrote.pieces:>6} |"
-            f" {wrote.dump_s * 1e3:>8.0f} {wrote.restore_s * 1e3:>10.0f} |{_stalls(wrote)} |"
-            f"{_stalls(warmed)} | {start_s:.2f}",
+            f" {wrote.dump_s * 1e3:>8.0f} {wrote.restore_s * 1e3:>10.0f} |"
+            f"{_stalls(wrote)} |{_stalls(warmed)} | {start_s:.2f}",
             flush=True,
         )
 

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
 from policies import Finished, Left, Op, decode_ops, encode_ops
-from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
+from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState, Warming
 
 
 class OpSet:
@@ -86,8 +86,8 @@ class Heard(NoListener):
 class Replica:
     """A shared state with its fold, running."""
 
-    def __init__(self, name: str, url: str, namespace: str, **config: Any) -> None:
-        self.fold = OpSet()
+    def __init__(self, name: str, url: str, namespace: str, fold: OpSet | None = None, **config: Any) -> None:
+        self.fold = fold or OpSet()
         self.heard = Heard()
         self.clock = LogClock()
         self.given_up: list[int] = []
@@ -404,6 +404,40 @@ async def test_a_warm_replica_replaces_at_once_what_a_newcomer_could_not_read(
     later = start("later")
     await both_ready(later)
     assert known in later.fold.ops
+
+
+async def test_a_replica_is_alive_and_says_how_far_it_is_while_it_restores(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """Restoring goes on until its heartbeat was seen later than the first could have lived."""
+    a = start("a", snapshot_interval_s=0.1, heartbeat_ttl_s=0.6)
+    await both_ready(a)
+    a.finish("known")
+    await until(lambda: a.heard.snapshots_written > 2)
+    released = asyncio.Event()
+
+    class Slow(OpSet):
+        def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+            while not released.is_set():
+                yield 0.5
+            yield from super().restore_steps(pieces)
+
+    late = start("late", heartbeat_ttl_s=0.6, fold=Slow())
+    await until(lambda: late.state.status.warming == Warming("snapshot", 0.55))
+
+    async def seen_us() -> float:
+        return float(await redis.zscore(f"cw:{{{namespace}}}:replicas", "late") or 0)
+
+    first_us = await seen_us()
+    async with asyncio.timeout(15):
+        while await seen_us() < first_us + 1_200_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert not late.state.status.ready
+    assert "late" in a.state.status.replicas
+    released.set()
+    await both_ready(late)
+    assert late.state.status.warming is None
+    assert not a.heard.lefts
 
 
 async def test_a_full_buffer_drops_the_oldest_and_the_rest_arrives(tmp_path: Path, namespace: str) -> None:

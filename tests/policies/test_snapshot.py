@@ -1,0 +1,70 @@
+"""What is no snapshot of a fleet changes nothing."""
+
+import msgspec
+import pytest
+
+from policies import FleetState, Insert, Op, Placed, WorkerPut
+from policies.snapshot import PIECE_OPS, Summary
+from radix import chain_bytes
+
+PATH = chain_bytes(bytes(3 * 1024), 7)
+
+
+def fleet_after(*ops: Op) -> FleetState:
+    fleet = FleetState()
+    for op in ops:
+        fleet.apply(op)
+    return fleet
+
+
+def put(worker: str) -> WorkerPut:
+    return WorkerPut(worker, 1, "static", f"http://{worker}")
+
+
+def placed(request_id: str) -> Placed:
+    return Placed(request_id, 1_000, "a:1", "one", 100_000, 300, 500, (PATH,))
+
+
+SOUND = fleet_after(put("a:1"), placed("q")).snapshot()
+
+
+def test_a_snapshot_is_requests_in_flight_then_pages_then_what_they_are() -> None:
+    """Requests fill two pieces and begin a third; 10,000 runs of two blocks fill more than a page."""
+    fleet = fleet_after(put("a:1"))
+    for number in range(2 * PIECE_OPS + 1):
+        fleet.apply(placed(f"r{number}"))
+    for number in range(10_000):
+        fleet.apply(Insert("a:1", chain_bytes(bytes(2048), number), 1_000 + number))
+    pieces = fleet.snapshot()
+    summary = msgspec.msgpack.decode(pieces[-1], type=Summary)
+    assert (summary.inflight, summary.pages, len(pieces)) == (3, len(pieces) - 4, len(pieces))
+    assert summary.pages > 1
+    assert max(map(len, pieces)) < 512 * 1024
+    again = fleet_after()
+    again.restore(pieces)
+    assert again.loads.requests.keys() == fleet.loads.requests.keys()
+    assert again.snapshot() == pieces
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        [b""],
+        [b"junk"],
+        [b"\x91\x01"],
+        [b"\x91" + SOUND[-1][1:2]],
+        [b"\x97\xcd\x03\xe7\x90\xc4\x00\x00\x00\x90\xc0"],
+        SOUND[:-1],
+        SOUND[1:],
+        [*SOUND[:-2], SOUND[-1]],
+        [SOUND[0], b"\x90", SOUND[-1]],
+        [*SOUND[:-1], SOUND[-1].replace(b"\x91\xa3a:1", b"\x92\xa3a:1\xa3b:1")],
+    ],
+)
+def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: list[bytes]) -> None:
+    fleet = fleet_after(put("c:1"), placed("r"))
+    before = fleet.snapshot()
+    with pytest.raises(ValueError, match="snapshot"):
+        fleet.restore(data)
+    assert fleet.snapshot() == before
