@@ -147,8 +147,8 @@ class _MeasuredFold:
                 self.snapshot_s += time.thread_time() - began_s
             yield piece
 
-    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
-        return self._fleet.restore_steps(pieces)
+    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
+        return self._fleet.restore_steps(pieces, own, missed=missed)
 
 
 class _Replica:

@@ -33,10 +33,15 @@ class Fold(Protocol):
         applied before the first is in it.
         """
 
-    def restore_steps(self, pieces: Sequence[bytes], /) -> Iterator[float]:
+    def restore_steps(self, pieces: Sequence[bytes], own: str, /, *, missed: bool) -> Iterator[float]:
         """Merge a snapshot into the state: as if all operations behind it had been applied.
 
         Operations may be applied between two steps. Yields the progress, 0 to 1.
+
+        Args:
+            pieces: What `snapshot_steps` gave.
+            own: Id of this replica, which knows best what it does itself.
+            missed: Part of the log was not read, and reading goes on where the snapshot ends.
 
         Raises:
             ValueError: The snapshot cannot be read; nothing was changed.

@@ -62,6 +62,7 @@ class Reader:
 
     Args:
         writer: Names this process; its entries are skipped.
+        replica: Id of this replica.
         keys: The namespace.
         fold: What operations are applied to.
         clock: Log time, for the lag.
@@ -77,6 +78,7 @@ class Reader:
     def __init__(
         self,
         writer: bytes,
+        replica: str,
         keys: Keys,
         fold: Fold,
         clock: LogClock,
@@ -90,6 +92,7 @@ class Reader:
         block_s: float,
     ) -> None:
         self._writer = writer
+        self._replica = replica
         self._keys = keys
         self._fold = fold
         self._clock = clock
@@ -131,7 +134,8 @@ class Reader:
         if lost:
             self.position = START
         if missing or self.position == START:
-            await self._reload(bulk, last)
+            # If Redis lost part of the log, the fold knows more than the snapshot does.
+            await self._reload(bulk, last, missed=missing and not lost)
             self._floor = first
         self._target = last
         self._read_from = max(first, self.position)
@@ -202,7 +206,7 @@ class Reader:
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if fields.get(b"r") != self._writer:
                 if b"s" in fields:
-                    await self._reload(bulk, position)
+                    await self._reload(bulk, position, missed=False)
                     self.marks += 1
                 else:
                     self._apply(position, fields)
@@ -241,11 +245,11 @@ class Reader:
         self.skipped_ops += ops
         self._listener.skipped(ops, reason)
 
-    async def _reload(self, bulk: RedisLink, last: StreamId) -> None:
+    async def _reload(self, bulk: RedisLink, last: StreamId, *, missed: bool) -> None:
         """Merge the snapshot; go on behind it, but never behind the end of the log."""
         try:
             snapshot = await self._snapshots.read(bulk, self._fetched)
-            if snapshot is None or not await self._restore(snapshot, bulk):
+            if snapshot is None or not await self._restore(snapshot, bulk, missed):
                 self.cold = self.cold or not self.ready.is_set()
                 return
         finally:
@@ -256,10 +260,10 @@ class Reader:
     def _fetched(self, share: float) -> None:
         self._restored = FETCHED_SHARE * share
 
-    async def _restore(self, snapshot: Snapshot, bulk: RedisLink) -> bool:
+    async def _restore(self, snapshot: Snapshot, bulk: RedisLink, missed: bool) -> bool:
         slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
         try:
-            for progress in self._fold.restore_steps(snapshot.pieces):
+            for progress in self._fold.restore_steps(snapshot.pieces, self._replica, missed=missed):
                 if time.monotonic() > slice_ends_s:
                     self._restored = FETCHED_SHARE + (1 - FETCHED_SHARE) * progress
                     await asyncio.sleep(0)

@@ -122,6 +122,7 @@ class SharedState:
         )
         self._reader = Reader(
             self._writer,
+            config.replica,
             keys,
             fold,
             clock,

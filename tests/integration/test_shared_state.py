@@ -43,7 +43,7 @@ class OpSet:
             yield None
             yield encode_ops((op,))
 
-    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
         for number, piece in enumerate(pieces):
             yield number / len(pieces)
             self.ops.update(decode_ops(piece)[0])
@@ -417,7 +417,7 @@ async def test_a_replica_is_alive_and_says_how_far_it_is_while_it_restores(
     released = asyncio.Event()
 
     class Slow(OpSet):
-        def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+        def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
             while not released.is_set():
                 yield 0.5
             yield from super().restore_steps(pieces)

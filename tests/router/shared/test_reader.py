@@ -28,6 +28,7 @@ class Listed:
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.restored: list[bytes] = []
+        self.missed: list[bool] = []
 
     def apply(self, op: Op) -> None:
         self.ops.append(op)
@@ -39,9 +40,11 @@ class Listed:
     def snapshot_steps(self) -> Iterator[bytes | None]:
         raise AssertionError
 
-    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
         if pieces == [b"of the future"]:
             raise ValueError("not yet")
+        assert own == "me"
+        self.missed.append(missed)
         for number, piece in enumerate(pieces):
             yield number / len(pieces)
             self.restored.append(piece)
@@ -59,6 +62,7 @@ class Bench:
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
         self.reader = Reader(
             ME,
+            "me",
             self.keys,
             self.fold,
             LogClock(),
@@ -155,6 +159,7 @@ async def test_a_mark_of_another_replica_has_the_snapshot_merged(bench: Bench) -
     await bench.append(OTHER, Finished("next", 2))
     await bench.read_until(lambda: len(bench.fold.ops) == 2)
     assert bench.fold.restored == [b"what the log does not tell"]
+    assert bench.fold.missed == [False]
     assert bench.reader.skipped_ops == 0
 
 
@@ -176,9 +181,11 @@ async def test_a_log_that_was_rolled_back_and_has_grown_again_is_noticed(bench: 
     await bench.locate()
     await bench.read_until(lambda: len(bench.fold.ops) == 2)
     await bench.link.call("XDEL", bench.keys.log, lost)
+    await bench.write_snapshot(b"older than the fold", b"0-1")
     assert await bench.append(OTHER, Finished("new", 3)) > lost
     assert await bench.reader.vanished(bench.link)
     assert not await bench.locate()
+    assert bench.fold.missed == [False]
     await bench.read_until(lambda: Finished("new", 3) in bench.fold.ops)
     assert bench.reader.gaps == 1
 
@@ -193,6 +200,7 @@ async def test_a_place_that_was_trimmed_behind_a_snapshot_is_no_loss(bench: Benc
     assert not await bench.reader.vanished(bench.link)
     assert await bench.locate()
     assert bench.fold.restored == [b"both"]
+    assert bench.fold.missed == [True]
     assert bench.reader.gaps == 1
 
 

@@ -27,7 +27,7 @@ class Counted:
     def snapshot_steps(self) -> Iterator[bytes | None]:
         yield b""
 
-    def restore_steps(self, pieces: Sequence[bytes]) -> Iterator[float]:
+    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
         raise AssertionError
 
 
