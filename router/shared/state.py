@@ -240,11 +240,14 @@ class SharedState:
 
     async def _catch_up(self, commands: RedisLink, bulk: RedisLink) -> None:
         """Find our place in the log, and see to what Redis has lost since it was ours."""
-        before, self._server = self._server, await _server_process(commands)
-        gaps, marks = self._reader.gaps, self._reader.marks
+        server, gaps, marks = await _server_process(commands), self._reader.gaps, self._reader.marks
+        if server is None or server != self._server:
+            # Before anything else can fail: the next session finds the same server and sees no change.
+            self._publisher.resend()
+            self._server = server
         if not await self._located(commands, bulk):
             self._must_refill, self._refill_marks = True, marks
-        if self._server is None or self._server != before or self._reader.gaps > gaps:
+        if self._reader.gaps > gaps:
             self._publisher.resend()
 
     async def _watch_loop(self, commands: RedisLink, blocking: RedisLink) -> None:

@@ -420,7 +420,7 @@ async def test_a_replica_is_alive_and_says_how_far_it_is_while_it_restores(
         def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
             while not released.is_set():
                 yield 0.5
-            yield from super().restore_steps(pieces)
+            yield from super().restore_steps(pieces, own, missed=missed)
 
     late = start("late", heartbeat_ttl_s=0.6, fold=Slow())
     await until(lambda: late.state.status.warming == Warming("snapshot", 0.55))
