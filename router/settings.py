@@ -439,8 +439,7 @@ class SharedSettings(Section):
     flush_interval_ms: float = setting(
         4.0,
         "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
-        "Longer saves CPU and makes siblings learn later. With the default, half of what happens is known "
-        "to siblings within 5 ms at 2,000 operations per second.",
+        "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once.",
         ge=0,
         le=1000,
     )

@@ -4,9 +4,9 @@ A Redis that answers late still works: nothing here waits for it. But what sibli
 as much, so it is said. Round trips come from what is done anyway: flushes, heartbeats, clock samples,
 and blocking reads that found nothing and came back later than they should.
 
-              2 in a row above `SLOW_S`
-    in time ------------------------------> slow
-            <------------------------------
+              2 in a row above `SLOW_S`, or an answer overdue for much longer
+    in time ----------------------------------------------------------> slow
+            <----------------------------------------------------------
               3 in a row below `FAST_S`
 
 A stall of this process makes everything late that was under way, once. So a round trip only counts
@@ -52,10 +52,17 @@ class Pace:
             self._against += 1
         else:
             self._against = 0
-        if self._against < (FAST_IN_A_ROW if self._slow else SLOW_IN_A_ROW):
-            return
-        self._slow, self._against = not self._slow, 0
-        if self._slow:
-            self._problems.set("pace", f"Redis answers late: after {took_s * 1000:.0f} ms")
-        else:
+        if self._slow and self._against == FAST_IN_A_ROW:
+            self._slow, self._against = False, 0
             self._problems.clear("pace")
+        elif not self._slow and self._against == SLOW_IN_A_ROW:
+            self._slowed(f"Redis answers late: after {took_s * 1000:.0f} ms")
+
+    def overdue(self, silence_s: float) -> None:
+        """Take into account that an answer has not come for this long, and may never come."""
+        if not self._slow:
+            self._slowed(f"Redis has not answered for {silence_s:g} s")
+
+    def _slowed(self, reason: str) -> None:
+        self._slow, self._against = True, 0
+        self._problems.set("pace", reason)

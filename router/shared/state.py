@@ -45,11 +45,11 @@ from router.shared.snapshot import SnapshotHead, SnapshotStore
 logger = logging.getLogger(__name__)
 
 # Twice over a server that answers 400 ms late works. A silent one is noticed sooner, by the watch: a
-# blocking read is under way at any time, so `BLOCK_S` + `SILENCE_S` + `WATCH_S` stays under a second.
+# blocking read is under way at any time, so `BLOCK_S` + `SILENCE_S` + 2 `WATCH_S` stays under a second.
 COMMAND_TIMEOUT_S = 1.5
 BLOCK_S = 0.2
-SILENCE_S = 0.5
-WATCH_S = 0.1
+SILENCE_S = 0.25
+WATCH_S = 0.05
 BULK_TIMEOUT_S = 10.0
 GOODBYE_TIMEOUT_S = 1.0
 BACKOFF_S = 0.05
@@ -58,11 +58,13 @@ BACKOFF_S_MAX = 1.5
 STEADY_S = 5.0
 CLOCK_INTERVAL_S = 10.0
 CLOCK_SAMPLES = 5
-# On a slow link more samples cost time and tell nothing more.
+# On a slow link more than three cost time and tell nothing more; fewer may all be one stall's.
+CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
-# A newcomer applies about 100,000 entries per second and core, so this is two seconds of work.
-SNAPSHOT_ENTRIES = 200_000
+# A newcomer applies an entry of two or three operations in some 50 us on a busy core (`Reader`, 2,000
+# operations per second of four replicas), so this is two seconds of its work.
+SNAPSHOT_ENTRIES = 40_000
 
 
 class SharedState:
@@ -134,7 +136,7 @@ class SharedState:
             margin_s=config.trim_margin_s,
             block_s=BLOCK_S,
         )
-        self._started_us = clock.now_us()
+        self._started_us: int | None = None
         self._connected = False
         self._connected_s = 0.0
         self._snapshot_at_us: int | None = None
@@ -213,6 +215,9 @@ class SharedState:
         commands, blocking, bulk = self._commands, self._blocking, self._bulk
         try:
             await self._synchronise(commands)
+            if self._started_us is None:
+                # In the time of the log: what it says of a former life under our id is older.
+                self._started_us = self._clock.now_us()
             await self._beat(commands)
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
@@ -251,13 +256,16 @@ class SharedState:
             self._publisher.resend()
 
     async def _watch_loop(self, commands: RedisLink, blocking: RedisLink) -> None:
-        """Look often whether an answer is overdue: long before the connection is given up."""
+        """Look often whether an answer is overdue: long before the connection is given up.
+
+        One look is not enough: after a stall of this process the answer may be there, unread.
+        """
+        looks = 0
         while True:
-            silence_s = max(commands.silence_s, blocking.silence_s - BLOCK_S)
-            if silence_s > SILENCE_S:
-                self._problems.set("silence", f"Redis has not answered for {SILENCE_S:g} s")
-            else:
-                self._problems.clear("silence")
+            overdue = max(commands.silence_s, blocking.silence_s - BLOCK_S) > SILENCE_S
+            looks = looks + 1 if overdue else 0
+            if looks > 1:
+                self._pace.overdue(SILENCE_S)
             await asyncio.sleep(WATCH_S)
 
     async def _located(self, commands: RedisLink, bulk: RedisLink) -> bool:
@@ -298,7 +306,8 @@ class SharedState:
             seconds, microseconds = await link.call("TIME")
             received_ns = time.monotonic_ns()
             samples.append(TimeSample(sent_ns, received_ns, int(seconds) * 1_000_000 + int(microseconds)))
-            if received_ns - samples[0].sent_ns > CLOCK_SAMPLING_S * 1e9:
+            slow = received_ns - samples[0].sent_ns > CLOCK_SAMPLING_S * 1e9
+            if slow and len(samples) >= CLOCK_SAMPLES_SLOW:
                 break
         self._clock.synchronise(samples)
 
@@ -317,7 +326,11 @@ class SharedState:
 
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)
-        if op.replica == self._config.replica and op.at_us > self._started_us:
+        if (
+            self._started_us is not None
+            and op.replica == self._config.replica
+            and op.at_us > self._started_us
+        ):
             logger.warning(
                 "siblings gave this replica up while it was alive",
                 extra={"event": "replica.given_up", "replica": op.replica, "at_us": op.at_us},

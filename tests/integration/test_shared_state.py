@@ -532,7 +532,7 @@ async def test_a_redis_that_says_nothing_degrades_before_it_is_given_up_and_publ
         await both_ready(a, b)
         os.kill(server.pid, signal.SIGSTOP)
         await degraded(a, b)
-        assert a.heard.reasons[-1] == b.heard.reasons[-1] == "Redis has not answered for 0.5 s"
+        assert a.heard.reasons[-1] == b.heard.reasons[-1] == "Redis has not answered for 0.25 s"
         assert a.state.status.connected
         op = a.finish("nobody listens")
         assert op in a.fold.ops
@@ -572,7 +572,7 @@ async def test_a_slow_redis_is_said_to_be_slow_and_works(
         connected = await connections(redis, namespace)
         assert len(connected) >= 4
         proxy.delay_s = round_trip_s / 2
-        await until(lambda: "late" in str(a.heard.reasons[-1:]) and "late" in str(b.heard.reasons[-1:]))
+        await degraded(a, b)
         op = a.finish("in the end")
         await until(lambda: op in b.fold.ops)
         proxy.delay_s = 0.0
@@ -594,7 +594,7 @@ async def test_a_redis_that_is_slow_from_the_start_is_joined(valkey: EmbeddedVal
         proxy.delay_s = 0.2
         a, b = start("a"), start("b")
         await both_ready(a, b)
-        await until(lambda: any("late" in str(reason) for reason in a.heard.reasons))
+        await until(lambda: any(str(reason).startswith("Redis ") for reason in a.heard.reasons))
         op = a.finish("slowly")
         await until(lambda: op in b.fold.ops)
 

@@ -44,6 +44,14 @@ def test_a_blocking_read_is_late_by_what_exceeds_its_block() -> None:
     assert answers.take(0.3, 0.3, expected_s=0.2)
 
 
+def test_an_answer_that_is_overdue_is_slow_until_answers_are_in_time_again() -> None:
+    answers = Answers()
+    answers.pace.overdue(0.25)
+    assert answers.problems.reason == "Redis has not answered for 0.25 s"
+    assert answers.take(0.3, 0.001, 0.001)
+    assert not answers.take(0.001)
+
+
 def test_one_stall_counts_once_however_much_was_under_way() -> None:
     answers = Answers()
     for sent_s in (100.0, 100.1, 100.2):
