@@ -121,6 +121,14 @@ class Heartbeat:
             self.interrupted()
             raise
 
+    async def has_beaten(self, link: RedisLink) -> bool:
+        """Whether a former life under this id ended without a goodbye, and no sibling has noticed.
+
+        Raises:
+            StateError: Redis does not say.
+        """
+        return await link.call("ZSCORE", self._keys.replicas, self._replica) is not None
+
     async def goodbye(self, link: RedisLink) -> None:
         """Remove this replica, so that nobody waits for its heartbeat to expire."""
         await link.calls(

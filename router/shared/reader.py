@@ -136,8 +136,8 @@ class Reader:
         if lost:
             self.position = START
         if missing or self.position == START:
-            # If Redis lost part of the log, the fold knows more than the snapshot does.
-            await self._reload(bulk, last, missed=missing and not lost)
+            # Should it be older than the fold, the others will soon say what they still have in flight.
+            await self._reload(bulk, last, missed=True)
             self._floor = first
         self._target = last
         self._read_from = max(first, self.position)

@@ -146,6 +146,7 @@ class SharedState:
         self._must_mark = False
         self._told_dropped = 0
         self._disowned_dropped = 0
+        self._must_disown = False
         self._answered_marks = 0
         self._server: bytes | None = None
         name = f"cacheway-{config.replica}"
@@ -216,6 +217,7 @@ class SharedState:
         try:
             await self._synchronise(commands)
             if self._started_us is None:
+                self._must_disown = await self._heartbeat.has_beaten(commands)
                 # In the time of the log: what it says of a former life under our id is older.
                 self._started_us = self._clock.now_us()
             await self._beat(commands)
@@ -249,11 +251,14 @@ class SharedState:
         if server is None or server != self._server:
             # Before anything else can fail: the next session finds the same server and sees no change.
             self._publisher.resend()
+            self._must_disown = self._must_disown or self._server is not None
             self._server = server
         if not await self._located(commands, bulk):
             self._must_refill, self._refill_marks = True, marks
         if self._reader.gaps > gaps:
             self._publisher.resend()
+            self._must_disown = True
+        self._disown()
 
     async def _watch_loop(self, commands: RedisLink, blocking: RedisLink) -> None:
         """Look often whether an answer is overdue: long before the connection is given up.
@@ -364,14 +369,14 @@ class SharedState:
             # Somebody found that Redis has lost something: it may be what we said last.
             self._answered_marks = self._reader.marks
             self._publisher.resend()
-        dropped, room = self._publisher.dropped_ops, self._config.buffer_ops_max // 2
-        if dropped > self._disowned_dropped and len(self._publisher) < room:
-            self._disown()
+            self._must_disown = True
+        self._disown()
         head = await self._snapshots.head(commands)
         if head is None and self._snapshot_at_us is not None:
             # Under load the log begins anew before anybody finds it empty.
             self._snapshot_at_us = self._server = None
             self._must_refill, self._refill_marks = True, self._reader.marks
+            self._must_disown = True
             raise RedisLost("the snapshot is gone from Redis")
         if head is None or head.at_us != self._snapshot_at_us:
             self._snapshot_at_us = head.at_us or None if head else None
@@ -385,12 +390,21 @@ class SharedState:
             await self._write_snapshot(commands, bulk)
 
     def _disown(self) -> None:
-        """Release everything in flight here and reserve it again: an end that was dropped never comes."""
+        """If an end may not have reached everybody: release all that is in flight here and reserve it again.
+
+        An end is lost when the full buffer drops it, when Redis loses it, and when it comes before a snapshot
+        that a sibling starts from, which lists only what goes on. A former life under our id ended nothing.
+        """
+        dropped = self._publisher.dropped_ops
+        if not self._must_disown and dropped == self._disowned_dropped:
+            return
+        if len(self._publisher) > self._config.buffer_ops_max // 2:
+            return  # it would be dropped itself; the next look tries again
+        self._must_disown, self._disowned_dropped = False, dropped
         if self._on_given_up is not None:
             left = Left(self._config.replica, self._clock.now_us())
             self.publish(left)
             self._on_given_up(left.at_us)
-        self._disowned_dropped = self._publisher.dropped_ops
 
     def _due(self, head: SnapshotHead | None) -> bool:
         version = self._fold.snapshot_version

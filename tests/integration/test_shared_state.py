@@ -480,6 +480,38 @@ async def test_a_replica_that_dropped_operations_reserves_anew_what_is_in_flight
             await b.stop()
 
 
+async def test_a_replica_killed_and_started_again_under_its_id_releases_what_its_former_life_had_in_flight(
+    start: StartReplica, redis: "Redis", namespace: str
+) -> None:
+    """Its heartbeat never stops, so nobody else says that it left."""
+    b = start("b")
+    await both_ready(b)
+    beat_us = b.clock.now_us()
+    await redis.zadd(f"cw:{{{namespace}}}:replicas", {"a": beat_us})
+    a = start("a")
+    await both_ready(a)
+    await until(lambda: a.given_up)
+    (left_us,) = a.given_up
+    assert left_us > beat_us
+    await until(lambda: Left("a", left_us) in b.fold.ops)
+    assert not b.given_up
+
+
+async def test_after_redis_lost_the_log_every_replica_says_again_what_is_in_flight(
+    tmp_path: Path, namespace: str
+) -> None:
+    """An end may have been among what was lost, or come before the snapshot that a sibling starts from."""
+    async with EmbeddedValkey(tmp_path) as server, replicas(server.url, namespace) as start:
+        a, b = start("a"), start("b")
+        await both_ready(a, b)
+        old = a.finish("old")
+        await until(lambda: old in b.fold.ops)
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: a.given_up and b.given_up)
+        await until(lambda: Left("a", a.given_up[0]) in b.fold.ops and Left("b", b.given_up[0]) in a.fold.ops)
+        assert a.given_up[0] > old.at_us
+
+
 async def test_a_redis_that_was_emptied_under_load_is_noticed_and_refilled(
     start: StartReplica, redis: "Redis", namespace: str
 ) -> None:

@@ -159,3 +159,12 @@ async def test_goodbye_leaves_nothing(link: RedisLink, namespace: str) -> None:
     await a.heartbeat.goodbye(link)
     keys = Keys(namespace)
     assert await link.call("EXISTS", keys.replica("a"), keys.replicas) == 0
+
+
+async def test_a_former_life_shows_until_it_has_said_goodbye(link: RedisLink, namespace: str) -> None:
+    a = Watch("a", namespace)
+    assert not await a.heartbeat.has_beaten(link)
+    await a.heartbeat.beat(link)
+    assert await Watch("a", namespace).heartbeat.has_beaten(link)
+    await a.heartbeat.goodbye(link)
+    assert not await Watch("a", namespace).heartbeat.has_beaten(link)
