@@ -28,6 +28,9 @@ from radix.snapshot import Rows, TreePage
 if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
+PLACES_SHIFT = 12
+"""Places are kept by 4,096."""
+
 
 def merge(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
     """Merge a snapshot into a tree (`PrefixTree.load_steps`)."""
@@ -64,8 +67,10 @@ class _Merger:
         self._tree = tree
         self._slots = slots
         self._workers = workers
-        # Per row: a node that held its last block, or None; the depth of that block; its hash.
-        self._places: list[Node | None] = []
+        # Per row: a node that held its last block, if any does; the depth of that block; its hash.
+        # (In dictionaries, since the garbage collector does not look into those that have nodes only;
+        # in many, since one stops everything for 6 ms when it outgrows 175,000.)
+        self._places: list[dict[int, Node]] = []
         self._depths = array("q")
         self._lasts = bytearray()
         self.merged = 0
@@ -97,7 +102,10 @@ class _Merger:
                 for worker in workers[pair : pair + count]:
                     self._tree.bound(self._slots[worker])
             pair += count
-            self._places.append(place)
+            if self.merged >> PLACES_SHIFT == len(self._places):
+                self._places.append({})
+            if place is not None:
+                self._places[-1][self.merged] = place
             self._depths.append(start + size)
             self._lasts += run[-HASH_BYTES:]
             self.merged += 1
@@ -107,7 +115,8 @@ class _Merger:
         """The node that ends where a row's run ended, whatever happened to it since; and that depth."""
         if row < 0:
             return self._tree.root, 0
-        node, depth = self._places[row], self._depths[row]
+        places = self._places[row >> PLACES_SHIFT]
+        node, depth = places.get(row), self._depths[row]
         if node is None:
             return None, depth
         while node.start >= depth and node.parent is not None:
@@ -118,7 +127,7 @@ class _Merger:
             return None, depth
         if node.end > depth:
             node = self._tree.split(node, depth - node.start)
-        self._places[row] = node
+        places[row] = node
         return node, depth
 
     def _use(self, above: Node, run: bytes, worker: int, at_us: int) -> Node | None:

@@ -1,9 +1,9 @@
 """What snapshots cost a process that serves: ``python -m loadtest.bench.snapshots``.
 
 A writer knows a million blocks over 100 workers: sessions of 64, 16 or 4 blocks below one of ten
-system prompts, every tenth also on a second worker. It publishes 2,000 operations per second to a real Valkey
-while it writes snapshots; then a newcomer restores one and reads the log, and at last a
-real ``cacheway serve`` starts. Per length of run:
+system prompts, every tenth also on a second worker; the workers have room for twice as much. It publishes
+2,000 operations per second to a real Valkey while it writes snapshots; then a newcomer restores one
+and reads the log, and at last a real ``cacheway serve`` starts. Per length of run:
 
     dump, restore   CPU time of the fold alone, in one go
     writing, warming  the longest time for which the event loop did nothing else: by the clock, and in
@@ -115,6 +115,8 @@ def main() -> None:
     parser.add_argument("--run-blocks", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=BLOCKS)
     given = parser.parse_args()
+    gc.collect()
+    gc.freeze()  # as `router.serving` does
     if given.role == "writer":
         uvloop.run(_write(given.url, given.blocks, given.run_blocks))
     elif given.role == "newcomer":
@@ -203,6 +205,7 @@ async def _write(url: str, blocks: int, run_blocks: int) -> None:
     started_s = time.thread_time()
     FleetState().restore(pieces)
     restore_s = time.thread_time() - started_s
+    gc.collect()  # the second fleet
     heard, stalls = _Heard(), Stalls()
     config = SharedConfig(url, NAMESPACE, "writer", snapshot_interval_s=1.0)
     shared = SharedState(config, fleet, clock, heard)
@@ -239,8 +242,10 @@ async def _warm_up(url: str) -> None:
 
 def fill(fleet: FleetState, blocks: int, run_blocks: int, clock: LogClock) -> None:
     """Insert sessions of one run each until the fleet holds this many blocks."""
+    capacity_tokens = (1_000 + 2 * blocks // WORKERS) * fleet.rules.block_tokens
     for number in range(WORKERS):
-        fleet.apply(WorkerPut(f"w{number}:1", clock.now_us(), "static", f"http://w{number}:1"))
+        url = f"http://w{number}:1"
+        fleet.apply(WorkerPut(url[7:], clock.now_us(), "static", url, capacity_tokens=capacity_tokens))
     prompts = [os.urandom(SYSTEM_BLOCKS * 8) for _ in range(SYSTEM_PROMPTS)]
     for number in range((blocks - SYSTEM_PROMPTS * SYSTEM_BLOCKS) // run_blocks):
         path = prompts[number % SYSTEM_PROMPTS] + os.urandom(run_blocks * 8)

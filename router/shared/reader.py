@@ -154,7 +154,8 @@ class Reader:
         if self._target == START:
             return Warming("connect", 0.0)
         all_ms = self._target[0] - self._read_from[0]
-        return Warming("log", max(0.0, (self.position[0] - self._read_from[0]) / all_ms) if all_ms else 0.0)
+        read_ms = min(max(0, self.position[0] - self._read_from[0]), all_ms)
+        return Warming("log", read_ms / all_ms if all_ms else 0.0)
 
     async def vanished(self, commands: RedisLink) -> bool:
         """Whether what was read is not in the log any more: Redis was flushed or rolled back."""
