@@ -23,7 +23,8 @@ Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
    depends on what was inserted, not on the order. (Removals beside a bound do not: room made by a
    trim before an eviction is room, after it is a gap. So do both bounds at once. Replicas can then
    differ by blocks that are about to be evicted.)
-4. A session that grows on one worker is one node, however many turns it has.
+4. A session that grows on one worker is one node, however many turns it has, and what nobody divides
+   any more is joined when it is used.
 
 Where requests ended is kept with the nodes, for models that need it (`radix.windows`). An end that
 is older than the worker's newest eviction does not count: its window went with everything else
@@ -48,6 +49,10 @@ from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
 
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
+
+
+JOINED_HOLDERS_MAX = 16
+"""With more holders, times are compared only when one comes back: that costs O(holders), as dividing did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,8 @@ class PrefixTree:
         self.root = Node(None, b"", 0, 0)
         self.holdings: list[Holdings] = []
         self.pairs = 0
+        self.walks = 0
+        """Snapshots being written: they find their way by the runs they have seen, so none are joined."""
         self.blocks_max = blocks_max
         self.block_tokens = block_tokens
         self.queue: EvictionQueue | None = None
@@ -346,6 +353,8 @@ class PrefixTree:
                 holdings.blocks += shared
             elif used_us < at_us:
                 used[child] = at_us
+            if extend and child.holders == node.holders and node.parent is not None:
+                self._join(node, child, returned=used_us is None)
             node = child
         if used_us is None:
             self._enqueue(node, slot, at_us)
@@ -388,6 +397,39 @@ class PrefixTree:
         self.nodes += 1
         node.divide_ends(upper)
         return upper
+
+    def _join(self, upper: Node, lower: Node, *, returned: bool) -> None:
+        """Undo a division that divides nothing any more: the same workers use both parts alike.
+
+        Without it workers that evict the end of a shared run and come back to it, time after time, would
+        leave one node for each block in the end. The lower part stays the same object, as in a split.
+
+        Args:
+            upper: A node with a parent.
+            lower: A child of it, with the same holders.
+            returned: A worker has just come back to the lower part.
+        """
+        assert upper.children is not None
+        few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
+        if self.walks or len(upper.children) > 1 or not few:
+            return
+        useds = [self.holdings[slot].used for slot in bits(upper.holders)]
+        if any(used[upper] != used[lower] for used in useds):
+            return
+        parent = upper.parent
+        assert parent is not None
+        upper.disown(lower)
+        lower.run = upper.run + lower.run
+        lower.start = upper.start
+        for slot, at_depth in (upper.ends or {}).items():
+            for depth, at_us in at_depth.items():
+                lower.note_end(slot, depth, at_us)
+        parent.adopt(lower)  # in the place of the upper part
+        upper.parent = None
+        for used in useds:
+            del used[upper]
+        self.pairs -= len(useds)
+        self.nodes -= 1
 
     def _release(self, node: Node, slot: int) -> None:
         """A worker no longer holds a node. Its children must not be held by it much longer either."""

@@ -40,6 +40,14 @@ Used = dict[int, int]
 
 def walk(tree: "PrefixTree", slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
     """Write what some workers hold (`PrefixTree.dump_steps`)."""
+    tree.walks += 1
+    try:
+        return (yield from _rows(tree, slots))
+    finally:
+        tree.walks -= 1
+
+
+def _rows(tree: "PrefixTree", slots: Sequence[int]) -> Generator[TreePage | None, None, TreeMarks]:
     workers = [tree.holdings_of(slot) for slot in slots]
     page = _Page()
     # From the root down: a node, its row and holders, and the children that are left.

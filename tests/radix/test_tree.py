@@ -22,6 +22,7 @@ from radix import (
     safe_blocks,
 )
 from radix.invariants import check
+from radix.tree import JOINED_HOLDERS_MAX
 
 WORKERS = 4
 WINDOW = AttentionProfile("sliding_window", window_tokens=128)
@@ -282,6 +283,44 @@ def test_a_session_that_grows_on_one_worker_is_one_node() -> None:
 
     assert (tree.nodes, tree.blocks) == (1, 8)
     assert tree.match(path("abcdex"), WINDOW).safe[0] == 5
+
+
+def test_a_shared_run_whose_end_workers_lose_and_use_again_stays_one_node() -> None:
+    """More holders than are compared at every use: whoever comes back last joins what was divided."""
+    workers = range(2 * JOINED_HOLDERS_MAX)
+    tree = tree_of([Insert(str(worker), path("abcdefgh"), 1) for worker in workers])
+    for at_us, lost in enumerate(("abcdefgh", "abcdef", "abcd"), 2):
+        for worker in workers:
+            tree.trim(worker, path(lost), at_us)
+            assert tree.nodes == 2 - (worker == workers[-1])
+        for worker in workers:
+            tree.insert(worker, path("abcdefgh"), at_us, end=True)
+        check(tree)
+        assert (tree.nodes, tree.blocks, tree.pairs) == (1, 8, len(workers))
+    assert (tree.match(path("abcdefgh"), WINDOW).safe[: len(workers)] == 8).all()
+
+
+def test_what_divided_a_run_of_few_holders_is_forgotten_when_the_run_is_used() -> None:
+    tree = tree_of([Insert("0", path("abcd"), 1), Insert("0", path("abxy"), 2)])
+    assert tree.nodes == 3
+    tree.trim(0, path("abx"), 3)
+    assert tree.nodes == 2
+    tree.insert(0, path("abcd"), 4, end=True)
+    check(tree)
+    assert (tree.nodes, tree.blocks) == (1, 4)
+    assert tree.match(path("abce"), WINDOW).safe[0] == 0
+
+
+def test_nothing_is_joined_while_a_snapshot_is_written() -> None:
+    tree = tree_of([Insert("0", path("abcd"), 1), Insert("0", path("abxy"), 2)])
+    tree.trim(0, path("abx"), 3)
+    steps = tree.dump_steps([0])
+    next(steps)
+    tree.insert(0, path("abcd"), 4, end=True)
+    assert tree.nodes == 2
+    steps.close()
+    tree.insert(0, path("abcd"), 5, end=True)
+    assert tree.nodes == 1
 
 
 def test_a_worker_is_safe_only_where_a_request_of_its_own_ended() -> None:
