@@ -437,7 +437,7 @@ class SharedSettings(Section):
         pattern=r"^[A-Za-z0-9._-]{0,64}$",
     )
     flush_interval_ms: float = setting(
-        4.0,
+        3.0,
         "Pause between two flushes to Redis, in milliseconds: what is learned meanwhile goes together. "
         "Longer saves CPU and makes siblings learn later. What happens after a quiet moment goes at once.",
         ge=0,

@@ -29,7 +29,7 @@ class SharedConfig:
     replica: str
     address: str = ""
     version: str = ""
-    flush_interval_s: float = 0.004
+    flush_interval_s: float = 0.003
     buffer_ops_max: int = 100_000
     buffer_bytes_max: int = 64 << 20
     snapshot_interval_s: float = 10.0
