@@ -10,7 +10,7 @@ arrived, and more come between two steps. In order:
 A row is inserted below the place where its parent's run ended, unless that is no longer there. Then
 whatever took it away has left a watermark, a floor or a tombstone that is newer than the row's
 use, which therefore no longer counts. So it is enough to look whether a worker still holds what is
-above, and as recently as the row says.
+above, and as recently as the row says. (Runs are not joined meanwhile: that takes a node away, too.)
 """
 
 from array import array
@@ -34,6 +34,14 @@ PLACES_SHIFT = 12
 
 def merge(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
     """Merge a snapshot into a tree (`PrefixTree.load_steps`)."""
+    tree.walks += 1
+    try:
+        yield from _steps(tree, rows, slots)
+    finally:
+        tree.walks -= 1
+
+
+def _steps(tree: "PrefixTree", rows: Rows, slots: Sequence[int]) -> Generator[float, None, None]:
     marks = rows.snapshot.marks
     tree.see(marks.newest_us)
     workers = [tree.holdings_of(slot) for slot in slots]

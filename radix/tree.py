@@ -94,7 +94,7 @@ class PrefixTree:
         self.holdings: list[Holdings] = []
         self.pairs = 0
         self.walks = 0
-        """Snapshots being written: they find their way by the runs they have seen, so none are joined."""
+        """Snapshots being written or restored: they find their way by runs seen before; none are joined."""
         self.blocks_max = blocks_max
         self.block_tokens = block_tokens
         self.queue: EvictionQueue | None = None

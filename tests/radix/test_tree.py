@@ -1,6 +1,6 @@
 """`PrefixTree` beside a plain dictionary, and the laws that replicas rely on."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -19,6 +19,8 @@ from radix import (
     Trim,
     apply,
     chain_bytes,
+    check_steps,
+    finished,
     safe_blocks,
 )
 from radix.invariants import check
@@ -311,10 +313,14 @@ def test_what_divided_a_run_of_few_holders_is_forgotten_when_the_run_is_used() -
     assert tree.match(path("abce"), WINDOW).safe[0] == 0
 
 
-def test_nothing_is_joined_while_a_snapshot_is_written() -> None:
+@pytest.mark.parametrize("writing", [True, False])
+def test_nothing_is_joined_while_a_snapshot_is_written_or_restored(writing: bool) -> None:
     tree = tree_of([Insert("0", path("abcd"), 1), Insert("0", path("abxy"), 2)])
     tree.trim(0, path("abx"), 3)
-    steps = tree.dump_steps([0])
+    if writing:
+        steps: Generator[object, None, object] = tree.dump_steps([0])
+    else:
+        steps = tree.load_steps(finished(check_steps(tree.dump([0]), 1)), [0])
     next(steps)
     tree.insert(0, path("abcd"), 4, end=True)
     assert tree.nodes == 2
