@@ -150,7 +150,7 @@ async def _watch(redis: Redis, soak: Soak, every_s: float) -> None:
                 at_s=time.monotonic(),
                 entries=await redis.xlen(keys.log),
                 log_bytes=await redis.memory_usage(keys.log, samples=0) or 0,
-                snapshot_bytes=await redis.hstrlen(keys.snapshot, "data"),
+                snapshot_bytes=int(await redis.hget(keys.snapshot, "size") or 0),
                 memory_bytes=memory["used_memory"],
                 cpu_s=cpu["used_cpu_user"] + cpu["used_cpu_sys"],
             )
