@@ -14,7 +14,10 @@ The protocol is the one that `router.shared` follows, and these are its rules:
 * A snapshot covers the log up to where its writer had read when it began. It is written only when all that
   its writer had published by then is in the log, and only over one that its writer knows:
   what the log held when that was written, the writer had read before it began.
-* Whoever merges a snapshot reads everything behind what it covers (again).
+* Whoever starts, or fell behind the trimmed log, goes on with what others have in flight as the snapshot
+  says, and reads everything behind what that covers.
+* Whoever dropped operations says `Left` and what it has in flight anew, and then writes a snapshot and a
+  mark, on which everybody merges it.
 * A replica that starts says first that its former life has `Left`.
 """
 
@@ -23,8 +26,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from fakes.naive_fold import NaiveFold
+from msgspec import structs
 
-from policies import FleetRules, FleetState, Op, decode_ops, encode_ops
+from policies import FirstToken, FleetRules, FleetState, Left, Op, Placed, decode_ops, encode_ops
 
 EVERY_STEP = 1_000_000
 
@@ -87,8 +91,8 @@ class SimulatedReplica:
         self.naive = NaiveFold()
         self.buffer: list[Op] = []
         self.dropped = False
-        self.merged: Snapshot | None = None
         self.merging: Iterator[float] | None = None
+        self.merged_position = 0
         self.position = 0
         self.settled = 0
         self.asleep = False
@@ -97,7 +101,7 @@ class SimulatedReplica:
         self.prefilled: dict[str, bool] = {}
         self.snapshot: SnapshotInProgress | None = None
         if log.snapshot is not None:
-            self._merge(log.snapshot)
+            self._merge(missed=True)
 
     @property
     def settles(self) -> bool:
@@ -130,21 +134,18 @@ class SimulatedReplica:
         """Read some entries; after a gap the snapshot first."""
         self.step_merge(EVERY_STEP)
         if self.position < self.log.first:
-            assert self.log.snapshot is not None, "only what a snapshot covers is trimmed"
-            self._merge(self.log.snapshot)
+            self._merge(missed=True)
             self.step_merge(EVERY_STEP)
         for _ in range(count):
             if self.position == self.log.end:
                 return
             writer, data = self.log.entries[self.position]
+            if data is None and writer != self.writer:
+                # The position is passed when the snapshot is merged.
+                self._merge(missed=False)
+                return
             self.position += 1
-            if writer == self.writer:
-                continue
-            if data is None:
-                self._read_mark()
-                if self.merging is not None:
-                    return
-            else:
+            if data is not None and writer != self.writer:
                 for op in decode_ops(data)[0]:
                     self.fleet.apply(op)
                     self.naive.apply(op)
@@ -159,8 +160,24 @@ class SimulatedReplica:
         self.settled = max(self.settled, self.position)
         self.position = max(self.position - count, min(self.position, self.log.first))
 
+    def disown(self) -> None:
+        """Release everything in flight here and reserve it again: an end that was dropped never comes."""
+        self.publish(Left(self.name, self.moment(self.said_us)))
+        self.renew()
+
+    def renew(self) -> None:
+        """Say of all requests in flight here that they go on."""
+        placed = {op.request_id: op for op in self.naive.said.values() if isinstance(op, Placed)}
+        for request_id, prefilled in self.prefilled.items():
+            at_us = self.moment(self.said_us)
+            self.publish(structs.replace(placed[request_id], at_us=at_us, paths=()))
+            if prefilled:
+                self.publish(FirstToken(request_id, at_us))
+
     def begin_snapshot(self) -> None:
         if self.snapshot is None:
+            if self.dropped:
+                self.disown()
             self.snapshot = SnapshotInProgress(self.position, self.fleet.snapshot_steps())
 
     def step_snapshot(self, steps: int) -> None:
@@ -182,23 +199,18 @@ class SimulatedReplica:
         self.log.snapshot = Snapshot(progress.covered, self.log.end, progress.pieces, self.naive.copy())
         self.log.first = max(self.log.first, progress.covered - margin)
 
-    def _read_mark(self) -> None:
-        newest = self.log.snapshot
-        assert newest is not None, "a mark follows a snapshot"
-        if newest is not self.merged:
-            self._merge(newest)
-
-    def _merge(self, snapshot: Snapshot) -> None:
-        self.merging = self.fleet.restore_steps(snapshot.pieces, self.name, missed=True)
-        self.naive.merge(snapshot.naive)
-        self.merged = snapshot
-        self.settled = max(self.settled, self.position, snapshot.settled)
-
     def step_merge(self, steps: int) -> None:
         """Merge a snapshot for some steps; operations may be published in between.
 
         Only at the end it has read what the snapshot covers: what it writes itself before covers less.
         """
         if self.merging is not None and len(list(islice(self.merging, steps))) < steps:
-            assert self.merged is not None
-            self.merging, self.position = None, self.merged.covered
+            self.merging, self.position = None, self.merged_position
+
+    def _merge(self, *, missed: bool) -> None:
+        snapshot = self.log.snapshot
+        assert snapshot is not None, "it is written before a mark, and before the log is trimmed"
+        self.merging = self.fleet.restore_steps(snapshot.pieces, self.name, missed=missed)
+        self.merged_position = snapshot.covered if missed else self.position + 1
+        self.naive.merge(snapshot.naive)
+        self.settled = max(self.settled, self.position, snapshot.settled)

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from policies import Candidates, RequestView
 
-settings.register_profile("long", max_examples=5_000, deadline=None)
+settings.register_profile("long", max_examples=2_000, deadline=None)
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]

@@ -5,11 +5,11 @@ After every step whoever has read again what it once knew must agree with its ow
 a decision can see. At the end all read everything: then all agree, and when all requests have ended nothing
 is reserved.
 
-To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=long``.
+To run it for long: ``python -m pytest tests/policies/test_replication.py --hypothesis-profile=long
+--timeout=0``.
 """
 
-import msgspec
-import numpy as np
+from fakes.decisions import CIRCUITS, CLASSES, MODELS, PROMPTS, WORKERS, differences, path
 from fakes.naive_fold import NaiveFold
 from fakes.simulated_replicas import SimulatedLog, SimulatedReplica
 from hypothesis import settings
@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from policies import (
-    FULL_ATTENTION,
-    AttentionProfile,
     BytesPerToken,
-    Circuit,
     CircuitSet,
     Finished,
     FirstToken,
@@ -36,101 +33,17 @@ from policies import (
     WorkerGone,
     WorkerPut,
 )
-from radix import chain_bytes
 from radix.invariants import check
 
 SECOND = 1_000_000
 START_US = 1_000 * SECOND
 TTL_US = 3 * SECOND
 NAMES = ("one", "two", "three")
-WORKERS = ("a:1", "b:1")
-WINDOW = AttentionProfile("sliding_window", window_tokens=128)
-LINEAR = AttentionProfile("linear", retained_interval_tokens=600)
-PROFILES = (FULL_ATTENTION, WINDOW, LINEAR)
 
 MEMORY_US = 28 * SECOND
 """All that happens, happens within what is remembered of ended requests (`FleetRules.memory_s`)."""
 
-
-def path(letters: str) -> bytes:
-    """One block per letter; equal beginnings give equal hashes."""
-    return chain_bytes(letters.encode(), root=1, block_bytes=1)
-
-
-PROMPTS = ("a", "ab", "abc", "abca", "abd", "ac", "b")
-CLASSES = ("default", "slow")
-CIRCUITS = (Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN)
-MODELS = ("small", "large")
 counts = st.integers(1, 5) | st.just(1_000)
-
-
-def seen(fleet: FleetState, now_us: int) -> dict[str, object]:
-    """Everything a decision can see, by worker id, so that slots do not matter."""
-    workers = {worker.worker_id: worker for worker in fleet.workers()}
-    rows: dict[str, object] = {}
-    for worker_id, worker in workers.items():
-        slots = np.array([worker.slot], dtype=np.intp)
-        matches: list[tuple[float, float]] = []
-        for prompt in map(path, PROMPTS):
-            for profile in PROFILES:
-                view = fleet.candidates(slots, (prompt,), profile, 1e9, 256.0, now_us)
-                matches.append((float(view.matched_tokens[0]), float(view.safe_tokens[0])))
-        rows[worker_id] = (
-            (worker.url, worker.draining, worker.labels, worker.version),
-            (float(view.a_s[0]), float(view.b_s[0]), float(view.c0_tokens[0])),
-            (
-                float(view.backlog_s[0]),
-                float(view.prefill_tokens[0]),
-                float(view.inflight_requests[0]),
-                float(view.inflight_tokens[0]),
-            ),
-            matches,
-            fleet.tree.held_blocks(worker.slot),
-            (fleet.circuits.get(worker_id), fleet.circuits.tripped.get(worker.slot)),
-            fleet.started(worker_id),
-        )
-    rows["requests"] = {
-        request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
-        for request_id, request in fleet.loads.requests.items()
-    }
-    rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
-    return rows
-
-
-def defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
-    """What `seen` must be."""
-    rows: dict[str, object] = {}
-    circuits, started = naive.circuits(), naive.started()
-    for worker_id, worker in naive.workers().items():
-        circuit = circuits.get(worker_id)
-        rows[worker_id] = (
-            (worker.url, worker.draining, worker.labels, (worker.at_us, worker.replica, False)),
-            naive.prices(worker),
-            naive.loads(worker_id, now_us),
-            [
-                (256.0 * matched, 256.0 * safe)
-                for matched, safe in naive.matches(worker_id, map(path, PROMPTS), PROFILES)
-            ],
-            len(naive.blocks(worker_id)),
-            (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
-            started.get(worker_id),
-        )
-    rows["requests"] = {
-        request_id: (request.worker, request.replica, request.at_us, request.prefilled)
-        for request_id, request in naive.requests().items()
-    }
-    rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
-    return rows
-
-
-def differences(replica: SimulatedReplica, naive: NaiveFold, now_us: int) -> dict[str, tuple[object, object]]:
-    """What a replica sees, and what it must see, wherever these differ."""
-    actual, expected = seen(replica.fleet, now_us), defined(naive, now_us)
-    return {
-        f"{replica.name}: {key}": (actual.get(key), expected.get(key))
-        for key in sorted(actual.keys() | expected.keys())
-        if actual.get(key) != expected.get(key)
-    }
 
 
 def reservations(fleet: FleetState) -> list[tuple[float, ...]]:
@@ -220,13 +133,7 @@ class Replication(RuleBasedStateMachine):
     @rule(number=st.integers(0, 2))
     def renew(self, number: int) -> None:
         """A replica that was given up wrongly says of its requests that they go on."""
-        replica = self._one(number)
-        for op in [op for op in replica.naive.said.values() if isinstance(op, Placed) and op.paths]:
-            if op.request_id in replica.prefilled:
-                at_us = replica.moment(self.now_us)
-                replica.publish(msgspec.structs.replace(op, at_us=at_us, paths=()))
-                if replica.prefilled[op.request_id]:
-                    replica.publish(FirstToken(op.request_id, at_us))
+        self._one(number).renew()
 
     @rule(which=st.integers(0, 9), last=st.booleans(), flush=st.booleans())
     def go_on(self, which: int, last: bool, flush: bool) -> None:
@@ -393,7 +300,7 @@ class Replication(RuleBasedStateMachine):
             check(replica.fleet.tree)
             assert min(min(row) for row in reservations(replica.fleet)) >= 0
             if replica.settles:
-                assert differences(replica, replica.naive, self.now_us) == {}
+                assert differences(replica.fleet, replica.naive, self.now_us) == {}
         self.touched.clear()
 
     def teardown(self) -> None:
@@ -437,7 +344,7 @@ class Replication(RuleBasedStateMachine):
         dumps = []
         for replica in replicas:
             check(replica.fleet.tree)
-            assert differences(replica, everything, self.now_us) == {}
+            assert differences(replica.fleet, everything, self.now_us) == {}
             slots = [worker.slot for worker in replica.fleet.workers()]
             dump = replica.fleet.tree.dump(slots)
             # The latest time seen only says how long tombstones are kept; a renewal need not touch the tree.
@@ -447,5 +354,5 @@ class Replication(RuleBasedStateMachine):
 
 TestReplication = Replication.TestCase
 TestReplication.settings = settings(
-    max_examples=settings.default.max_examples, stateful_step_count=50, deadline=None
+    max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None
 )

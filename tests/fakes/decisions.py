@@ -1,0 +1,121 @@
+"""What decisions see of a fold, beside what they must see by definition, in a world where much collides.
+
+Two workers and a few prompts with common beginnings. Congestion is apart from the rest: it counts
+arrivals, and a snapshot cannot tell its reader which of them both have counted (`policies.loads`).
+"""
+
+import numpy as np
+from fakes.naive_fold import NaiveFold
+
+from policies import FULL_ATTENTION, AttentionProfile, Circuit, FleetState
+from radix import chain_bytes
+
+WORKERS = ("a:1", "b:1")
+PROMPTS = ("a", "ab", "abc", "abca", "abd", "ac", "b")
+CLASSES = ("default", "slow")
+CIRCUITS = (Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN)
+MODELS = ("small", "large")
+PROFILES = (
+    FULL_ATTENTION,
+    AttentionProfile("sliding_window", window_tokens=128),
+    AttentionProfile("linear", retained_interval_tokens=600),
+)
+
+Differences = dict[str, tuple[object, object]]
+
+
+def path(letters: str) -> bytes:
+    """One block per letter; equal beginnings give equal hashes."""
+    return chain_bytes(letters.encode(), root=1, block_bytes=1)
+
+
+PATHS = tuple(map(path, PROMPTS))
+
+
+def differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> Differences:
+    """What decisions see, and what they must see, by subject, wherever these differ."""
+    return _differing(_seen(fleet, now_us), _defined(naive, now_us))
+
+
+def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> Differences:
+    """The same for congestion, of a fold that was first asked now and never met a snapshot."""
+    workers = fleet.workers()
+    slots = np.array([worker.slot for worker in workers], dtype=np.intp)
+    view = fleet.candidates(slots, PATHS[:1], FULL_ATTENTION, 1e9, 256.0, now_us)
+    return _differing(
+        {
+            worker.worker_id: (held_tokens, kappa)
+            for worker, held_tokens, kappa in zip(
+                workers, view.held_tokens.tolist(), view.congestion_per_s.tolist(), strict=True
+            )
+        },
+        {
+            worker: (256.0 * len(naive.blocks(worker)), naive.congestion_per_s(worker, now_us))
+            for worker in naive.workers()
+        },
+    )
+
+
+def _differing(actual: dict[str, object], expected: dict[str, object]) -> Differences:
+    return {
+        key: (actual.get(key), expected.get(key))
+        for key in sorted(actual.keys() | expected.keys())
+        if actual.get(key) != expected.get(key)
+    }
+
+
+def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
+    """Everything a decision can see, by worker id, so that slots do not matter."""
+    workers = fleet.workers()
+    slots = np.array([worker.slot for worker in workers], dtype=np.intp)
+    views = [
+        fleet.candidates(slots, (path,), profile, 1e9, 256.0, now_us)
+        for path in PATHS
+        for profile in PROFILES
+    ]
+    columns = [
+        getattr(views[0], name).tolist()
+        for name in (
+            *("a_s", "b_s", "c0_tokens"),
+            *("backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
+        )
+    ]
+    rows: dict[str, object] = {
+        worker.worker_id: (
+            (worker.url, worker.draining, worker.labels, worker.version),
+            tuple(column[row] for column in columns),
+            [(view.matched_tokens.item(row), view.safe_tokens.item(row)) for view in views],
+            fleet.tree.held_blocks(worker.slot),
+            (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
+            fleet.started(worker.worker_id),
+        )
+        for row, worker in enumerate(workers)
+    }
+    rows["requests"] = {
+        request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
+        for request_id, request in fleet.loads.requests.items()
+    }
+    rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
+    return rows
+
+
+def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
+    """What `_seen` must be."""
+    rows: dict[str, object] = {}
+    circuits, started = naive.circuits(), naive.started()
+    for worker_id, worker in naive.workers().items():
+        circuit = circuits.get(worker_id)
+        rows[worker_id] = (
+            (worker.url, worker.draining, worker.labels, (worker.at_us, worker.replica, False)),
+            (*naive.prices(worker), *naive.loads(worker_id, now_us)),
+            [(256.0 * matched, 256.0 * safe) for matched, safe in naive.matches(worker_id, PATHS, PROFILES)],
+            len(naive.blocks(worker_id)),
+            (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
+            started.get(worker_id),
+        )
+    rows["requests"] = {
+        request_id: (request.worker, request.replica, request.at_us, request.prefilled)
+        for request_id, request in naive.requests().items()
+    }
+    rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
+    return rows

@@ -1,0 +1,157 @@
+"""The fold beside its definition: any order, any repetition, a gap mended by a snapshot: the same decisions.
+
+The world is small, so that times tie and subjects meet. What a log really looks like, with replicas
+that die and snapshots that take time, is `test_replication`.
+"""
+
+from random import Random
+
+from fakes.decisions import (
+    CIRCUITS,
+    CLASSES,
+    MODELS,
+    PROMPTS,
+    WORKERS,
+    congestion_differences,
+    differences,
+    path,
+)
+from fakes.naive_fold import NaiveFold
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import (
+    BytesPerToken,
+    CircuitSet,
+    Finished,
+    FirstToken,
+    Fitted,
+    FleetState,
+    Forget,
+    Insert,
+    Left,
+    Op,
+    Placed,
+    Started,
+    Trim,
+    WorkerGone,
+    WorkerPut,
+)
+from radix.invariants import check
+
+START_US = 1_000_000_000
+TICK_US = 200_000
+REPLICAS = ("one", "two")
+STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
+KINDS = (
+    *("placed", "placed", "placed", "renewed", "first", "first", "finished", "left", "left"),
+    *("put", "gone", "circuit", "started", "fit", "bytes", "insert", "trim", "trim", "forget"),
+)
+
+Drawn = tuple[str, int, int]
+
+
+def made(kind: str, number: int, tick: int) -> Op:
+    """One operation; a request has one replica and one worker, and no replica contradicts itself."""
+    at_us, replica, subject = START_US + tick * TICK_US, REPLICAS[number % 2], number // 2 % 2
+    worker, prompt, request_id = WORKERS[subject], path(PROMPTS[number % len(PROMPTS)]), f"r{number}"
+    placed = Placed(
+        request_id, START_US + number % 4 * TICK_US, worker, replica, 400_000, 300, 500, (prompt,)
+    )
+    value = 1 + (tick + number) % 4
+    made_of: dict[str, Op] = {
+        "placed": placed,
+        "renewed": Placed(request_id, at_us, worker, replica, 400_000, 300, 500),
+        "first": FirstToken(request_id, at_us),
+        "finished": Finished(request_id, at_us),
+        "left": Left(replica, at_us),
+        "put": WorkerPut(
+            worker, at_us, replica, f"http://{worker}", labels={"worker_class": CLASSES[value % 2]}
+        ),
+        "gone": WorkerGone(worker, at_us, replica),
+        "circuit": CircuitSet(worker, at_us, replica, CIRCUITS[value % 3]),
+        "started": Started(worker, at_us, replica, value, cold=value > 2),
+        "fit": Fitted(CLASSES[subject], at_us, replica, value / 100, value / 1e5, value * 1e4),
+        "bytes": BytesPerToken(MODELS[subject], at_us, replica, float(value)),
+        "insert": Insert(worker, prompt, at_us, number % 3 > 0),
+        "trim": Trim(worker, prompt, at_us),
+        "forget": Forget(worker, at_us),
+    }
+    return made_of[kind]
+
+
+drawn_ops = st.lists(
+    st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 4)),
+    unique=True,
+    min_size=10,
+    max_size=30,
+)
+
+
+def folded(fleet: FleetState, ops: list[Op]) -> FleetState:
+    for op in ops:
+        fleet.apply(op)
+    return fleet
+
+
+def naive_fold(ops: list[Op]) -> NaiveFold:
+    naive = NaiveFold()
+    for op in ops:
+        naive.apply(op)
+    return naive
+
+
+@settings(max_examples=5 * settings().max_examples, deadline=None)
+@given(drawn_ops, st.randoms(use_true_random=False), st.integers(0, 8))
+def test_any_order_and_any_repetition_mean_the_same(drawn: list[Drawn], random: Random, ticks: int) -> None:
+    ops = STATIC + [made(*each) for each in drawn]
+    now_us = START_US + ticks * TICK_US
+    shuffled = ops * 2
+    random.shuffle(shuffled)
+    half = len(shuffled) // 2
+    fleet = folded(FleetState(), shuffled[:half])
+    fleet.loads.collect(now_us, 10**12)
+    folded(fleet, shuffled[half:])
+
+    check(fleet.tree)
+    naive, later_us = naive_fold(ops), START_US + 8 * TICK_US
+    assert differences(fleet, naive, now_us) == {}
+    assert congestion_differences(folded(FleetState(), shuffled), naive, later_us) == {}
+
+
+def as_logged(drawn: list[Drawn]) -> list[Op]:
+    """An order in which replicas could have said it: a request is placed first, and its end is its last word.
+
+    What comes again because an acknowledgement was lost comes again with all that followed.
+    """
+    placed: set[int] = set()
+    ended: set[int] = set()
+    ops: list[Op] = []
+    for kind, number, tick in drawn:
+        if kind == "placed" and number not in ended:
+            placed.add(number)
+        elif kind in ("placed", "renewed", "first", "finished") and number not in placed - ended:
+            continue
+        if kind == "finished":
+            ended.add(number)
+        ops.append(made(kind, number, tick))
+    return ops
+
+
+@settings(max_examples=10 * settings().max_examples, deadline=None)
+@given(drawn_ops, st.integers(0, 30), st.integers(0, 30), st.integers(0, 8))
+def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
+    """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""
+    ops = STATIC + as_logged(drawn)
+    now_us = START_US + ticks * TICK_US
+    own = [op for op in ops if getattr(op, "replica", "") == "one"]
+    own_ids = {op.request_id for op in own if isinstance(op, Placed)}
+    own += [op for op in ops if isinstance(op, FirstToken | Finished) and op.request_id in own_ids]
+    fleet = folded(FleetState(), ops[:read] + own)
+    fleet.loads.collect(now_us, 10**12)
+
+    fleet.restore(folded(FleetState(), ops[:covered]).snapshot(), "one", missed=True)
+    folded(fleet, ops[covered:])
+
+    check(fleet.tree)
+    assert differences(fleet, naive_fold(ops), now_us) == {}
