@@ -44,7 +44,7 @@ TICK_US = 200_000
 REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
 KINDS = (
-    *("placed", "placed", "placed", "renewed", "first", "first", "finished", "left", "left"),
+    *(*["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 3, "left", "left"),
     *("put", "gone", "circuit", "started", "fit", "bytes", "insert", "trim", "trim", "forget"),
 )
 
