@@ -69,6 +69,7 @@ class Publisher:
         self._bytes = 0
         self._acknowledged = Acknowledged()
         self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
         self.dropped_ops = 0
 
     def __len__(self) -> int:
@@ -112,10 +113,15 @@ class Publisher:
             self._wake.set()
 
     async def flush(self, link: RedisLink) -> None:
-        """Append everything buffered now, as entries of about `ENTRY_BYTES_MAX` at most."""
-        left = self._bytes
-        while left > 0:
-            left -= await self._append(link)
+        """Append everything put before now, as entries of about `ENTRY_BYTES_MAX` at most.
+
+        Raises:
+            StateError: What was not acknowledged stays buffered.
+        """
+        async with self._turn:  # also for what another flush has under way
+            left = self._bytes
+            while left > 0:
+                left -= await self._append(link)
 
     async def _append(self, link: RedisLink) -> int:
         started_s = time.monotonic()

@@ -2,7 +2,8 @@
 
     cw:{ns}:snap          the head, a hash: v format version, id stream id up to which everything is included,
                           at log time of writing, r writer, name of the pieces, n their number,
-                          size bytes, sum xxh3 of them all, bad once a replica could not use them
+                          size bytes, sum xxh3 of them all, bad once a replica could not use them,
+                          mark stream id of the entry that asks all to merge it, if one does
     cw:{ns}:snap:{name}   the pieces, a hash by number; each well under a megabyte, so that
                           none holds up Redis, and everybody behind us in its queue
 
@@ -10,7 +11,11 @@ A snapshot is written while the process serves: `Fold.snapshot_steps` in slices 
 with pauses, each piece as soon as it is there. All of it is fenced by the lease:
 
     lease (SET NX PX) -> steps, piece: still mine? HSET, EXPIRE, extend the lease -> ...
+                      -> flush own operations
                       -> still mine? point the head to the pieces, trim the log, give the lease back
+
+Own operations go to the log first, since newcomers would know them and the others never would, should
+the writer die. Who has not yet read what the snapshot before covers, or its mark, does not replace it.
 
 Nobody sees the new pieces before the head points to them, and the old ones stay for `GRACE_S`, so
 that whoever is reading them may finish. A writer that dies leaves pieces and a lease that expire; one
@@ -28,7 +33,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import xxhash
@@ -73,15 +78,29 @@ return 1
 """
 
 _POINT = """#!lua flags=allow-oom
+local function before(one, other)
+  local ms, seq = one:match('^(%d+)-(%d+)$')
+  local other_ms, other_seq = other:match('^(%d+)-(%d+)$')
+  if not other_ms then return false end
+  ms, other_ms = tonumber(ms), tonumber(other_ms)
+  return ms < other_ms or (ms == other_ms and tonumber(seq) < tonumber(other_seq))
+end
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('DEL', KEYS[1])
 if redis.call('HLEN', KEYS[4]) ~= tonumber(ARGV[6]) then return 0 end
+local known = redis.pcall('HMGET', KEYS[2], 'v', 'id', 'mark', 'bad')
+if known[1] == ARGV[2] and known[2] and not known[4] then
+  if before(ARGV[3], known[2]) or (known[3] and before(ARGV[3], known[3])) then return 0 end
+end
 redis.call('PEXPIRE', KEYS[5], ARGV[9])
 redis.call('PERSIST', KEYS[4])
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[2], 'r', ARGV[1], 'v', ARGV[2], 'id', ARGV[3], 'at', ARGV[4], 'name', ARGV[5],
   'n', ARGV[6], 'size', ARGV[7], 'sum', ARGV[8])
+if ARGV[11] == '1' then
+  redis.call('HSET', KEYS[2], 'mark', redis.call('XADD', KEYS[3], '*', 'v', '1', 'r', ARGV[1], 's', ARGV[4]))
+end
 redis.call('XTRIM', KEYS[3], 'MINID', '~', ARGV[10])
-redis.call('DEL', KEYS[1])
 return 1
 """
 
@@ -223,7 +242,14 @@ class SnapshotStore:
         return bool(await link.call("EVAL", _ACQUIRE, 1, self._keys.lease, self._writer, int(LEASE_S * 1000)))
 
     async def write(
-        self, link: RedisLink, covered: StreamId, at_us: int, steps: Iterator[bytes | None]
+        self,
+        link: RedisLink,
+        covered: StreamId,
+        at_us: int,
+        steps: Iterator[bytes | None],
+        flush: Callable[[], Awaitable[None]],
+        *,
+        mark: bool,
     ) -> SnapshotHead | None:
         """Write a snapshot, trim the log behind it and give the lease back.
 
@@ -232,9 +258,12 @@ class SnapshotStore:
             covered: Everything in the log up to this id has been applied before the first step.
             at_us: Log time.
             steps: Pieces, and None where there is none yet (`Fold.snapshot_steps`).
+            flush: Sends the own operations that the pieces include.
+            mark: Ask all to merge it: it says what the log does not.
 
         Returns:
-            None, and the snapshot before is still there, if the lease was lost meanwhile.
+            None, and the snapshot before is still there, if the lease was lost meanwhile, or that one knows
+            more.
         """
         started_s = time.monotonic()
         name, pieces, size_bytes, checksum = secrets.token_hex(8), 0, 0, xxhash.xxh3_64()
@@ -251,7 +280,8 @@ class SnapshotStore:
             await asyncio.sleep(PAUSE_S)
             slice_ends_s = time.monotonic() + SLICE_S
         head = SnapshotHead(self._version, covered, at_us, name, pieces, size_bytes, checksum.hexdigest())
-        if not await self._point(link, head):
+        await flush()
+        if not await self._point(link, head, mark):
             return None
         self._listener.snapshot_written(size_bytes, time.monotonic() - started_s)
         return head
@@ -262,7 +292,7 @@ class SnapshotStore:
         command = ("EVAL", _PUT, len(keys), *keys, self._writer, times_ms[0], number, piece, times_ms[1])
         return bool(await link.call(*command))
 
-    async def _point(self, link: RedisLink, head: SnapshotHead) -> bool:
+    async def _point(self, link: RedisLink, head: SnapshotHead, mark: bool) -> bool:
         try:
             before, _refused = await self._head(link)
         except (RedisRefused, ValueError):
@@ -274,7 +304,7 @@ class SnapshotStore:
                 *("EVAL", _POINT, 5, self._keys.lease, self._keys.snapshot, self._keys.log),
                 *(self._keys.pieces(name) for name in names),
                 *(self._writer, head.version, stream_id(head.covered), head.at_us, head.name, head.pieces),
-                *(head.size_bytes, head.checksum, int(GRACE_S * 1000), stream_id(kept_from)),
+                *(head.size_bytes, head.checksum, int(GRACE_S * 1000), stream_id(kept_from), int(mark)),
             )
         )
 

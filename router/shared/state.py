@@ -22,6 +22,7 @@ who knows more, comes first.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -37,7 +38,7 @@ from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.problems import Problems
-from router.shared.publisher import VERSION, Publisher
+from router.shared.publisher import Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import SnapshotHead, SnapshotStore
@@ -428,11 +429,15 @@ class SharedState:
         """Write the fold, and if the log cannot tell the others what is in it, tell them to read it."""
         dropped, mark = self._publisher.dropped_ops, self._must_refill or self._must_mark
         covered, entries, at_us = self._reader.position, self._reader.entries, self._clock.now_us()
-        head = await self._snapshots.write(bulk, covered, at_us, self._fold.snapshot_steps())
-        if head is None:
+
+        async def flush() -> None:
+            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot is what frees it
+                await self._publisher.flush(commands)
+
+        steps = self._fold.snapshot_steps()
+        if await self._snapshots.write(bulk, covered, at_us, steps, flush, mark=mark) is None:
             return
         if mark:
-            await commands.call("XADD", self._keys.log, "*", "v", VERSION, "r", self._writer, "s", at_us)
             self._told_dropped = dropped
         self._snapshot_at_us, self._snapshot_entries = at_us, entries
         self._must_refill = self._must_mark = False

@@ -50,6 +50,10 @@ class Listed:
             self.restored.append(piece)
 
 
+async def nothing() -> None:
+    """No operations of its own wait to be sent."""
+
+
 class Bench:
     """A reader on a real log."""
 
@@ -83,7 +87,7 @@ class Bench:
 
     async def write_snapshot(self, payload: bytes, covered: bytes) -> None:
         assert await self.store.acquire(self.link)
-        assert await self.store.write(self.link, parse_id(covered), 1, iter([payload]))
+        assert await self.store.write(self.link, parse_id(covered), 1, iter([payload]), nothing, mark=False)
 
     async def locate(self) -> bool:
         return await self.reader.locate(self.link, self.link)

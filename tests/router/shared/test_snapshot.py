@@ -12,6 +12,7 @@ from router.shared.keys import Keys
 from router.shared.ports import NoListener
 from router.shared.server import RedisLink
 from router.shared.snapshot import GRACE_S, PIECES_TTL_S, SnapshotHead, SnapshotStore
+from router.shared.streams import StreamId, parse_id
 
 VERSION = 7
 COVERED = (1_700_000_000_000, 3)
@@ -42,6 +43,10 @@ class Refusals(NoListener):
         self.reasons.append(reason)
 
 
+async def nothing() -> None:
+    """No operations of its own wait to be sent."""
+
+
 class Store(SnapshotStore):
     """A store whose refusals are remembered, and that reads and writes with fewer words."""
 
@@ -49,9 +54,11 @@ class Store(SnapshotStore):
         self.refusals = Refusals()
         super().__init__(writer, Keys(namespace), self.refusals, trim_margin_s=10.0, version=version)
 
-    async def written(self, link: RedisLink, *pieces: bytes | None) -> SnapshotHead | None:
+    async def written(
+        self, link: RedisLink, *pieces: bytes | None, covered: StreamId = COVERED, mark: bool = False
+    ) -> SnapshotHead | None:
         assert await self.acquire(link)
-        return await self.write(link, COVERED, AT_US, iter(pieces))
+        return await self.write(link, covered, AT_US, iter(pieces), nothing, mark=mark)
 
     async def pieces(self, link: RedisLink) -> list[bytes] | None:
         snapshot = await self.read(link, lambda _: None)
@@ -100,7 +107,7 @@ async def test_the_lease_is_extended_with_every_piece(link: RedisLink, namespace
 
     store = Store(namespace)
     await store.acquire(link)
-    await store.write(link, COVERED, AT_US, steps())
+    await store.write(link, COVERED, AT_US, steps(), nothing, mark=False)
     assert len(left_ms) == 2
     assert min(left_ms) > 2_000
 
@@ -112,7 +119,7 @@ async def test_who_lost_the_lease_before_the_first_piece_writes_nothing(
     assert await a.acquire(link)
     await link.call("DEL", Keys(namespace).lease)  # as if it had expired
     assert await b.written(link, b"by b")
-    assert await a.write(link, COVERED, AT_US, iter([b"by a, too late"])) is None
+    assert await a.write(link, COVERED, AT_US, iter([b"by a, too late"]), nothing, mark=False) is None
     assert await b.pieces(link) == [b"by b"]
 
 
@@ -136,9 +143,59 @@ async def test_who_lost_something_on_the_way_leaves_the_snapshot_before_in_place
         yield None
 
     await store.acquire(link)
-    assert await store.write(link, COVERED, AT_US, steps()) is None
+    assert await store.write(link, COVERED, AT_US, steps(), nothing, mark=False) is None
     assert await store.pieces(link) == [b"before"]
     assert await store.head(link) == before
+
+
+async def test_who_has_not_read_what_the_snapshot_before_covers_does_not_replace_it(
+    link: RedisLink, namespace: str
+) -> None:
+    """The log behind that one is trimmed: newcomers would miss what lies between."""
+    store = Store(namespace)
+    before = await store.written(link, b"before")
+    assert await store.written(link, b"late", covered=(COVERED[0], COVERED[1] - 1)) is None
+    assert await store.written(link, b"late", covered=(COVERED[0] - 1, COVERED[1] + 9)) is None
+    assert await store.head(link) == before
+    assert await store.acquire(link)  # the lease was given back all the same
+    await store.refuse(link, before, "damaged")
+    assert await store.written(link, b"late", covered=(COVERED[0] - 1, 0))
+
+
+async def test_who_has_not_merged_what_a_mark_asks_for_does_not_replace_it(
+    link: RedisLink, namespace: str
+) -> None:
+    store, other, log = Store(namespace), Store(namespace, b"b/1"), Keys(namespace).log
+    read = parse_id(await link.call("XADD", log, "*", "v", 1, "r", b"c/1", "o", b""))
+    before = await store.written(link, b"what the log does not say", covered=read, mark=True)
+    ((mark, fields),) = await link.call("XRANGE", log, f"({read[0]}-{read[1]}", "+")
+    assert fields == [b"v", b"1", b"r", b"a/1", b"s", str(AT_US).encode()]
+    assert await other.written(link, b"without it", covered=read) is None
+    assert await store.head(link) == before
+    assert await other.written(link, b"with it", covered=parse_id(mark))
+    last = parse_id(mark)
+    assert await store.written(link, b"unmarked again", covered=(last[0], last[1] + 1))
+
+
+async def test_own_operations_are_sent_before_the_snapshot_that_includes_them_counts(
+    link: RedisLink, namespace: str
+) -> None:
+    """Else only those who start from it would ever know them, should the writer die."""
+    store, heads = Store(namespace), list[SnapshotHead | None]()
+    said: list[str] = []
+
+    def steps() -> Iterator[bytes | None]:
+        yield b"piece"
+        said.append("last step")
+
+    async def flush() -> None:
+        said.append("flushed")
+        heads.append(await store.head(link))
+
+    assert await store.acquire(link)
+    assert await store.write(link, COVERED, AT_US, steps(), flush, mark=False)
+    assert said == ["last step", "flushed"]
+    assert heads == [None]
 
 
 async def test_the_pieces_before_stay_for_a_while_and_the_new_ones_for_good(
