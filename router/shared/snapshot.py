@@ -22,7 +22,8 @@ that whoever is reading them may finish. A writer that dies leaves pieces and a 
 that was paused finds its lease gone and changes nothing, so an old snapshot never replaces a newer one.
 The log keeps `TRIM_MARGIN_S` behind the snapshot, so that a replica which is a few seconds late finds
 its place. The scripts run even when Redis is out of memory (``allow-oom``, Redis 7): a snapshot is
-what frees memory.
+what frees memory. And they trim without a limit (``LIMIT 0``): Redis would take no more than 10,000 entries
+away, fewer than may come until the next one.
 
 What cannot be used is *refused*: one log line, one count, and a mark on the head, on which a warm
 replica writes the next one at once. A snapshot of a newer version is left to those who can read it.
@@ -100,7 +101,7 @@ redis.call('HSET', KEYS[2], 'r', ARGV[1], 'v', ARGV[2], 'id', ARGV[3], 'at', ARG
 if ARGV[11] == '1' then
   redis.call('HSET', KEYS[2], 'mark', redis.call('XADD', KEYS[3], '*', 'v', '1', 'r', ARGV[1], 's', ARGV[4]))
 end
-redis.call('XTRIM', KEYS[3], 'MINID', '~', ARGV[10])
+redis.call('XTRIM', KEYS[3], 'MINID', '~', ARGV[10], 'LIMIT', 0)
 return 1
 """
 

@@ -177,6 +177,17 @@ async def test_who_has_not_merged_what_a_mark_asks_for_does_not_replace_it(
     assert await store.written(link, b"unmarked again", covered=(last[0], last[1] + 1))
 
 
+async def test_the_log_behind_a_snapshot_is_trimmed_however_long_it_is(
+    link: RedisLink, namespace: str
+) -> None:
+    """Redis trims whole nodes, of 100 entries."""
+    log = Keys(namespace).log
+    append = "for n = 1, 25000 do redis.call('XADD', KEYS[1], '1000-' .. n, 'o', '') end"
+    await link.call("EVAL", append, 1, log)
+    assert await Store(namespace).written(link, b"piece")
+    assert await link.call("XLEN", log) <= 100
+
+
 async def test_own_operations_are_sent_before_the_snapshot_that_includes_them_counts(
     link: RedisLink, namespace: str
 ) -> None:
