@@ -16,6 +16,7 @@ follows (`router.shared.snapshot`) tells the others what they said.
 """
 
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -26,6 +27,8 @@ from router.shared.keys import Keys
 from router.shared.ports import SharedListener
 from router.shared.problems import Problems
 from router.shared.server import RedisLink, RedisRefused
+
+logger = logging.getLogger(__name__)
 
 VERSION = 1
 # Redis replies and replicates entry by entry; 1 MiB keeps each well under a millisecond of copying.
@@ -70,6 +73,7 @@ class Publisher:
         self._acknowledged = Acknowledged()
         self._wake = asyncio.Event()
         self._turn = asyncio.Lock()
+        self._dropping = False
         self.dropped_ops = 0
 
     def __len__(self) -> int:
@@ -139,6 +143,7 @@ class Publisher:
             self._wake.set()
             raise
         ended_s = time.monotonic()
+        self._dropping = False
         self._acknowledged.keep(batch, size, ended_s)
         self._listener.flushed(len(batch), len(entry), ended_s - started_s)
         return size
@@ -158,6 +163,12 @@ class Publisher:
             self._bytes -= len(self._bodies.popleft())
             dropped += 1
         if dropped:
+            if not self._dropping:
+                self._dropping = True
+                logger.warning(
+                    "the buffer of own operations is full, the oldest are dropped",
+                    extra={"event": "log.dropped", "ops": len(self._bodies), "size_bytes": self._bytes},
+                )
             self.dropped_ops += dropped
             self._listener.dropped(dropped)
 

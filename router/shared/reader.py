@@ -116,6 +116,7 @@ class Reader:
         self.cold = False
         self.lag_s = 0.0
         self.skipped_ops = 0
+        self._skip_reasons: set[SkipReason] = set()
         self.entries = 0
         self.gaps = 0
         self.marks = 0
@@ -245,6 +246,12 @@ class Reader:
         self._listener.applied(len(ops) - failed, self.lag_s)
 
     def _skip(self, ops: int, reason: SkipReason) -> None:
+        if reason not in self._skip_reasons:
+            self._skip_reasons.add(reason)
+            logger.warning(
+                "operations of another replica are skipped; the metric counts how many",
+                extra={"event": "log.skipped", "reason": reason},
+            )
         self.skipped_ops += ops
         self._listener.skipped(ops, reason)
 

@@ -305,8 +305,8 @@ async def test_a_replica_that_was_given_up_goes_on(
     await until(lambda: "b" in a.state.status.replicas)
 
 
-async def test_operations_and_entries_of_the_future_are_skipped_and_counted(
-    start: StartReplica, redis: "Redis", namespace: str
+async def test_operations_and_entries_of_the_future_are_skipped_and_counted_and_said_once_each(
+    start: StartReplica, redis: "Redis", namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = start("a")
     await both_ready(a)
@@ -325,6 +325,8 @@ async def test_operations_and_entries_of_the_future_are_skipped_and_counted(
         (1, "unknown_op"),
         (1, "unknown_version"),
     ]
+    said = [record for record in caplog.records if getattr(record, "event", "") == "log.skipped"]
+    assert [record.reason for record in said] == ["unknown_op", "unknown_version"]  # type: ignore[attr-defined]
 
 
 async def test_an_operation_that_cannot_be_applied_does_not_stop_the_reader(

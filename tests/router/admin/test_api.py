@@ -126,9 +126,13 @@ async def test_a_replica_that_shuts_down_is_alive_and_not_ready(setup: Setup) ->
 
 async def test_a_lost_redis_is_said_and_does_not_make_a_replica_unready(setup: Setup) -> None:
     setup.add("a")
-    setup.status = replace(WELL, connected=False, degraded_reason="unreachable")
+    setup.status = replace(
+        WELL, connected=False, degraded_reason="unreachable", buffered_ops=3, dropped_ops=2, skipped_ops=1
+    )
     answer = await setup.client.get("/readiness")
-    assert (answer.status_code, answer.json()["shared"]["degraded"]) == (200, "unreachable")
+    shared = answer.json()["shared"]
+    assert (answer.status_code, shared["degraded"]) == (200, "unreachable")
+    assert (shared["buffered_ops"], shared["dropped_ops"], shared["skipped_ops"]) == (3, 2, 1)
 
 
 async def test_metrics_are_prometheus_text(setup: Setup) -> None:

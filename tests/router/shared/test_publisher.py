@@ -75,13 +75,14 @@ async def test_large_operations_are_split_over_several_entries(
     assert all(len(entry[b"o"]) < ENTRY_BYTES_MAX for entry in found)
 
 
-async def test_the_oldest_are_dropped_by_count_and_by_bytes(
-    link: RedisLink, redis_url: str, namespace: str
+async def test_the_oldest_are_dropped_by_count_and_by_bytes_and_the_log_says_so_once(
+    link: RedisLink, redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = make(namespace, ops_max=10)
     for number in range(25):
         publisher.put(Finished(f"r{number}", number))
     assert (len(publisher), publisher.dropped_ops) == (10, 15)
+    assert [record.event for record in caplog.records] == ["log.dropped"]  # type: ignore[attr-defined]
     await publisher.flush(link)
     (entry,) = await entries(redis_url, namespace)
     assert decode_ops(entry[b"o"])[0][0] == Finished("r15", 15)
