@@ -16,13 +16,11 @@ is given up: one that is paused or slow for a moment costs no new connections.
 What Redis may lose although it acknowledged it, comes back: if another server process answers than
 before, or our place in the log is gone, the newest own entries are appended again. If no snapshot
 covers that place (Redis is empty or rolled back), or own operations were dropped, the fold goes into
-a snapshot, and a mark in the log makes the others merge it; one survivor's mark is enough for all.
-A fresh replica on an empty Redis waits one snapshot interval before it writes, so that a survivor,
-who knows more, comes first.
+a snapshot that the others are asked to merge (`router.shared.keeper`), and every replica says again what it
+has in flight.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -34,6 +32,7 @@ from router.errors import StateError
 from router.shared.clock import LogClock, TimeSample
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.heartbeat import Heartbeat
+from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import Fold, NoListener, SharedListener
@@ -41,7 +40,7 @@ from router.shared.problems import Problems
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader
 from router.shared.server import RedisLink, RedisLost, RedisRefused
-from router.shared.snapshot import SnapshotHead, SnapshotStore
+from router.shared.snapshot import SnapshotStore
 
 logger = logging.getLogger(__name__)
 
@@ -63,9 +62,6 @@ CLOCK_SAMPLES = 5
 CLOCK_SAMPLES_SLOW = 3
 CLOCK_SAMPLING_S = 0.1
 SNAPSHOT_TICK_S = 1.0
-# A newcomer applies an entry of two or three operations in some 50 us on a busy core (`Reader`, 2,000
-# operations per second of four replicas), so this is two seconds of its work.
-SNAPSHOT_ENTRIES = 40_000
 
 
 class SharedState:
@@ -120,7 +116,7 @@ class SharedState:
             address=config.address,
             version=config.version,
         )
-        self._snapshots = SnapshotStore(
+        snapshots = SnapshotStore(
             self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
@@ -129,7 +125,7 @@ class SharedState:
             keys,
             fold,
             clock,
-            self._snapshots,
+            snapshots,
             self._listener,
             self._on_left,
             problems=self._problems,
@@ -137,15 +133,10 @@ class SharedState:
             margin_s=config.trim_margin_s,
             block_s=BLOCK_S,
         )
+        self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
         self._started_us: int | None = None
         self._connected = False
         self._connected_s = 0.0
-        self._snapshot_at_us: int | None = None
-        self._snapshot_entries = 0
-        self._must_refill = False
-        self._refill_marks = 0
-        self._must_mark = False
-        self._told_dropped = 0
         self._disowned_dropped = 0
         self._must_disown = False
         self._answered_marks = 0
@@ -161,7 +152,7 @@ class SharedState:
     @property
     def status(self) -> LogStatus:
         """How well this replica shares, now."""
-        at_us = self._snapshot_at_us
+        at_us = self._keeper.at_us
         return LogStatus(
             connected=self._connected,
             degraded_reason=self._problems.reason,
@@ -224,6 +215,7 @@ class SharedState:
             await self._beat(commands)
             await self._catch_up(commands, bulk)
             self._connected, self._connected_s = True, time.monotonic()
+            self._keeper.connected()
             self._problems.clear("connection")
             failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             async with asyncio.TaskGroup() as group:
@@ -255,7 +247,7 @@ class SharedState:
             self._must_disown = self._must_disown or self._server is not None
             self._server = server
         if not await self._located(commands, bulk):
-            self._must_refill, self._refill_marks = True, marks
+            self._keeper.refill(marks)
         if self._reader.gaps > gaps:
             self._publisher.resend()
             self._must_disown = True
@@ -372,23 +364,10 @@ class SharedState:
             self._publisher.resend()
             self._must_disown = True
         self._disown()
-        head = await self._snapshots.head(commands)
-        if head is None and self._snapshot_at_us is not None:
+        if not await self._keeper.look(commands, bulk):
             # Under load the log begins anew before anybody finds it empty.
-            self._snapshot_at_us = self._server = None
-            self._must_refill, self._refill_marks = True, self._reader.marks
-            self._must_disown = True
+            self._server, self._must_disown = None, True
             raise RedisLost("the snapshot is gone from Redis")
-        if head is None or head.at_us != self._snapshot_at_us:
-            self._snapshot_at_us = head.at_us or None if head else None
-            self._snapshot_entries = self._reader.entries
-        if self._must_refill and self._reader.marks > self._refill_marks:
-            # Another survivor was here first; the fold has merged what it wrote.
-            self._must_refill = False
-        if self._publisher.dropped_ops > self._told_dropped:
-            self._must_mark = True
-        if self._due(head) and await self._snapshots.acquire(commands):
-            await self._write_snapshot(commands, bulk)
 
     def _disown(self) -> None:
         """If an end may not have reached everybody: release all that is in flight here and reserve it again.
@@ -406,41 +385,6 @@ class SharedState:
             left = Left(self._config.replica, self._clock.now_us())
             self.publish(left)
             self._on_given_up(left.at_us)
-
-    def _due(self, head: SnapshotHead | None) -> bool:
-        version = self._fold.snapshot_version
-        if head is not None and head.version > version:
-            return False  # during a roll-out: newer replicas write what older ones cannot read
-        if self._must_refill or self._must_mark:
-            return True
-        interval_s = self._config.snapshot_interval_s
-        connected_long = time.monotonic() - self._connected_s >= interval_s
-        if head is None:
-            return connected_long
-        if head.version < version or not head.sound:
-            # Nobody can start from it. Who could not either leaves it to those who know more.
-            return connected_long or not self._reader.cold
-        return (
-            self._clock.now_us() - head.at_us >= interval_s * 1e6
-            or self._reader.entries - self._snapshot_entries >= SNAPSHOT_ENTRIES
-        )
-
-    async def _write_snapshot(self, commands: RedisLink, bulk: RedisLink) -> None:
-        """Write the fold, and if the log cannot tell the others what is in it, tell them to read it."""
-        dropped, mark = self._publisher.dropped_ops, self._must_refill or self._must_mark
-        covered, entries, at_us = self._reader.position, self._reader.entries, self._clock.now_us()
-
-        async def flush() -> None:
-            with contextlib.suppress(RedisRefused):  # out of memory: the snapshot is what frees it
-                await self._publisher.flush(commands)
-
-        steps = self._fold.snapshot_steps()
-        if await self._snapshots.write(bulk, covered, at_us, steps, flush, mark=mark) is None:
-            return
-        if mark:
-            self._told_dropped = dropped
-        self._snapshot_at_us, self._snapshot_entries = at_us, entries
-        self._must_refill = self._must_mark = False
 
 
 async def _server_process(link: RedisLink) -> bytes | None:

@@ -1,0 +1,158 @@
+"""When a snapshot is due, and who writes it. On a real Valkey; the log's reader is played by the test."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from policies import Finished
+from router.shared import LogClock, NoListener, SharedConfig
+from router.shared.keeper import SnapshotKeeper
+from router.shared.keys import Keys
+from router.shared.problems import Problems
+from router.shared.publisher import Publisher
+from router.shared.server import RedisLink
+from router.shared.snapshot import SnapshotStore
+from router.shared.streams import stream_id
+
+VERSION = 3
+NEVER_S = 3600.0
+
+
+class Fold:
+    snapshot_version = VERSION
+
+    def snapshot_steps(self) -> Iterator[bytes | None]:
+        yield b"everything"
+
+
+@dataclass
+class Replica:
+    """A keeper and what it looks at."""
+
+    keeper: SnapshotKeeper
+    reader: SimpleNamespace
+    publisher: Publisher
+    link: RedisLink
+    keys: Keys
+
+    async def look(self) -> bool:
+        return await self.keeper.look(self.link, self.link)
+
+    async def head(self) -> dict[bytes, bytes]:
+        fields: list[bytes] = await self.link.call("HGETALL", self.keys.snapshot)
+        return dict(zip(fields[::2], fields[1::2], strict=True))
+
+    async def marks(self) -> int:
+        entries = await self.link.call("XRANGE", self.keys.log, "-", "+")
+        return sum(b"s" in fields for _, fields in entries)
+
+
+@pytest.fixture
+async def link(redis_url: str) -> AsyncIterator[RedisLink]:
+    link = RedisLink(redis_url, 5.0)
+    yield link
+    await link.aclose()
+
+
+def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> Replica:
+    keys, writer = Keys(namespace), f"{name}/1".encode()
+    publisher = Publisher(
+        writer, keys, NoListener(), Problems(NoListener()), interval_s=0.0, ops_max=2, bytes_max=1000
+    )
+    store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
+    reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)
+    shared = SharedConfig("unix:///unused", namespace, name, **{"snapshot_interval_s": NEVER_S, **config})
+    keeper = SnapshotKeeper(shared, LogClock(), cast(Any, Fold()), store, cast(Any, reader), publisher)
+    keeper.connected()
+    return Replica(keeper, reader, publisher, link, keys)
+
+
+async def test_a_fresh_replica_on_an_empty_redis_waits_one_interval(link: RedisLink, namespace: str) -> None:
+    waiting = replica(link, namespace)
+    assert await waiting.look()
+    assert not await waiting.head()
+    done = replica(link, namespace, snapshot_interval_s=0.0)
+    assert await done.look()
+    assert (await done.head())[b"id"] == stream_id(done.reader.position).encode()
+    assert not await done.marks()
+
+
+async def test_one_survivor_refills_an_empty_redis_at_once_and_asks_all_to_merge_it(
+    link: RedisLink, namespace: str
+) -> None:
+    first, second = replica(link, namespace), replica(link, namespace, "b")
+    for survivor in (first, second):
+        survivor.keeper.refill(survivor.reader.marks)
+    assert await first.look()
+    assert (await first.head())[b"r"] == b"a/1"
+    assert await first.marks() == 1
+    second.reader.marks = 1  # it has read the mark and merged
+    assert await second.look()
+    assert await first.look()
+    assert await first.marks() == 1
+    assert (await first.head())[b"r"] == b"a/1"
+
+
+async def test_what_was_dropped_goes_into_a_marked_snapshot_and_what_is_buffered_to_the_log(
+    link: RedisLink, namespace: str
+) -> None:
+    one = replica(link, namespace)
+    for number in range(3):
+        one.publisher.put(Finished(f"r{number}", number))
+    assert await one.look()
+    assert await one.marks() == 1
+    assert not len(one.publisher)
+    assert await one.look()
+    assert await one.marks() == 1
+
+
+async def test_a_snapshot_that_vanished_is_noticed_and_written_again(link: RedisLink, namespace: str) -> None:
+    one = replica(link, namespace)
+    one.keeper.refill(0)
+    assert await one.look()
+    assert one.keeper.at_us is not None
+    await link.call("DEL", one.keys.snapshot)
+    assert not await one.look()
+    assert one.keeper.at_us is None
+    one.reader.position = (9_000_000_000_000, 0)
+    assert await one.look()
+    assert await one.head()
+
+
+async def test_an_unsound_snapshot_is_replaced_by_a_warm_replica_and_not_by_a_cold_one(
+    link: RedisLink, namespace: str
+) -> None:
+    one = replica(link, namespace)
+    one.keeper.refill(0)
+    assert await one.look()
+    await link.call("HSET", one.keys.snapshot, "bad", 1)
+    one.reader.cold = True
+    assert await one.look()
+    assert b"bad" in await one.head()
+    one.reader.cold = False
+    assert await one.look()
+    assert b"bad" not in await one.head()
+
+
+async def test_a_snapshot_of_a_newer_version_is_left_alone(link: RedisLink, namespace: str) -> None:
+    one = replica(link, namespace, snapshot_interval_s=0.0)
+    await link.call("HSET", one.keys.snapshot, "v", VERSION + 1, "id", "1-0", "at", 1)
+    one.keeper.refill(0)
+    assert await one.look()
+    assert (await one.head())[b"v"] == str(VERSION + 1).encode()
+
+
+async def test_too_much_log_behind_a_snapshot_makes_the_next_one_due(link: RedisLink, namespace: str) -> None:
+    one = replica(link, namespace)
+    one.keeper.refill(0)
+    assert await one.look()
+    one.reader.position, one.reader.entries = (2000, 0), 10
+    assert await one.look()
+    assert (await one.head())[b"id"] == b"1000-0"
+    one.reader.entries = 1_000_000
+    one.reader.position = (9_000_000_000_000, 0)
+    assert await one.look()
+    assert (await one.head())[b"id"] == b"9000000000000-0"
