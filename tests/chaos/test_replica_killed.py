@@ -107,6 +107,10 @@ async def test_sessions_stay_warm_while_a_replica_is_killed(start: Start) -> Non
             assert (await replica.shared())["replicas"] == sorted(other.name for other in survivors)
             workers = (await replica.client.get("/workers")).json()["workers"]
             assert {(worker["inflight_tokens"], worker["backlog_s"]) for worker in workers} == {(0, 0.0)}
-        declared = [event["replica"] for replica in survivors for event in replica.events("replica.left")]
-        assert set(declared) == {victim.name}
+
+        def declared() -> set[str]:
+            return {event["replica"] for replica in survivors for event in replica.events("replica.left")}
+
+        await until(declared)  # the line is written a moment after the operation
+        assert declared() == {victim.name}
         assert await disagreements(survivors, [session.answered for session in sessions]) == []

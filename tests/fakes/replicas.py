@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, command, free_port
+from fakes.running import Fleet, serving
 
 from loadtest.chaos import Replica
 from loadtest.engine import EngineSettings
@@ -52,23 +52,16 @@ async def starter(fleet: Fleet) -> AsyncIterator[Start]:
             environ: Mapping[str, str] | None = None,
             warm: bool = True,
         ) -> RunningReplica:
-            port, name = free_port(), f"r{next(numbers)}"
-            url = f"http://127.0.0.1:{port}"
-            process = await stack.enter_async_context(
-                command(
-                    *("serve", "--host", "127.0.0.1", "--port", str(port), *FLAGS, *flags),
-                    *("--worker-urls", *(engine.url for engine in fleet.engines)),
-                    *("--redis-url", redis_url, "--namespace", fleet.namespace, "--replica-id", name),
-                    ready_url=f"{url}/readiness",
+            name = f"r{next(numbers)}"
+            workers = [engine.url for engine in fleet.engines]
+            process, client = await stack.enter_async_context(
+                serving(
+                    *(redis_url, fleet.namespace, workers, "--replica-id", name, *FLAGS, *flags),
                     program=program,
                     environ=environ,
                 )
             )
-            client = await stack.enter_async_context(
-                httpx.AsyncClient(base_url=url, timeout=20, trust_env=False)
-            )
             replica = RunningReplica(name, process, client)
-
             if warm:
                 await replica.warmed()
             return replica

@@ -187,6 +187,40 @@ async def command(
         await reader
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    redis_url: str,
+    namespace: str,
+    worker_urls: Sequence[str],
+    *flags: str,
+    environ: Mapping[str, str] | None = None,
+    program: Sequence[str] = ("-m", "router"),
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
+    """Run a gateway as a process of its own (`command`), and a client of it, once it is ready."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with (
+        command(
+            *("serve", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *worker_urls),
+            *("--redis-url", redis_url, "--namespace", namespace, *flags),
+            ready_url=f"{url}/readiness",
+            environ=environ,
+            program=program,
+        ) as process,
+        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+    ):
+        yield process, client
+
+
+async def warmed(client: httpx.AsyncClient) -> None:
+    """Wait until a gateway knows what its siblings know."""
+
+    async def warm() -> bool:
+        return bool((await client.get("/readiness")).json()["shared"]["warm"])
+
+    await until_async(warm)
+
+
 async def _collect(stream: asyncio.StreamReader, into: list[bytes]) -> None:
     while line := await stream.readline():
         into.append(line)

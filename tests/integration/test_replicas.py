@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.running import Fleet, command, free_port, until_async
+from fakes.running import Fleet, serving, until_async, warmed
 
 from loadtest.client import LoadClient, Outcome
 from loadtest.engine import EmulatedEngine, EngineSettings
@@ -31,22 +31,9 @@ async def replica(
     fleet: Fleet, namespace: str, *worker_urls: str, flags: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """A replica that is ready and knows what its siblings know, and a client of it."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    async with (
-        command(
-            *("serve", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *worker_urls),
-            *("--redis-url", fleet.redis_url, "--namespace", namespace, "--snapshot-interval-secs", "1"),
-            *flags,
-            ready_url=f"{url}/readiness",
-        ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
-    ):
-
-        async def warm() -> bool:
-            return bool((await client.get("/readiness")).json()["shared"]["warm"])
-
-        await until_async(warm)
+    shared = ("--snapshot-interval-secs", "1")
+    async with serving(fleet.redis_url, namespace, worker_urls, *shared, *flags) as (process, client):
+        await warmed(client)
         yield process, client
 
 

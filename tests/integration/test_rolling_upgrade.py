@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.running import Fleet, command, free_port, until_async
+from fakes.running import Fleet, serving, until_async, warmed
 from redis.asyncio import Redis
 
 from loadtest.engine import EngineSettings
@@ -62,24 +62,10 @@ async def replica(
     fleet: Fleet, program: tuple[str, ...], *worker_urls: str
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
     """A replica of a version that is ready and warm, and a client of it."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    async with (
-        command(
-            *("serve", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", *worker_urls),
-            *("--redis-url", fleet.redis_url, "--namespace", fleet.namespace),
-            *("--snapshot-interval-secs", "1", "--congestion-max", "0"),
-            ready_url=f"{url}/readiness",
-            program=program,
-        ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
-    ):
-
-        async def warm() -> bool:
-            return bool((await client.get("/readiness")).json()["shared"]["warm"])
-
-        await until_async(warm)
-        yield process, client
+    flags = ("--snapshot-interval-secs", "1", "--congestion-max", "0")
+    async with serving(fleet.redis_url, fleet.namespace, worker_urls, *flags, program=program) as running:
+        await warmed(running[1])
+        yield running
 
 
 async def metric(client: httpx.AsyncClient, name: str) -> float:

@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from fakes.tcp_proxy import TcpProxy
-from fakes.valkey import ClusterGroup, SentinelGroup, ValkeyServer
 from redis.asyncio import Redis
 from xxhash import xxh3_64_hexdigest
 
+from loadtest.chaos import ClusterGroup, SentinelGroup, TcpProxy, ValkeyServer
 from policies import Finished, Left, Op, decode_ops, encode_ops
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState, Warming
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import redis.asyncio
-from fakes.running import Fleet, command, free_port, until, until_async
+from fakes.running import Fleet, command, free_port, serving, until, until_async
 
 from loadtest.engine import EngineSettings
 from policies import Finished, Left, Op, Placed, decode_ops
@@ -33,21 +33,13 @@ def stream(tokens: int) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def serving(
+async def started(
     fleet: Fleet, *flags: str, workers: str = "1", delay_s: str = "0"
 ) -> AsyncIterator[tuple[Process, httpx.AsyncClient]]:
+    """A gateway all of whose processes serve."""
     engine = await fleet.engine(ENGINE)
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    async with (
-        command(
-            *("serve", "--host", "127.0.0.1", "--port", str(port), "--worker-urls", engine.url),
-            *("--redis-url", fleet.redis_url, "--namespace", fleet.namespace),
-            *("--shutdown-delay-secs", delay_s, "--workers", workers, *flags),
-            ready_url=f"{url}/readiness",
-        ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
-    ):
+    ends = ("--shutdown-delay-secs", delay_s, "--workers", workers)
+    async with serving(fleet.redis_url, fleet.namespace, [engine.url], *ends, *flags) as (process, client):
         await until(lambda: events(process).count("gateway.started") == int(workers))
         yield process, client
 
@@ -87,7 +79,7 @@ async def test_while_it_leaves_it_is_not_ready_and_serves_everybody_once_more(
     fleet: Fleet, workers: str
 ) -> None:
     """A delay of two seconds; the stream lasts for three, and is finished after it."""
-    async with serving(fleet, workers=workers, delay_s="2") as (process, client):
+    async with started(fleet, workers=workers, delay_s="2") as (process, client):
         async with client.stream("POST", "/v1/chat/completions", json=stream(150)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
@@ -123,7 +115,7 @@ async def test_a_second_signal_ends_at_once_and_releases_what_was_reserved(
     fleet: Fleet, workers: str, number: signal.Signals, status: int
 ) -> None:
     """The stream would last for half an hour, and so would the delay."""
-    async with serving(fleet, workers=workers, delay_s="1800") as (process, client):
+    async with started(fleet, workers=workers, delay_s="1800") as (process, client):
         async with client.stream("POST", "/v1/chat/completions", json=stream(90_000)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
@@ -141,7 +133,7 @@ async def test_a_second_signal_ends_at_once_and_releases_what_was_reserved(
 
 
 async def test_what_outlasts_the_grace_is_cut_and_the_end_is_clean_all_the_same(fleet: Fleet) -> None:
-    async with serving(fleet, "--shutdown-grace-period-secs", "0.5") as (process, client):
+    async with started(fleet, "--shutdown-grace-period-secs", "0.5") as (process, client):
         async with client.stream("POST", "/v1/chat/completions", json=stream(90_000)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
@@ -157,7 +149,7 @@ async def test_what_outlasts_the_grace_is_cut_and_the_end_is_clean_all_the_same(
 
 async def test_signals_to_the_whole_process_group_end_it_gracefully(fleet: Fleet) -> None:
     """As Ctrl-C in a terminal and systemd send them: to the supervisor and to its processes."""
-    async with serving(fleet, workers="2") as (process, client):
+    async with started(fleet, workers="2") as (process, client):
         async with client.stream("POST", "/v1/chat/completions", json=stream(100)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
@@ -169,7 +161,7 @@ async def test_signals_to_the_whole_process_group_end_it_gracefully(fleet: Fleet
 
 
 async def test_processes_whose_supervisor_was_killed_end_gracefully(fleet: Fleet) -> None:
-    async with serving(fleet, workers="2") as (process, client):
+    async with started(fleet, workers="2") as (process, client):
         async with client.stream("POST", "/v1/chat/completions", json=stream(100)) as answer:
             lines = answer.aiter_lines()
             await anext(lines)

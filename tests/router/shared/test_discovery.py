@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from fakes.valkey import ClusterGroup, SentinelGroup, ValkeyServer
 
+from loadtest.chaos import ClusterGroup, SentinelGroup, ValkeyServer
 from router.shared.address import parse_address
 from router.shared.connection import Connection
 from router.shared.discovery import connect, slot_of

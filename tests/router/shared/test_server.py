@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from fakes.valkey import ClusterGroup, ValkeyServer
 
+from loadtest.chaos import ClusterGroup, ValkeyServer
 from router.errors import StateError
 from router.shared import EmbeddedValkey
 from router.shared.server import RedisLink, RedisLost, RedisRefused
