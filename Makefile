@@ -49,9 +49,10 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
 
-bench: setup ## CPU cost of the tree, of prompt identity and of snapshots
+bench: setup ## CPU cost of the tree, of prompt identity, of a request and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
 	@$(BIN)/python -m loadtest.bench.identity
+	@$(BIN)/python -m loadtest.bench.request
 	@$(BIN)/python -m loadtest.bench.snapshots
 
 bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)

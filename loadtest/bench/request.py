@@ -1,0 +1,237 @@
+"""CPU of one request inside the gateway, without sockets: what our own code costs.
+
+    python -m loadtest.bench.request [--requests 20000] [--repeats 5] [--profile]
+
+A real gateway process (protocol, exchange, fold, metrics, request log) on a real event loop, between
+transports that only remember what is written. 64 clients each send a request, then the workers answer
+them all, and so on, so that as much is in flight as in workload W1 of the peers' benchmark. The shared log
+has no server: operations are encoded and dropped when the buffer is full.
+
+    small    1 KB chat request, answered in one piece         us per request, Python calls per request
+    stream   the same, answered by 100 events, one per read   us per event beyond those of ``small``
+
+Times are process CPU, median of the repeats, so they contain no system call; the number of calls of Python
+functions does not depend on the machine.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import os
+import pstats
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from rich.console import Console
+from rich.table import Table
+from uvicorn.server import ServerState
+
+from router.app import GatewayProcess
+from router.logs import configure_logs
+from router.proxy import GatewayProtocol
+from router.proxy.connection import WorkerConnection
+from router.settings import Settings
+
+CLIENTS = 64
+WORKERS = 4
+EVENTS = 100
+PROMPT_BYTES = 1024
+
+ANSWER = (
+    b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}],'
+    b'"usage":{"prompt_tokens":256,"completion_tokens":50,"total_tokens":306}}' % (b"x" * 200)
+)
+EVENT = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"bench","choices":'
+    b'[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
+)
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class _Transport:
+    """Takes what is written and lets somebody know; never full, never closed."""
+
+    def __init__(self, sock: socket.socket, written: Callable[[], None]) -> None:
+        self._socket = sock
+        self._written = written
+
+    def write(self, data: bytes) -> None:
+        self._written()
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self._written()
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        if name == "socket":
+            return self._socket
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+    def _ignored(self, **_: object) -> None:
+        """Nothing to do."""
+
+    set_write_buffer_limits = pause_reading = resume_reading = close = abort = _ignored
+
+
+class Stage:
+    """The gateway process, its clients and its workers. Make it inside a running event loop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._asked: list[WorkerConnection] = []
+        self._socket = socket.socket()  # never connected: it only takes options
+        process = GatewayProcess(
+            Settings.model_validate(
+                {"fleet": {"worker_urls": [f"http://127.0.0.1:{port}" for port in range(1, WORKERS + 1)]}}
+            ),
+            redis_url="redis://127.0.0.1:1/0",
+        )
+        for local in process.registry.all():
+            process.registry.probed(local, ok=True, refused=False, detail="")
+            for _ in range(CLIENTS):
+                connection = WorkerConnection(local.pool, loop)
+                connection.connection_made(self._worker_transport(connection))
+                local.pool._connections.add(connection)
+                local.pool.release(connection)
+        config = uvicorn.Config(process.api, http=process.protocol, lifespan="off", log_config=None)
+        config.load()
+        state = ServerState()
+        self._clients: list[GatewayProtocol] = []
+        for _ in range(CLIENTS):
+            client = process.protocol(config, state, {}, loop)
+            client.connection_made(cast("asyncio.Transport", _Transport(self._socket, self._client_heard)))
+            self._clients.append(client)
+        self.writes = 0
+
+    def close(self) -> None:
+        """Give the socket back."""
+        self._socket.close()
+
+    def _client_heard(self) -> None:
+        self.writes += 1
+
+    def _worker_transport(self, connection: WorkerConnection) -> asyncio.Transport:
+        return cast("asyncio.Transport", _Transport(self._socket, lambda: self._asked.append(connection)))
+
+    async def round(self, request: bytes, answer: list[bytes]) -> None:
+        """Every client sends a request, and every worker answers what it got, read by read."""
+        for client in self._clients:
+            client.data_received(request)
+        asked, self._asked = self._asked, []
+        assert len(asked) == CLIENTS, "a request did not reach its worker"
+        for piece in answer:
+            for connection in asked:
+                connection.data_received(piece)
+        await asyncio.sleep(0)
+
+
+def small_request(*, stream: bool) -> bytes:
+    """A chat request with a prompt of `PROMPT_BYTES`, as it comes from a socket."""
+    body = (
+        b'{"model":"bench","messages":[{"role":"system","content":"You are a helpful assistant."},'
+        b'{"role":"user","content":"%b"}],"max_tokens":100%b}'
+        % (b"a" * PROMPT_BYTES, b',"stream":true' if stream else b"")
+    )
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:30000\r\ncontent-type: application/json\r\n"
+        b"accept: */*\r\nuser-agent: bench\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+def small_answer() -> list[bytes]:
+    """A complete answer in one read."""
+    return [
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+        % (len(ANSWER), ANSWER)
+    ]
+
+
+def streamed_answer() -> list[bytes]:
+    """The head with the first event, then one event per read."""
+    events = [b"%x\r\n%b\r\n" % (len(EVENT), EVENT)] * EVENTS
+    return [STREAM_HEAD + events[0], *events[1:-1], events[-1] + b"0\r\n\r\n"]
+
+
+async def cpu_us(stage: Stage, requests: int, *, stream: bool) -> float:
+    """CPU microseconds per request."""
+    request, answer = small_request(stream=stream), streamed_answer() if stream else small_answer()
+    rounds = max(1, requests // CLIENTS)
+    began_s = time.process_time()
+    for _ in range(rounds):
+        await stage.round(request, answer)
+    return (time.process_time() - began_s) * 1e6 / (rounds * CLIENTS)
+
+
+async def calls(stage: Stage) -> float:
+    """Python functions called per small request, those of the event loop's side included."""
+    counted = 0
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    sys.setprofile(count)
+    try:
+        await stage.round(small_request(stream=False), small_answer())
+    finally:
+        sys.setprofile(None)
+    return counted / CLIENTS
+
+
+async def measure(requests: int, repeats: int, *, profile: bool) -> None:
+    """Print the table, or a profile."""
+    logs = configure_logs("info", os.open(os.devnull, os.O_WRONLY))
+    stage = Stage()
+    await cpu_us(stage, 2_000, stream=False)
+    if profile:
+        profiler = cProfile.Profile()
+        profiler.enable()
+        await cpu_us(stage, requests, stream=False)
+        profiler.disable()
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(50)
+    else:
+        Console().print(await figures(stage, requests, repeats))
+    stage.close()
+    logs.close()
+
+
+async def figures(stage: Stage, requests: int, repeats: int) -> Table:
+    """Measure by turns, since the machine's speed drifts."""
+    smalls, streams = [], []
+    for _ in range(repeats):
+        smalls.append(await cpu_us(stage, requests, stream=False))
+        streams.append(await cpu_us(stage, requests // 20, stream=True))
+    small = statistics.median(smalls)
+    table = Table("", "median", "min", "max")
+    table.add_row("us per small request", f"{small:.1f}", f"{min(smalls):.1f}", f"{max(smalls):.1f}")
+    events = sorted((streamed - small) / EVENTS for streamed in streams)
+    table.add_row("us per event", f"{statistics.median(events):.2f}", f"{events[0]:.2f}", f"{events[-1]:.2f}")
+    table.add_row("Python calls per small request", f"{await calls(stage):.0f}", "", "")
+    return table
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="CPU of one request inside the gateway, without sockets.")
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--profile", action="store_true", help="print a profile of small requests instead")
+    arguments = parser.parse_args()
+    uvloop.run(measure(arguments.requests, arguments.repeats, profile=arguments.profile))
+
+
+if __name__ == "__main__":
+    main()

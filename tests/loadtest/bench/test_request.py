@@ -1,0 +1,44 @@
+"""The benchmark of a request moves real requests and answers through a real gateway process."""
+
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from loadtest.bench.request import (
+    CLIENTS,
+    EVENTS,
+    Stage,
+    calls,
+    cpu_us,
+    small_answer,
+    small_request,
+    streamed_answer,
+)
+from router.logs import configure_logs
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    out = os.open(os.devnull, os.O_WRONLY)
+    logs = configure_logs("info", out)
+    stage = Stage()
+    yield stage
+    stage.close()
+    logs.close()
+    os.close(out)
+
+
+async def test_every_client_hears_its_answer_in_one_write(stage: Stage) -> None:
+    await stage.round(small_request(stream=False), small_answer())
+    assert stage.writes == CLIENTS
+
+
+async def test_every_event_of_a_stream_passes_through(stage: Stage) -> None:
+    await stage.round(small_request(stream=True), streamed_answer())
+    assert stage.writes >= CLIENTS * EVENTS
+
+
+async def test_figures_are_per_request(stage: Stage) -> None:
+    assert await cpu_us(stage, 2 * CLIENTS, stream=False) > 0
+    assert await calls(stage) > 1
