@@ -124,12 +124,18 @@ async def _view(replica: Replica) -> tuple[object, ...]:
 async def disagreements(replicas: Sequence[Replica], prompts: Iterable[str]) -> list[str]:
     """Ask every replica for every prompt.
 
+    What an answer teaches (tokens per byte, prices) may reach the others between two of these questions, so
+    only a difference that is there when they are asked again is one.
+
     Returns:
         A line for each prompt about which they do not decide the same.
     """
     lines = []
     for prompt in prompts:
-        decisions = [await replica.decide(prompt) for replica in replicas]
-        if len(set(decisions)) > 1:
+        for _ in range(2):
+            decisions = [await replica.decide(prompt) for replica in replicas]
+            if len(set(decisions)) == 1:
+                break
+        else:
             lines.append(f"{prompt[:20]!r}: {decisions}")
     return lines
