@@ -202,24 +202,12 @@ class Loads:
 
     def first_token(self, op: FirstToken) -> None:
         """Release the prefill part of a reservation."""
-        request = self.requests.get(op.request_id)
-        if request is not None:
-            if not request.prefilled_us:
-                self._release_prefill(request)
-            request.prefilled_us = max(request.prefilled_us, op.at_us)
-            self._prefill_done(request.slot, op.at_us)
-            self._find_head(request.slot)
-            return
-        trace = self._trace(op.request_id)
-        if trace is None:
-            trace = self._remember(op.request_id, _Trace())
-        trace.prefilled_us = max(trace.prefilled_us, op.at_us)
-        if trace.slot >= 0:
-            self._prefill_done(trace.slot, op.at_us)
-            self._find_head(trace.slot)
+        self._prefilled(op.request_id, op.at_us)
 
     def finished(self, op: Finished) -> None:
         """Release all of a reservation."""
+        if op.prefilled_us:
+            self._prefilled(op.request_id, op.prefilled_us)
         request = self.requests.get(op.request_id)
         if request is not None:
             self._end(op.request_id, request, finished=True)
@@ -382,6 +370,24 @@ class Loads:
         self._find_head(slot)
 
     # Inside.
+
+    def _prefilled(self, request_id: str, at_us: int) -> None:
+        """The first token of a request came."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            if not request.prefilled_us:
+                self._release_prefill(request)
+            request.prefilled_us = max(request.prefilled_us, at_us)
+            self._prefill_done(request.slot, at_us)
+            self._find_head(request.slot)
+            return
+        trace = self._trace(request_id)
+        if trace is None:
+            trace = self._remember(request_id, _Trace())
+        trace.prefilled_us = max(trace.prefilled_us, at_us)
+        if trace.slot >= 0:
+            self._prefill_done(trace.slot, at_us)
+            self._find_head(trace.slot)
 
     def _trace(self, request_id: str) -> _Trace | None:
         trace = self._traces.get(request_id)

@@ -7,6 +7,7 @@ replicas share one log during a roll-out.
 
     worker:   WorkerPut, WorkerGone, CircuitSet, Started
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
+              Placed -> Finished                      (a short answer, or none)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     learned:  Fitted, BytesPerToken
@@ -64,10 +65,18 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False)
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
-    """A request left its worker, however it ended: everything it reserved is released."""
+    """A request left its worker, however it ended: everything it reserved is released.
+
+    Attributes:
+        request_id: Of its `Placed`.
+        at_us: Log time.
+        prefilled_us: Log time of its first token, if no `FirstToken` said it: the same as one at that time,
+            and then this. 0 if it was said, or if there was none.
+    """
 
     request_id: str
     at_us: int
+    prefilled_us: int = 0
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):

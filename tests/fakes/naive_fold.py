@@ -6,7 +6,7 @@ another answer. Bounds on what a worker may hold are left out: they do not commu
 (`radix.tree`, law 3).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from policies import (
@@ -70,6 +70,14 @@ class NaiveFold:
 
     def _placed(self) -> list[Placed]:
         return [op for op in self.said.values() if isinstance(op, Placed)]
+
+    def _first_tokens(self) -> Iterator[tuple[str, int]]:
+        """Request and log time of every first token, said by itself or with the end."""
+        for op in self.said.values():
+            if isinstance(op, FirstToken):
+                yield op.request_id, op.at_us
+            elif isinstance(op, Finished) and op.prefilled_us:
+                yield op.request_id, op.prefilled_us
 
     # Registers: the newest word wins.
 
@@ -182,7 +190,7 @@ class NaiveFold:
         """Placed, not finished, and its replica has not left since it was placed (again)."""
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
-        prefilled = {op.request_id for op in said if isinstance(op, FirstToken)}
+        prefilled = {request_id for request_id, _ in self._first_tokens()}
         left_us: dict[str, int] = {}
         for op in said:
             if isinstance(op, Left):
@@ -212,9 +220,7 @@ class NaiveFold:
         if waiting:
             head = min(waiting, key=lambda key: (waiting[key].at_us, key))
             here = {op.request_id for op in self._placed() if op.worker == worker}
-            done_us = [
-                op.at_us for op in self.said.values() if isinstance(op, FirstToken) and op.request_id in here
-            ]
+            done_us = [at_us for request_id, at_us in self._first_tokens() if request_id in here]
             began_us = max([waiting[head].at_us, *done_us])
             backlog_us -= min(max(now_us - began_us, 0), waiting[head].service_us)
         return (

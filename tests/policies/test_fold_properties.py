@@ -44,9 +44,11 @@ TICK_US = 200_000
 REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
 KINDS = (
-    *(*["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 3, "left", "left"),
+    *(*["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2, "left", "left"),
     *("put", "gone", "circuit", "started", "fit", "bytes", "insert", "trim", "trim", "forget"),
 )
+
+ENDS = ("finished", "answered")
 
 Drawn = tuple[str, int, int]
 
@@ -64,6 +66,7 @@ def made(kind: str, number: int, tick: int) -> Op:
         "renewed": Placed(request_id, at_us, worker, replica, 400_000, 300, 500),
         "first": FirstToken(request_id, at_us),
         "finished": Finished(request_id, at_us),
+        "answered": Finished(request_id, at_us + TICK_US, at_us),
         "left": Left(replica, at_us),
         "put": WorkerPut(
             worker, at_us, replica, f"http://{worker}", labels={"worker_class": CLASSES[value % 2]}
@@ -130,9 +133,9 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     for kind, number, tick in drawn:
         if kind == "placed" and number not in ended:
             placed.add(number)
-        elif kind in ("placed", "renewed", "first", "finished") and number not in placed - ended:
+        elif kind in ("placed", "renewed", "first", *ENDS) and number not in placed - ended:
             continue
-        if kind == "finished":
+        if kind in ENDS:
             ended.add(number)
         ops.append(made(kind, number, tick))
     return ops

@@ -120,6 +120,17 @@ def test_operations_of_one_request_commute_and_repeat_harmlessly() -> None:
         assert state(loads_after([*order, *order])) == expected
 
 
+def test_an_end_that_tells_of_the_first_token_is_both_words_in_one() -> None:
+    """Request a was done at 100 ms: b, placed before that, is the head since then, and has had 50 ms."""
+    first, end = FirstToken("a", START + 100 * MS), Finished("a", START + 120 * MS)
+    both = Finished("a", end.at_us, first.at_us)
+    now_us = START + 150 * MS
+    for ops in permutations((placed("a"), placed("b", START + 1), both)):
+        loads = loads_after([*ops, *ops])
+        assert loads.backlog_at_s(0, now_us) == 0.15
+        assert state(loads) == state(loads_after([placed("a"), placed("b", START + 1), first, end]))
+
+
 def test_a_replica_that_left_takes_its_reservations_with_it_and_nobody_elses() -> None:
     loads = loads_after([placed("a"), placed("b", replica="two"), Left("one", START + 10)])
     assert set(loads.requests) == {"b"}
@@ -293,7 +304,7 @@ def test_a_dropped_slot_starts_empty_for_the_next_worker() -> None:
 
 events = st.lists(
     st.tuples(
-        st.sampled_from(["placed", "renewed", "first", "finished", "left"]),
+        st.sampled_from(["placed", "renewed", "first", "finished", "answered", "left"]),
         st.integers(0, 5),
         st.integers(0, 10).map(lambda n: START + n * 100 * MS),
     ),
@@ -315,6 +326,7 @@ def test_any_order_and_any_repetition_give_the_same_loads(
             "renewed": renewed(request_id, at_us, replica=replica, service_us=(number + 1) * 100 * MS),
             "first": FirstToken(request_id, at_us),
             "finished": Finished(request_id, at_us),
+            "answered": Finished(request_id, at_us + 100 * MS, at_us),
             "left": Left(replica, at_us),
         }[kind]
         unique.setdefault((kind, number, at_us if kind in ("renewed", "left") else 0), op)

@@ -27,6 +27,7 @@ ALL: list[Op] = [
     Placed("r1", 5, "a:1", "one", 200_000, 100, 400, (b"12345678", b""), True),
     FirstToken("r1", 6),
     Finished("r1", 7),
+    Finished("r2", 7, 6),
     Left("one", 8),
     WorkerPut("a:1", 9, "one", "http://a:1", "plain", True, 1000, {"worker_class": "h200"}),
     WorkerGone("a:1", 10, "one"),

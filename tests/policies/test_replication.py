@@ -135,9 +135,9 @@ class Replication(RuleBasedStateMachine):
         """A replica that was given up wrongly says of its requests that they go on."""
         self._one(number).renew()
 
-    @rule(which=st.integers(0, 9), last=st.booleans(), flush=st.booleans())
-    def go_on(self, which: int, last: bool, flush: bool) -> None:
-        """A request has its first token, or ends: after it, or without."""
+    @rule(which=st.integers(0, 9), last=st.booleans(), answered=st.booleans(), flush=st.booleans())
+    def go_on(self, which: int, last: bool, answered: bool, flush: bool) -> None:
+        """A request has its first token, or ends: after it, with it, or without."""
         live = [(replica, request_id) for replica in self._awake() for request_id in replica.prefilled]
         if not live:
             return
@@ -145,8 +145,8 @@ class Replication(RuleBasedStateMachine):
         self.touched.add(replica.name)
         at_us = replica.moment(self.now_us)
         if last or replica.prefilled[request_id]:
-            del replica.prefilled[request_id]
-            replica.publish(Finished(request_id, at_us))
+            first_said = replica.prefilled.pop(request_id)
+            replica.publish(Finished(request_id, at_us, at_us - 1 if answered and not first_said else 0))
         else:
             replica.prefilled[request_id] = True
             replica.publish(FirstToken(request_id, at_us))
