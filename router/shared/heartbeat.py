@@ -86,6 +86,11 @@ class Heartbeat:
         """Ids of the replicas that are alive, this one included, sorted."""
         return tuple(sorted({self._replica, *self._siblings}))
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other replica is known to be alive."""
+        return not self._siblings
+
     def interrupted(self) -> None:
         """Note that beats do not get through: the others may have their reasons too."""
         self._beating_since_s = None

@@ -7,6 +7,7 @@ flusher turns everything put since the last flush into one stream entry:
 
 The pause comes behind the flush and not before it: a lone operation goes at once, and many share a
 flush all the same. An operation waits half as long as with the pause in front, for as many flushes.
+While no sibling waits for them the pause is long (`router.shared.company`).
 
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
@@ -23,6 +24,7 @@ from collections import deque
 
 from policies import Op, encode_ops
 from router.shared.acknowledged import Acknowledged
+from router.shared.company import Company
 from router.shared.keys import Keys
 from router.shared.ports import SharedListener
 from router.shared.problems import Problems
@@ -45,7 +47,8 @@ class Publisher:
         keys: The namespace.
         listener: Told about flushes and drops.
         problems: Where a refusal shows.
-        interval_s: Pause after a flush, in which operations are gathered for the next.
+        company: Knows whether anybody waits for what is published.
+        interval_s: Pause after a flush, in which operations are gathered for the next, in company.
         ops_max: Most operations held.
         bytes_max: Most bytes held.
     """
@@ -56,6 +59,7 @@ class Publisher:
         keys: Keys,
         listener: SharedListener,
         problems: Problems,
+        company: Company,
         *,
         interval_s: float,
         ops_max: int,
@@ -65,6 +69,7 @@ class Publisher:
         self._key = keys.log
         self._listener = listener
         self._problems = problems
+        self._company = company
         self._interval_s = interval_s
         self._ops_max = ops_max
         self._bytes_max = bytes_max
@@ -102,7 +107,7 @@ class Publisher:
             try:
                 await self.flush(link)
                 self._problems.clear("flush")
-                await asyncio.sleep(self._interval_s)
+                await asyncio.sleep(self._company.pause_s(self._interval_s))
             except RedisRefused as error:
                 self._problems.set("flush", f"Redis refused the log entry: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter

@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from policies import Left, decode_ops
 from router.shared.clock import LogClock
+from router.shared.company import Company
 from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.pace import Pace
@@ -73,6 +74,7 @@ class Reader:
         on_left: Called for every `Left` in the log.
         problems: Where it shows that Redis refuses to be read.
         pace: Told how late a read that found nothing came back.
+        company: Told of entries of others; knows whether more are expected.
         margin_s: How much of the log is kept behind the snapshot, seconds.
         block_s: Longest wait for one reply, seconds.
     """
@@ -90,6 +92,7 @@ class Reader:
         *,
         problems: Problems,
         pace: Pace,
+        company: Company,
         margin_s: float,
         block_s: float,
     ) -> None:
@@ -103,6 +106,7 @@ class Reader:
         self._on_left = on_left
         self._problems = problems
         self._pace = pace
+        self._company = company
         self._gap_check_us = int(margin_s * 1e6 / 2)
         self._block_s = block_s
         self._target = START
@@ -201,7 +205,8 @@ class Reader:
             await self.locate(commands, bulk)
             return
         await self._apply_entries(entries, bulk)
-        await asyncio.sleep(READ_INTERVAL_S)
+        if len(entries) < READ_ENTRIES_MAX:
+            await asyncio.sleep(self._company.pause_s(READ_INTERVAL_S))
 
     async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
         slice_ends_s = time.monotonic() + SLICE_S
@@ -209,6 +214,7 @@ class Reader:
             position = parse_id(entry_id)
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if fields.get(b"r") != self._writer:
+                self._company.heard()
                 if b"s" in fields:
                     await self._reload(bulk, position, missed=False)
                     self.marks += 1

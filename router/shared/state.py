@@ -30,6 +30,7 @@ from collections.abc import Callable, Coroutine
 from policies import Left, Op
 from router.errors import StateError
 from router.shared.clock import LogClock, TimeSample
+from router.shared.company import Company
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.heartbeat import Heartbeat
 from router.shared.keeper import SnapshotKeeper
@@ -98,15 +99,6 @@ class SharedState:
         self._writer = f"{config.replica}/{secrets.token_hex(4)}".encode()
         self._problems = Problems(self._listener)
         self._pace = Pace(self._problems)
-        self._publisher = Publisher(
-            self._writer,
-            keys,
-            self._listener,
-            self._problems,
-            interval_s=config.flush_interval_s,
-            ops_max=config.buffer_ops_max,
-            bytes_max=config.buffer_bytes_max,
-        )
         self._heartbeat = Heartbeat(
             config.replica,
             keys,
@@ -115,6 +107,17 @@ class SharedState:
             ttl_s=config.heartbeat_ttl_s,
             address=config.address,
             version=config.version,
+        )
+        company = Company(lambda: self._heartbeat.alone)
+        self._publisher = Publisher(
+            self._writer,
+            keys,
+            self._listener,
+            self._problems,
+            company,
+            interval_s=config.flush_interval_s,
+            ops_max=config.buffer_ops_max,
+            bytes_max=config.buffer_bytes_max,
         )
         snapshots = SnapshotStore(
             self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
@@ -130,6 +133,7 @@ class SharedState:
             self._on_left,
             problems=self._problems,
             pace=self._pace,
+            company=company,
             margin_s=config.trim_margin_s,
             block_s=BLOCK_S,
         )

@@ -9,6 +9,7 @@ import pytest
 
 from policies import Finished
 from router.shared import LogClock, NoListener, SharedConfig
+from router.shared.company import Company
 from router.shared.keeper import SnapshotKeeper
 from router.shared.keys import Keys
 from router.shared.problems import Problems
@@ -60,7 +61,14 @@ async def link(redis_url: str) -> AsyncIterator[RedisLink]:
 def replica(link: RedisLink, namespace: str, name: str = "a", **config: Any) -> Replica:
     keys, writer = Keys(namespace), f"{name}/1".encode()
     publisher = Publisher(
-        writer, keys, NoListener(), Problems(NoListener()), interval_s=0.0, ops_max=2, bytes_max=1000
+        writer,
+        keys,
+        NoListener(),
+        Problems(NoListener()),
+        Company(lambda: True),
+        interval_s=0.0,
+        ops_max=2,
+        bytes_max=1000,
     )
     store = SnapshotStore(writer, keys, NoListener(), 10.0, VERSION)
     reader = SimpleNamespace(position=(1000, 0), entries=0, marks=0, cold=False)

@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from policies import Finished, Placed, decode_ops, encode_ops
+from router.shared.company import Company
 from router.shared.keys import Keys
 from router.shared.ports import NoListener
 from router.shared.problems import Problems
@@ -23,6 +24,7 @@ def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Pu
         Keys(namespace),
         listener,
         Problems(listener),
+        Company(lambda: False),
         interval_s=0.001,
         ops_max=ops_max,
         bytes_max=bytes_max,

@@ -8,6 +8,7 @@ import pytest
 
 from policies import Finished, Left, Op, encode_ops
 from router.shared.clock import LogClock
+from router.shared.company import LEISURE_S, Company
 from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.pace import Pace
@@ -64,6 +65,8 @@ class Bench:
         self.lefts: list[Left] = []
         self.problems = Problems(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
+        self.alone = True
+        self.company = Company(lambda: self.alone)
         self.reader = Reader(
             ME,
             "me",
@@ -75,6 +78,7 @@ class Bench:
             self.lefts.append,
             problems=self.problems,
             pace=Pace(self.problems),
+            company=self.company,
             margin_s=10.0,
             block_s=0.05,
         )
@@ -119,6 +123,16 @@ async def test_own_entries_are_skipped_and_a_left_is_passed_on(bench: Bench) -> 
     await bench.read_until(bench.reader.ready.is_set)
     assert bench.fold.ops == [Finished("theirs", 2), Left("gone", 3)]
     assert bench.lefts == [Left("gone", 3)]
+
+
+async def test_who_reads_an_entry_of_another_replica_is_not_alone(bench: Bench) -> None:
+    await bench.locate()
+    await bench.append(ME, Finished("mine", 1))
+    await bench.read_until(lambda: bench.reader.entries == 1)
+    assert bench.company.pause_s(0.004) == LEISURE_S
+    await bench.append(OTHER, Finished("theirs", 2))
+    await bench.read_until(lambda: bench.fold.ops)
+    assert bench.company.pause_s(0.004) == 0.004
 
 
 async def test_an_empty_log_is_read_to_its_end_at_once(bench: Bench) -> None:
