@@ -347,6 +347,8 @@ def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[st
         return WorkerPool(
             url,
             connections_max=upstream.connections_max,
+            # A burst of new streams waits while its connections are made.
+            waiting_max=upstream.connections_max,
             idle_s_max=upstream.keepalive_s,
             timeouts=timeouts,
             ssl=tls,

@@ -25,6 +25,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from router.errors import RouterError, StateError
 from router.logs import configure_logs
+from router.open_files import raise_open_files
 from router.server import GatewayServer
 from router.settings import ServerSettings, Settings
 from router.shared import EmbeddedValkey
@@ -100,6 +101,7 @@ def serve(settings: Settings) -> int:
     """
     check_tls_files(settings)
     configure_logs(settings.observability.log_level)
+    raise_open_files(settings.upstream.connections_max)
     _end_on_sigterm()
     try:
         with contextlib.closing(_bound(settings.server)) as listener:

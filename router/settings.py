@@ -327,8 +327,12 @@ class UpstreamSettings(Section):
         gt=0,
     )
     connections_max: int = setting(
-        1024,
-        "Most connections of one process to one worker. Beyond it requests wait for one to become free.",
+        8192,
+        "Most connections of one process to one worker; a request takes one until its answer ends. Beyond "
+        "it as many requests wait for one, for at most upstream.connect_timeout_s. The default leaves the "
+        "queue to the engine, and eight processes with that many reach the 65,535 open files that vLLM and "
+        "SGLang allow themselves. A stream takes two open files of ours: the start warns if the hard limit "
+        "(ulimit -Hn) is below twice this.",
         flag="upstream-connections-max",
         ge=1,
     )

@@ -17,6 +17,7 @@ from policies import PROFILES, Circuit, FleetState, Placed
 from router.app import GatewayProcess
 from router.errors import WorkerSilent
 from router.fleet import Health
+from router.proxy import Header
 from router.settings import Settings
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -24,6 +25,18 @@ NOWHERE = "redis://127.0.0.1:1"
 
 def settings(**sections: dict[str, Any]) -> Settings:
     return Settings.model_validate(sections)
+
+
+class Unheard:
+    """A sink of nobody."""
+
+    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None: ...
+
+    def upstream_data(self, data: bytes) -> None: ...
+
+    def upstream_end(self) -> None: ...
+
+    def upstream_failed(self, error: Exception) -> None: ...
 
 
 async def built(**sections: dict[str, Any]) -> GatewayProcess:
@@ -96,6 +109,15 @@ async def test_connections_to_workers_are_bounded_in_time_by_the_settings() -> N
     )
     timeouts = process.registry.all()[0].pool.timeouts
     assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)
+
+
+async def test_as_many_requests_wait_for_a_worker_as_it_may_have_connections() -> None:
+    process = await built(fleet={"worker_urls": ["http://127.0.0.1:1"]}, upstream={"connections_max": 3})
+    pool = process.registry.all()[0].pool
+    for _ in range(5):
+        pool.send(b"GET", b"/", b"", (), (), Unheard())
+    assert pool.waiting == 3
+    pool.close()
 
 
 async def test_a_replica_has_a_name_of_its_own() -> None:

@@ -1,6 +1,7 @@
 """How a process is configured. Its whole life, with signals and siblings, is in the integration tests."""
 
 import pickle
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -76,6 +77,17 @@ def test_a_port_that_is_taken_is_a_failed_start(signals: None, workers: int) -> 
         port = taken.getsockname()[1]
         status = serve(settings(server={"host": "127.0.0.1", "port": port, "workers": workers}))
     assert status == STARTUP_FAILURE
+
+
+def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: None) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            serve(settings(server={"host": "127.0.0.1", "port": taken.getsockname()[1]}))
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_tls_file_that_cannot_be_used_is_found_before_anything_starts(

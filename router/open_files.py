@@ -1,0 +1,43 @@
+"""How many files this process may have open: each connection is one.
+
+A stream takes two, its client's connection and its worker's. The system gives a process a soft limit, 1024
+on most, and a hard one up to which the process may raise it, often half a million. The low soft limit
+protects programs that use ``select``, which we do not, so we take what there is. Child processes inherit it.
+
+At the limit clients are not accepted and workers cannot be connected to, so a limit that does not fit the
+settings is told when the process starts.
+"""
+
+import contextlib
+import logging
+import resource
+
+logger = logging.getLogger(__name__)
+
+OTHER_FILES = 128
+"""For all that is no request: Redis, health checks, metrics files, sockets that listen."""
+
+
+def raise_open_files(connections_max: int) -> None:
+    """Raise the limit as far as the system lets us, and say so; warn if that is too low.
+
+    Args:
+        connections_max: Most connections to one worker. To be used, all of them need as many clients.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # macOS calls its hard limit infinite and refuses that.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != soft:
+        logger.info(
+            "raised the limit of open files",
+            extra={"event": "files.raised", "before": soft, "limit": limit},
+        )
+    needed = 2 * connections_max + OTHER_FILES
+    if limit != resource.RLIM_INFINITY and limit < needed:
+        logger.warning(
+            "the limit of open files is too low for the connections that the settings allow to one worker; "
+            "raise it (ulimit -Hn, LimitNOFILE) or lower upstream.connections_max",
+            extra={"event": "files.scarce", "limit": limit, "needed": needed},
+        )
