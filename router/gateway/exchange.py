@@ -89,7 +89,6 @@ class RequestExchange:
         "_attempts",
         "_bytes_sent",
         "_client",
-        "_deadline",
         "_done",
         "_endpoint",
         "_first_byte_s",
@@ -100,7 +99,6 @@ class RequestExchange:
         "_pause_timer",
         "_pieces",
         "_placed",
-        "_prefill_timer",
         "_prefilled",
         "_released",
         "_request",
@@ -134,9 +132,12 @@ class RequestExchange:
         self._pieces = 0
         self._first_byte_s = 0.0
         self._last_byte_s = 0.0
-        self._deadline: asyncio.TimerHandle | None = None
-        self._prefill_timer: asyncio.TimerHandle | None = None
         self._pause_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def received_s(self) -> float:
+        """Monotonic seconds when the request was complete."""
+        return self._request.received_s
 
     # From the client's side (`router.proxy.Exchange`).
 
@@ -150,7 +151,6 @@ class RequestExchange:
             gateway.admit(self._request.headers)
             self._endpoint = gateway.endpoint_of(self._request.path)
             self._parsed = gateway.parse(self._endpoint, self._request)
-            self._deadline = gateway.loop.call_later(gateway.request_timeout_s, self._out_of_time)
             self._dispatch()
         except RouterError as error:
             self._fail(error)
@@ -174,7 +174,7 @@ class RequestExchange:
             return
         if self._upstream is not None:
             self._upstream.abort()
-        self._release(abandoned=not self._prefilled)
+        self._release(abandoned=not (self._prefilled or self._sending))
         self._gateway.metrics.client_left()
         self._finish("client_left", 499)
 
@@ -192,13 +192,15 @@ class RequestExchange:
         self._answer_head = (status, headers, length)
 
     def upstream_data(self, data: bytes) -> None:
-        """Pass bytes on; the first ones end the prefill."""
+        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so."""
         gateway = self._gateway
         now_s = gateway.now_s()
         if not self._sending:
             self._first_byte_s = now_s
             self._send_head()
-            self._prefill_ended()
+            assert self._answer_head is not None
+            if len(data) != self._answer_head[2]:
+                self.prefill_ended()
         self._last_byte_s = now_s
         self._bytes_sent += len(data)
         self._pieces += 1
@@ -211,7 +213,6 @@ class RequestExchange:
         if not self._sending:
             self._first_byte_s = self._gateway.now_s()
             self._send_head()
-            self._prefill_ended()
         assert self._answer_head is not None
         status = self._answer_head[0]
         gateway, local, attempt = self._gateway, self._local, self._attempt
@@ -222,7 +223,10 @@ class RequestExchange:
             gateway.registry.circuits.succeeded(local, now_us, attempt.placed_us)
         else:
             gateway.registry.failed(local, _answered(status), now_us, attempt.placed_us)
-        self._release(abandoned=status >= 400)  # an error is no sign that anything was computed
+        if status < 400:
+            self._release(abandoned=False, prefilled_us=now_us)
+        else:
+            self._release(abandoned=True)  # an error is no sign that anything was computed
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
         if status < 400:
@@ -239,6 +243,21 @@ class RequestExchange:
             self._fail(error)
 
     # From the gateway.
+
+    def prefill_ended(self) -> None:
+        """The prefill is over: the answer began, or was predicted to."""
+        if not self._prefilled and not self._released:
+            self._prefilled = True
+            assert self._attempt is not None
+            self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
+
+    def out_of_time(self) -> None:
+        """The request took longer than its timeout allows."""
+        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
+        self._end_early(
+            broken=StreamBroken(message, code="request_timeout"),
+            unanswered=WorkerSilent(message, code="request_timeout"),
+        )
 
     def renew(self, left_us: int, now_us: int) -> None:
         """This replica was given up although it lives: reserve again what it lost.
@@ -333,7 +352,7 @@ class RequestExchange:
         gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
-            self._prefill_timer = gateway.loop.call_later(chosen.estimated_ttft_s, self._prefill_ended)
+            gateway.prefill_ends.expect(attempt.request_id, self, now_s + chosen.estimated_ttft_s)
         self._upstream = local.pool.send(
             method=self._request.method,
             path=self._request.path,
@@ -417,28 +436,27 @@ class RequestExchange:
         self._gateway.registry.failed(local, error, self._gateway.clock.now_us(), attempt.placed_us)
         self._gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
 
-    def _prefill_ended(self) -> None:
-        if not self._prefilled and not self._released:
-            self._prefilled = True
-            assert self._attempt is not None
-            self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
+    def _release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
+        """Release this attempt's reservation, once.
 
-    def _release(self, *, abandoned: bool) -> None:
-        """Release this attempt's reservation, once."""
+        Args:
+            abandoned: Whether it is to be doubted that the worker computed anything.
+            prefilled_us: Log time of the first token, if that is known and may not have been said.
+        """
         if self._released:
             return
         self._released = True
-        if self._prefill_timer is not None:
-            self._prefill_timer.cancel()
-            self._prefill_timer = None
         assert self._attempt is not None
         assert self._parsed is not None
         assert self._local is not None
-        now_us = self._gateway.clock.now_us()
-        self._gateway.publish(Finished(self._attempt.request_id, now_us))
-        self._gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
+        gateway, request_id = self._gateway, self._attempt.request_id
+        if not self._parsed.stream:
+            gateway.prefill_ends.forget(request_id)
+        now_us = gateway.clock.now_us()
+        gateway.publish(Finished(request_id, now_us, 0 if self._prefilled else prefilled_us))
+        gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
         if abandoned:
-            self._gateway.feedback.abandoned(self._parsed, self._attempt)
+            gateway.feedback.abandoned(self._parsed, self._attempt)
 
     def _learn(self) -> None:
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
@@ -520,14 +538,6 @@ class RequestExchange:
         else:
             self._client.abort()
 
-    def _out_of_time(self) -> None:
-        """The request took longer than its timeout allows."""
-        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
-        self._end_early(
-            broken=StreamBroken(message, code="request_timeout"),
-            unanswered=WorkerSilent(message, code="request_timeout"),
-        )
-
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
         """End without the worker: a stream with one error, a request without an answer with the other."""
         if self._done:
@@ -543,9 +553,8 @@ class RequestExchange:
     def _finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log, once."""
         self._done = True
-        for timer in (self._deadline, self._pause_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._pause_timer is not None:
+            self._pause_timer.cancel()
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.exchanges.discard(self)

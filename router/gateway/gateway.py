@@ -14,7 +14,9 @@ from router.fleet import Registry
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
+from router.gateway.inflight import Inflight
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.gateway.prefill_ends import PrefillEnds
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.settings import Settings
@@ -56,8 +58,8 @@ class Gateway:
         self.loop = loop
         self.now_s = now_s
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
-        self.exchanges: set[RequestExchange] = set()
-        """Those that have not ended."""
+        self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
+        self.prefill_ends = PrefillEnds(loop, now_s)
         self.placed_count = 0
         self.block_tokens = settings.placement.block_tokens
         self.block_bytes = 4 * settings.placement.block_tokens

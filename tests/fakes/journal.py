@@ -1,8 +1,8 @@
 """The log as a judge: what its raw entries say became of each attempt.
 
 A *course* is what was said of one attempt, in the order of the log: ``placed`` always, then ``first``
-(token), ``finished``, ``trim`` (its blocks taken back), or ``left`` in place of ``finished`` if its
-replica left. Whatever happens, it must be one of `LEGAL`.
+(token), ``finished`` (which may say the first token too), ``trim`` (its blocks taken back), or ``left`` in
+place of ``finished`` if its replica left. Whatever happens, it must be one of `LEGAL`.
 """
 
 import asyncio
@@ -67,7 +67,10 @@ class Journal:
                 self._said[op.request_id] = ["placed"]
             case FirstToken() | Finished():
                 assert op.at_us >= self._placed[op.request_id].at_us
-                self._said[op.request_id].append("first" if isinstance(op, FirstToken) else "finished")
+                if isinstance(op, FirstToken) or op.prefilled_us:
+                    self._said[op.request_id].append("first")
+                if isinstance(op, Finished):
+                    self._said[op.request_id].append("finished")
             case Trim() if (op.worker, op.before_us) in self._trims:
                 self._said[self._trims[op.worker, op.before_us]].append("trim")
             case Left():

@@ -100,7 +100,8 @@ def test_an_answer_without_a_body_is_an_answer(bench: Bench) -> None:
     assert client.status is None
     bench.upstream.end()
     assert (client.status, client.body, client.finished) == (200, b"", True)
-    assert len(bench.shared.said(FirstToken)) == 1
+    assert not bench.shared.said(FirstToken)
+    assert bench.shared.said(Finished)[0].prefilled_us > 0
 
 
 def test_the_first_byte_of_a_stream_ends_its_prefill(bench: Bench) -> None:
@@ -131,12 +132,46 @@ def test_the_prefill_of_a_whole_answer_ends_when_predicted(bench: Bench) -> None
     assert len(bench.shared.said(FirstToken)) == 1
 
 
-def test_a_whole_answer_before_the_prediction_ends_the_prefill_at_once(bench: Bench) -> None:
+def test_a_whole_answer_before_the_prediction_ends_the_prefill_in_the_same_word(bench: Bench) -> None:
     bench.start(chat())
+    placed_us = bench.shared.said(Placed)[0].at_us
+    bench.time.advance(0.05)
     bench.upstream.answer()
-    assert len(bench.shared.said(FirstToken)) == 1
+    (finished,) = bench.shared.said(Finished)
+    assert abs(finished.prefilled_us - placed_us - 50_000) < 100
     bench.time.advance(5)
+    assert not bench.shared.said(FirstToken)
+
+
+def test_a_whole_answer_that_comes_in_pieces_ends_the_prefill_with_the_first(bench: Bench) -> None:
+    bench.start(chat())
+    upstream = bench.upstream
+    upstream.head(200, JSON, 7)
+    upstream.data(b'{"a":')
     assert len(bench.shared.said(FirstToken)) == 1
+    upstream.data(b"1}")
+    upstream.end()
+    assert bench.shared.said(Finished)[0].prefilled_us == 0
+
+
+def test_an_error_before_the_prediction_says_nothing_of_a_prefill(bench: Bench) -> None:
+    bench.start(chat())
+    bench.upstream.answer(b'{"theirs":1}', 400)
+    assert not bench.shared.said(FirstToken)
+    assert bench.shared.said(Finished)[0].prefilled_us == 0
+
+
+def test_prefills_end_when_predicted_in_whatever_order_they_were_sent(bench: Bench) -> None:
+    """12,500 tokens take 0.85 s, 1,250 tokens 0.1 s; the worker of the long one is not asked again."""
+    bench.start(chat("long " * 10_000))
+    bench.start(chat("word " * 1000))
+    first, second = (op.request_id for op in bench.shared.said(Placed))
+    bench.time.advance(0.2)
+    assert [op.request_id for op in bench.shared.said(FirstToken)] == [second]
+    bench.time.advance(1)
+    assert [op.request_id for op in bench.shared.said(FirstToken)] == [second, first]
+    for upstream in bench.upstreams:
+        upstream.answer()
 
 
 def test_backpressure_is_passed_on(bench: Bench) -> None:
@@ -602,9 +637,9 @@ def _deliver(
             client.left = client.left or not client.over
             exchange.client_left()
         case "deadline":
-            exchange._out_of_time()
+            exchange.out_of_time()
         case "prediction":
-            exchange._prefill_ended()
+            exchange.prefill_ended()
         case "data" if upstream.live and upstream.headed:
             upstream.data(b"data: 2\n\n")
         case "end" if upstream.live and upstream.headed:

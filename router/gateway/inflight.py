@@ -1,0 +1,66 @@
+"""The exchanges that have not ended, and the clock that ends those that take too long.
+
+All have the same timeout, so the oldest is the first to run out of time: one look a second at the head of
+the line does for all of them, in place of a timer each. A deadline is noticed up to one look late. Looking
+goes on for as long as there is somebody to look at.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from router.gateway.exchange import RequestExchange
+
+LOOK_S_MAX = 1.0
+"""Between two looks, or a quarter of a timeout that is shorter than four seconds."""
+
+ENDED_AT_ONCE = 200
+"""Exchanges ended in one turn of the loop, some milliseconds of work."""
+
+
+class Inflight:
+    """The exchanges that have not ended, the oldest first.
+
+    Args:
+        loop: Runs the looks.
+        now_s: Monotonic seconds.
+        timeout_s: From a request's last byte to the end of its answer, at most.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float], timeout_s: float) -> None:
+        self._loop = loop
+        self._now_s = now_s
+        self._timeout_s = timeout_s
+        self._look_s = min(LOOK_S_MAX, timeout_s / 4)
+        self._exchanges: dict[RequestExchange, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._exchanges)
+
+    def __iter__(self) -> "Iterator[RequestExchange]":
+        """All of them, the oldest first."""
+        return iter(self._exchanges)
+
+    def add(self, exchange: "RequestExchange") -> None:
+        """An exchange begins; it is younger than all others."""
+        self._exchanges[exchange] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._look_s, self._look)
+
+    def discard(self, exchange: "RequestExchange") -> None:
+        """An exchange has ended."""
+        self._exchanges.pop(exchange, None)
+
+    def _look(self) -> None:
+        """End those whose time is up, and look again later; at once if there may be more of them."""
+        self._timer = None
+        late_s = self._now_s() - self._timeout_s
+        late = [exchange for exchange in islice(self, ENDED_AT_ONCE) if exchange.received_s <= late_s]
+        if len(self) > len(late):
+            self._timer = self._loop.call_later(0 if len(late) == ENDED_AT_ONCE else self._look_s, self._look)
+        for exchange in late:
+            exchange.out_of_time()
