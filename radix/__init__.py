@@ -1,9 +1,10 @@
 """What is cached where: prompt identity as block hashes, and the tree that remembers who holds them."""
 
 from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from radix.match import Match
 from radix.ops import Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
-from radix.tree import BLOCKS_MAX, Match, PrefixTree
+from radix.tree import BLOCKS_MAX, PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, AttentionProfile, safe_blocks
 
 __all__ = [

@@ -93,6 +93,15 @@ def words_of(path: bytes) -> "memoryview[int]":
     Raises:
         ValueError: If the path is not whole hashes.
     """
+    check_path(path)
+    return memoryview(path).cast("Q")
+
+
+def check_path(path: bytes) -> None:
+    """Check that a path is whole hashes.
+
+    Raises:
+        ValueError: It is not.
+    """
     if len(path) % HASH_BYTES:
         raise ValueError(f"a path of {len(path)} bytes is not whole block hashes")
-    return memoryview(path).cast("Q")

@@ -32,20 +32,17 @@ of that age.
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from radix.bitmask import bits, scatter
-from radix.blocks import BLOCK_TOKENS, HASH_BYTES, words_of
+from radix.bitmask import bits
+from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
 from radix.eviction import LOWEST, EvictionQueue, Key, evict
 from radix.holdings import Holdings
+from radix.match import Match
 from radix.merge import merge
 from radix.node import Node, common_blocks
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished, gathered
 from radix.walk import walk
-from radix.windows import FULL_ATTENTION, AttentionProfile, retained_blocks
+from radix.windows import FULL_ATTENTION, AttentionProfile
 
 BLOCKS_MAX = 8_000_000
 """Default bound on distinct blocks: 2 G tokens at 256 tokens a block, some 200 MB."""
@@ -53,21 +50,6 @@ BLOCKS_MAX = 8_000_000
 
 JOINED_HOLDERS_MAX = 16
 """With more holders, times are compared only when one comes back: that costs O(holders), as dividing did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How much of a path each worker holds.
-
-    Attributes:
-        blocks: Length of the path.
-        matched: Prefix match by slot, in blocks, 0 to ``blocks``.
-        safe: Window-safe prefix match by slot, in blocks, 0 to ``matched``.
-    """
-
-    blocks: int
-    matched: NDArray[np.int32]
-    safe: NDArray[np.int32]
 
 
 class PrefixTree:
@@ -146,15 +128,10 @@ class PrefixTree:
         if holders:
             parted.append(holders)
             depths.append(depth)
-        matched = np.zeros(len(self.holdings), dtype=np.int32)
-        scatter(matched, parted, depths)
-        if ends is None:
-            return Match(blocks, matched, matched)
-        safe = retained_blocks(matched, profile, self.block_tokens).astype(np.int32)
-        if ends:
-            at = np.fromiter(ends.keys(), dtype=np.intp, count=len(ends))
-            safe[at] = np.maximum(safe[at], np.fromiter(ends.values(), dtype=np.int32, count=len(ends)))
-        return Match(blocks, matched, safe)
+        match = Match(blocks, len(self.holdings), parted, depths)
+        if ends is not None:
+            match.keep_safe(ends, profile, self.block_tokens)
+        return match
 
     def insert(self, slot: int, path: bytes, at_us: int, *, end: bool) -> None:
         """A worker holds all blocks of a path: raise the time of each to at least ``at_us``.
@@ -165,7 +142,7 @@ class PrefixTree:
             at_us: Log time of use.
             end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
         """
-        words_of(path)
+        check_path(path)
         self.see(at_us)
         holdings = self.holdings_of(slot)
         admitted = holdings.admitted(path, at_us, self.floor)
@@ -334,7 +311,8 @@ class PrefixTree:
         while first < blocks:
             child = node.children.get(words[first]) if node.children else None
             if child is None:
-                return self._attach(node, path[first * HASH_BYTES :], slot, at_us, extend=extend)
+                run = path[first * HASH_BYTES :]
+                return self._attach(node, words[first], run, slot, at_us, extend=extend)
             run = child.run
             used_us = used.get(child)
             if path.startswith(run, first * HASH_BYTES):
@@ -360,7 +338,9 @@ class PrefixTree:
             self._enqueue(node, slot, at_us)
         return node
 
-    def _attach(self, node: Node, run: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
+    def _attach(
+        self, node: Node, first_hash: int, run: bytes, slot: int, at_us: int, *, extend: bool
+    ) -> Node:
         """Hold blocks that nobody holds, below a node."""
         holdings = self.holdings[slot]
         size = len(run) // HASH_BYTES
@@ -370,7 +350,9 @@ class PrefixTree:
             node.run += run
         else:
             child = Node(node, run, node.end, 1 << slot)
-            node.adopt(child)
+            if node.children is None:
+                node.children = {}
+            node.children[first_hash] = child
             holdings.used[child] = at_us
             self.pairs += 1
             self.nodes += 1

@@ -1,0 +1,72 @@
+"""How much of a path each worker holds.
+
+A walk down the tree finds *where sets of workers part from the path* (`radix.bitmask`), a handful even among
+a thousand workers. From that follows what is asked for: all workers' matches as a column, or one worker's.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from radix.bitmask import scatter
+from radix.windows import AttentionProfile, retained_blocks
+
+PARTS_SEARCHED_MAX = 8
+"""One worker's match is looked for in so many sets, at 0.05 µs each; with more the column is made."""
+
+
+class Match(msgspec.Struct, gc=False, eq=False):
+    """How much of a path each worker holds.
+
+    Attributes:
+        blocks: Length of the path.
+        slots: Length of the columns.
+        parted: Disjoint sets of workers whose match ends at each of ``depths``; all others have none.
+        depths: In blocks, 1 to ``blocks``.
+    """
+
+    blocks: int
+    slots: int
+    parted: list[int]
+    depths: list[int]
+    _matched: NDArray[np.int32] | None = None
+    _safe: NDArray[np.int32] | None = None
+
+    @property
+    def matched(self) -> NDArray[np.int32]:
+        """Prefix match by slot, in blocks, 0 to ``blocks``."""
+        if self._matched is None:
+            self._matched = np.zeros(self.slots, dtype=np.int32)
+            scatter(self._matched, self.parted, self.depths)
+        return self._matched
+
+    @property
+    def safe(self) -> NDArray[np.int32]:
+        """Window-safe prefix match by slot, in blocks, 0 to ``matched``."""
+        return self.matched if self._safe is None else self._safe
+
+    def matched_at(self, slot: int) -> int:
+        """Prefix match of one worker, in blocks."""
+        if len(self.depths) > PARTS_SEARCHED_MAX:
+            return self.matched.item(slot)
+        for workers, depth in zip(self.parted, self.depths, strict=True):
+            if workers >> slot & 1:
+                return depth
+        return 0
+
+    def safe_at(self, slot: int) -> int:
+        """Window-safe prefix match of one worker, in blocks."""
+        return self.matched_at(slot) if self._safe is None else self._safe.item(slot)
+
+    def keep_safe(self, ends: dict[int, int], profile: AttentionProfile, block_tokens: int) -> None:
+        """Keep what is window-safe of it, where that is not all.
+
+        Args:
+            ends: By slot the deepest block at which a request ended, within the match.
+            profile: What the model's layers need.
+            block_tokens: Tokens per block, > 0.
+        """
+        self._safe = safe = retained_blocks(self.matched, profile, block_tokens).astype(np.int32)
+        if ends:
+            at = np.fromiter(ends.keys(), dtype=np.intp, count=len(ends))
+            safe[at] = np.maximum(safe[at], np.fromiter(ends.values(), dtype=np.int32, count=len(ends)))

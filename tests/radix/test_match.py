@@ -1,0 +1,36 @@
+"""One worker's match is its row of the column, however many workers part from the path and where."""
+
+import pytest
+
+from radix import FULL_ATTENTION, AttentionProfile, Match, PrefixTree, chain_bytes
+from radix.match import PARTS_SEARCHED_MAX
+
+BLOCKS = 40
+PATH = chain_bytes(bytes(BLOCKS), root=1, block_bytes=1)
+LINEAR = AttentionProfile("linear", retained_interval_tokens=512)
+
+
+def staggered(workers: int, profile: AttentionProfile) -> Match:
+    """Each worker holds two blocks more than the one before; the last one holds nothing."""
+    tree = PrefixTree()
+    for slot in range(workers - 1):
+        tree.insert(slot, PATH[: 16 * slot + 8], 1, end=slot % 3 == 0)
+    tree.holdings_of(workers - 1)
+    return tree.match(PATH, profile)
+
+
+@pytest.mark.parametrize("profile", [FULL_ATTENTION, LINEAR])
+@pytest.mark.parametrize("workers", [1, 2, 5, PARTS_SEARCHED_MAX + 1, PARTS_SEARCHED_MAX + 2, 20])
+def test_one_workers_match_is_its_row_of_the_column(workers: int, profile: AttentionProfile) -> None:
+    match = staggered(workers, profile)
+    one_by_one = [(match.matched_at(slot), match.safe_at(slot)) for slot in range(workers)]
+
+    assert one_by_one == list(zip(match.matched.tolist(), match.safe.tolist(), strict=True))
+    assert [matched for matched, _ in one_by_one] == [2 * slot + 1 for slot in range(workers - 1)] + [0]
+
+
+def test_without_an_end_or_a_retained_position_nothing_is_safe_for_a_linear_model() -> None:
+    """Every second block is retained; of the last ones that workers hold, where the requests of 0 and 3 ended."""
+    match = staggered(5, LINEAR)
+
+    assert [match.safe_at(slot) for slot in range(5)] == [1, 2, 4, 7, 0]
