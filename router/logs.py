@@ -39,9 +39,16 @@ _QUIET = ("httpx", "httpcore", "uvicorn.access")
 def encoded(fields: Mapping[str, object]) -> bytes:
     """One JSON object; what JSON cannot hold becomes text, so that no line is lost to it."""
     try:
+        return orjson.dumps(fields)
+    except TypeError:
+        pass
+    try:
         return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # a lone surrogate, an integer of more than 64 bits
         return json.dumps(fields, default=str).encode("ascii")
+
+
+_MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
 
 
 class TimeText:
@@ -62,7 +69,7 @@ class TimeText:
         if second != self._second:
             self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
             self._second = second
-        return f"{self._text}.{int((unix_s - second) * 1000):03d}Z"
+        return self._text + _MILLISECONDS[int((unix_s - second) * 1000)]
 
 
 class LineWriter:

@@ -4,7 +4,8 @@
     hooks (gauges read from their owners) ──┘                 └── workers, read at the scrape
 
 One `Metrics` per process, made by `router.app`. A scrape flushes first, so it is exact for its own process;
-the other processes of the host flush once a second (`Metrics.run`), so it is at most that late for them.
+the other processes of the host flush once a second (`Metrics.run`), so it is at most that late for them. And
+whoever counts the `GATHERED_MAX`-th request flushes, which bounds what the tallies hold.
 
 With several processes, ``PROMETHEUS_MULTIPROC_DIR`` must be in the environment before
 prometheus-client is imported: it chooses then whether numbers live in memory or in files of that folder.
@@ -32,9 +33,12 @@ from prometheus_client.registry import Collector
 
 from router import metric_families as families
 from router.metric_families import Family
-from router.tallies import BatchHistogram, Count, Distribution, Total
+from router.tallies import BatchHistogram, Count, Distribution, Sum, Total
 
 FLUSH_INTERVAL_S = 1.0
+
+GATHERED_MAX = 1000
+"""Requests whose numbers are gathered at most: adding them up takes 1 ms."""
 
 _CIRCUIT = {"closed": 0, "half_open": 1, "open": 2}
 
@@ -112,21 +116,21 @@ class Metrics:
         self.workers: Callable[[], Iterable[WorkerSample]] = tuple
         """Asked for the workers at each scrape."""
         self._registry = CollectorRegistry()
-        self._distributions: list[Distribution] = []
-        self._counts: list[Count] = []
+        self._tallies: list[Distribution | Count | Sum] = []
+        self._gathered = 0
 
         self._requests = self._count(families.REQUESTS)
         self._decisions = self._count(families.DECISIONS)
-        self._prompt_tokens = self._count(families.PROMPT_TOKENS)
-        self._output_tokens = self._count(families.OUTPUT_TOKENS)
-        self._reported_prompt_tokens = self._count(families.REPORTED_PROMPT_TOKENS)
-        self._reported_cached_tokens = self._count(families.REPORTED_CACHED_TOKENS)
-        self._predicted_cached_tokens = self._count(families.PREDICTED_CACHED_TOKENS)
+        self._prompt_tokens = self._sum(families.PROMPT_TOKENS)
+        self._output_tokens = self._sum(families.OUTPUT_TOKENS)
+        self._reported_prompt_tokens = self._sum(families.REPORTED_PROMPT_TOKENS)
+        self._reported_cached_tokens = self._sum(families.REPORTED_CACHED_TOKENS)
+        self._predicted_cached_tokens = self._sum(families.PREDICTED_CACHED_TOKENS)
         self._redispatches = self._count(families.REDISPATCHES)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
-        self._client_disconnects = self._count(families.CLIENT_DISCONNECTS)
-        self._request_bytes = self._count(families.REQUEST_BYTES)
-        self._answer_bytes = self._count(families.ANSWER_BYTES)
+        self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
+        self._request_bytes = self._sum(families.REQUEST_BYTES)
+        self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
         self._ttft_s = self._distribution(families.TTFT_SECONDS)
         self._itl_s = self._distribution(families.ITL_SECONDS)
@@ -170,7 +174,6 @@ class Metrics:
 
     def answered(
         self,
-        *,
         streamed: bool,
         ttft_s: float,
         ttft_error_s: float,
@@ -185,7 +188,7 @@ class Metrics:
             streamed: Whether it was a stream: only then the first byte is the first token.
             ttft_s: From the client's last byte to the answer's first.
             ttft_error_s: Observed minus predicted, of the attempt that answered.
-            decode_s: From the answer's first byte to its last.
+            decode_s: From the answer's first byte to its end.
             pieces: In how many pieces it came: about its tokens, where the worker did not report those.
             predicted_cached_tokens: What placement expected.
             usage: What the worker reported, if it did.
@@ -199,14 +202,14 @@ class Metrics:
                 self._itl_s.observe(decode_s / steps)
         if usage is None:
             return
-        self._prompt_tokens.add(amount=usage.prompt_tokens)
+        self._prompt_tokens.add(usage.prompt_tokens)
         if output_tokens:
-            self._output_tokens.add(amount=output_tokens)
+            self._output_tokens.add(output_tokens)
         cached_tokens = usage.cached_tokens
         if cached_tokens is not None:
-            self._reported_prompt_tokens.add(amount=usage.prompt_tokens)
-            self._reported_cached_tokens.add(amount=cached_tokens)
-            self._predicted_cached_tokens.add(amount=predicted_cached_tokens)
+            self._reported_prompt_tokens.add(usage.prompt_tokens)
+            self._reported_cached_tokens.add(cached_tokens)
+            self._predicted_cached_tokens.add(predicted_cached_tokens)
             self._cached_error.observe(predicted_cached_tokens - cached_tokens)
 
     def finished(
@@ -214,7 +217,6 @@ class Metrics:
         endpoint: str | None,
         outcome: str,
         duration_s: float,
-        *,
         request_bytes: int = 0,
         answer_bytes: int = 0,
     ) -> None:
@@ -229,14 +231,17 @@ class Metrics:
         """
         name = "none" if endpoint is None else endpoint
         self._requests.add((name, outcome))
-        self._request_bytes.add(amount=request_bytes)
-        self._answer_bytes.add(amount=answer_bytes)
+        self._request_bytes.add(request_bytes)
+        self._answer_bytes.add(answer_bytes)
         duration = self._duration_s.get(name)
         if duration is None:
             duration = self._duration_s[name] = self._bound(
                 self._durations.labels(name), families.REQUEST_SECONDS
             )
         duration.observe(duration_s)
+        self._gathered += 1
+        if self._gathered >= GATHERED_MAX:
+            self._add_up()
 
     def redispatched(self, reason: str) -> None:
         """A request goes to another worker."""
@@ -248,7 +253,7 @@ class Metrics:
 
     def client_left(self) -> None:
         """A client left before its answer was complete."""
-        self._client_disconnects.add()
+        self._client_disconnects.add(1)
 
     # What hooks tell.
 
@@ -298,10 +303,13 @@ class Metrics:
         """Run the hooks and hand over what has gathered."""
         for hook in self.collect_hooks:
             hook()
-        for count in self._counts:
-            count.flush()
-        for distribution in self._distributions:
-            distribution.flush()
+        self._add_up()
+
+    def _add_up(self) -> None:
+        """Hand over what has gathered."""
+        self._gathered = 0
+        for tally in self._tallies:
+            tally.flush()
 
     def exposition(self) -> tuple[bytes, str]:
         """Answer a scrape: the body and its content type."""
@@ -328,8 +336,13 @@ class Metrics:
 
     def _count(self, family: Family) -> Count:
         count = Count(self._counter(family), len(family.labels))
-        self._counts.append(count)
+        self._tallies.append(count)
         return count
+
+    def _sum(self, family: Family) -> Sum:
+        total = Sum(self._counter(family))
+        self._tallies.append(total)
+        return total
 
     def _gauge(self, family: Family) -> Gauge:
         assert family.kind == "gauge"
@@ -352,7 +365,7 @@ class Metrics:
 
     def _bound(self, histogram: BatchHistogram, family: Family) -> Distribution:
         distribution = Distribution(histogram, family.buckets)
-        self._distributions.append(distribution)
+        self._tallies.append(distribution)
         return distribution
 
 

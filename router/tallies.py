@@ -1,11 +1,14 @@
-"""Counting on the hot path: plain Python numbers, handed to prometheus-client in batches.
+"""Counting on the hot path: values put into lists, and handed to prometheus-client in batches.
 
 prometheus-client takes a lock per update and, with several processes, writes to a mapped file: 0.4
-to 2 µs each, a dozen times per request. A tally is a list or dictionary update of 0.1 to 0.3 µs;
-`flush` adds what has gathered since the last one. Not for use from several threads.
+to 2 µs each, a dozen times per request. Here an update is the ``append`` of a list (0.05 µs); `flush` adds up
+what has gathered since the last one. Whoever owns the tallies flushes them often enough that the lists stay
+short. Not for use from several threads.
 """
 
 from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Callable
 
 from prometheus_client import Counter, Histogram
 
@@ -33,62 +36,66 @@ class BatchHistogram(Histogram):
 class Distribution:
     """Gathers observations for one histogram without labels, or one label set."""
 
-    __slots__ = ("_bounds", "_counts", "_histogram", "_total")
+    __slots__ = ("_bounds", "_histogram", "_values", "observe")
 
     def __init__(self, histogram: BatchHistogram, bounds: tuple[float, ...]) -> None:
         self._histogram = histogram
         self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
+        self._values: list[float] = []
+        self.observe: Callable[[float], None] = self._values.append
         """Take in one observation; a bound belongs to the bucket below it."""
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
 
     def flush(self) -> None:
         """Hand over what has gathered."""
-        if any(self._counts):
-            self._histogram.add(self._counts, self._total)
-            self._counts = [0] * len(self._counts)
-            self._total = 0.0
+        values = self._values
+        if values:
+            counts = [0] * (len(self._bounds) + 1)
+            for value in values:
+                counts[bisect_left(self._bounds, value)] += 1
+            self._histogram.add(counts, sum(values))
+            values.clear()
 
 
 class Count:
-    """Gathers increments of one counter by label values; ``()`` for a counter without labels."""
+    """Gathers events for one counter by their label values."""
 
-    __slots__ = ("_counter", "_labels", "_pending", "_series")
+    __slots__ = ("_counter", "_events", "_labels", "_series", "add")
 
     def __init__(self, counter: Counter, labels: int) -> None:
         self._counter = counter
         self._labels = labels
-        self._pending: dict[tuple[str, ...], float] = {}
+        self._events: list[tuple[str, ...]] = []
         self._series: set[tuple[str, ...]] = set()
-        if not labels:
-            self.add(amount=0)
-
-    def add(self, values: tuple[str, ...] = (), amount: float = 1) -> None:
-        """Count."""
-        pending = self._pending
-        if values in pending:
-            pending[values] += amount
-        else:
-            if len(pending) >= SERIES_MAX:
-                self.flush()
-            pending[values] = amount
+        self.add: Callable[[tuple[str, ...]], None] = self._events.append
+        """Count one event."""
 
     def flush(self) -> None:
         """Hand over what has gathered."""
-        for values, amount in self._pending.items():
-            if not self._labels:
-                self._counter.inc(amount)
-                continue
+        for values, count in Tally(self._events).items():
             if values not in self._series:
                 if len(self._series) >= SERIES_MAX:
                     values = ("other",) * self._labels
                 self._series.add(values)
-            self._counter.labels(*values).inc(amount)
-        self._pending.clear()
+            self._counter.labels(*values).inc(count)
+        self._events.clear()
+
+
+class Sum:
+    """Gathers what is added to one counter without labels."""
+
+    __slots__ = ("_amounts", "_counter", "add")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._amounts: list[float] = []
+        self.add: Callable[[float], None] = self._amounts.append
+        """Add an amount."""
+
+    def flush(self) -> None:
+        """Hand over what has gathered."""
+        if self._amounts:
+            self._counter.inc(sum(self._amounts))
+            self._amounts.clear()
 
 
 class Total:

@@ -65,16 +65,8 @@ def main() -> None:
 
     def request() -> None:
         metrics.decided("expected_cost", "affinity", 2e-5)
-        metrics.answered(
-            streamed=True,
-            ttft_s=0.1,
-            ttft_error_s=0.01,
-            decode_s=1.0,
-            pieces=1,
-            predicted_cached_tokens=896,
-            usage=usage,
-        )
-        metrics.finished("/v1/chat/completions", "completed", 1.1, request_bytes=4096, answer_bytes=20480)
+        metrics.answered(True, 0.1, 0.01, 1.0, 1, 896, usage)  # noqa: FBT003 - as the exchange calls it
+        metrics.finished("/v1/chat/completions", "completed", 1.1, 4096, 20480)
 
     print(f"metrics of a request  {cpu_us(request):8.2f} µs")
     print(f"flush                 {cpu_us(metrics.flush, 100):8.2f} µs")

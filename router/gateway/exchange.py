@@ -469,13 +469,13 @@ class RequestExchange:
             usage = gateway.feedback.understood(attempt.worker_id, usage)
         ttft_s = self._first_byte_s - attempt.started_s
         gateway.metrics.answered(
-            streamed=parsed.stream,
-            ttft_s=self._first_byte_s - self._request.received_s,
-            ttft_error_s=ttft_s - attempt.chosen.estimated_ttft_s,
-            decode_s=self._last_byte_s - self._first_byte_s,
-            pieces=self._pieces,
-            predicted_cached_tokens=attempt.chosen.safe_tokens,
-            usage=usage,
+            parsed.stream,
+            self._first_byte_s - self._request.received_s,
+            ttft_s - attempt.chosen.estimated_ttft_s,
+            self._last_byte_s - self._first_byte_s,
+            self._pieces,
+            attempt.chosen.safe_tokens,
+            usage,
         )
         if usage is not None:
             gateway.feedback.answered(
@@ -563,21 +563,19 @@ class RequestExchange:
             self._endpoint,
             outcome,
             duration_s,
-            request_bytes=len(self._request.body),
-            answer_bytes=self._bytes_sent,
+            len(self._request.body),
+            self._bytes_sent,
         )
         if not gateway.request_logs:
             return
         fields = {
             "event": "request.finished",
             "request_id": self._request_id.decode("latin-1"),
-            "endpoint": self._endpoint.value
-            if self._endpoint
-            else self._request.path.decode("latin-1")[:200],
+            "endpoint": self._endpoint or self._request.path.decode("latin-1")[:200],
             "client": self._request.client,
             "status": status,
             "outcome": outcome,
-            "duration_s": round(duration_s, 6),
+            "duration_s": _microseconds(duration_s),
             "request_bytes": len(self._request.body),
             "answer_bytes": self._bytes_sent,
             "attempts": self._attempts,
@@ -590,9 +588,9 @@ class RequestExchange:
             fields["reason"] = attempt.chosen.reason
             fields["cached_tokens"] = attempt.chosen.safe_tokens
             fields["uncached_tokens"] = attempt.chosen.uncached_tokens
-            fields["estimated_ttft_s"] = round(attempt.chosen.estimated_ttft_s, 6)
+            fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
-                fields["ttft_s"] = round(self._first_byte_s - self._request.received_s, 6)
+                fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
         if error is not None:
             fields["detail"] = error.message
         gateway.request_log(fields)
@@ -601,3 +599,8 @@ class RequestExchange:
 def _answered(status: int) -> UpstreamError:
     """What a worker's error status is as a failure."""
     return WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}")
+
+
+def _microseconds(seconds: float) -> float:
+    """Cut to whole microseconds, for the log; a third of what rounding costs."""
+    return int(seconds * 1e6) / 1e6

@@ -10,7 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.metric_families import FAMILIES
-from router.metrics import Component, Metrics, WorkerSample
+from router.metrics import GATHERED_MAX, Component, Metrics, WorkerSample
+
+GATHERS = ("_values", "_events", "_amounts")
+"""Where tallies gather."""
 
 Samples = dict[tuple[str, ...], float]
 
@@ -46,15 +49,7 @@ def metrics() -> Metrics:
 
 
 def answer(metrics: Metrics, usage: Usage | None, *, streamed: bool = True, pieces: int = 1) -> None:
-    metrics.answered(
-        streamed=streamed,
-        ttft_s=0.2,
-        ttft_error_s=-0.02,
-        decode_s=1.0,
-        pieces=pieces,
-        predicted_cached_tokens=768,
-        usage=usage,
-    )
+    metrics.answered(streamed, 0.2, -0.02, 1.0, pieces, 768, usage)
 
 
 def test_every_family_is_exposed(metrics: Metrics) -> None:
@@ -130,6 +125,20 @@ def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
     assert found["upstream_errors_total", "upstream_timeout", "10.0.0.1:8000"] == 1
     assert found["redispatches_total", "upstream_timeout"] == 1
     assert found["client_disconnects_total",] == 1
+
+
+def test_what_has_gathered_is_bounded_without_any_scrape(metrics: Metrics) -> None:
+    for _ in range(10 * GATHERED_MAX + 1):
+        metrics.decided("expected_cost", "cold", 2e-5)
+        answer(metrics, Usage(cached_tokens=768, completion_tokens=9))
+        metrics.finished("/generate", "completed", 0.3, 10, 20)
+    held = [
+        len(getattr(tally, name)) for tally in metrics._tallies for name in GATHERS if hasattr(tally, name)
+    ]
+    assert max(held) == 1
+    found = scraped(metrics)
+    assert found["requests_total", "/generate", "completed"] == 10 * GATHERED_MAX + 1
+    assert found["decision_seconds_count",] == 10 * GATHERED_MAX + 1
 
 
 def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:

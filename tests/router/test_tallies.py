@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from router import tallies
-from router.tallies import BatchHistogram, Count, Distribution, Total
+from router.tallies import BatchHistogram, Count, Distribution, Sum, Total
 
 BOUNDS = (-1.0, 0.0, 0.5, 2.0)
 
@@ -46,21 +46,25 @@ def test_the_sum_of_a_distribution_is_handed_over() -> None:
 def test_a_count_gathers_by_labels() -> None:
     registry = CollectorRegistry()
     count = Count(Counter("c", "c", ("a", "b"), registry=registry), 2)
-    count.add(("x", "y"))
-    count.add(("x", "y"), 2)
-    count.add(("x", "z"))
+    for labels in (("x", "y"), ("x", "y"), ("x", "z"), ("x", "y")):
+        count.add(labels)
     assert samples(registry, "c") == {}
     count.flush()
     count.flush()
     assert samples(registry, "c") == {("_total", "x", "y"): 3, ("_total", "x", "z"): 1}
 
 
-def test_a_count_without_labels_is_there_from_the_start() -> None:
+def test_a_sum_adds_up_amounts_and_is_there_from_the_start() -> None:
     """A rate over a counter that appears with its first increment misses that increment."""
     registry = CollectorRegistry()
-    count = Count(Counter("c", "c", registry=registry), 0)
-    count.flush()
+    total = Sum(Counter("c", "c", registry=registry))
+    total.flush()
     assert samples(registry, "c") == {("_total",): 0}
+    for amount in (1, 0.5):
+        total.add(amount)
+    for _ in range(2):
+        total.flush()
+    assert samples(registry, "c") == {("_total",): 1.5}
 
 
 def test_label_sets_beyond_the_bound_share_one_series() -> None:
