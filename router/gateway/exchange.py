@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TAIL_BYTES = 16 * 1024
 CRASHED = "request failed inside the gateway"
 
 NO_PROMPT = (b"",)
@@ -93,7 +92,6 @@ class RequestExchange:
         "_endpoint",
         "_first_byte_s",
         "_gateway",
-        "_last_byte_s",
         "_local",
         "_parsed",
         "_pause_timer",
@@ -127,11 +125,10 @@ class RequestExchange:
         self._prefilled = False
         self._released = True
         self._done = False
-        self._tail: TailBuffer | None = None
+        self._tail: TailBuffer | bytes | None = None
         self._bytes_sent = 0
         self._pieces = 0
         self._first_byte_s = 0.0
-        self._last_byte_s = 0.0
         self._pause_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -193,18 +190,22 @@ class RequestExchange:
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so."""
-        gateway = self._gateway
-        now_s = gateway.now_s()
         if not self._sending:
-            self._first_byte_s = now_s
+            self._first_byte_s = self._gateway.now_s()
             self._send_head()
             assert self._answer_head is not None
             if len(data) != self._answer_head[2]:
                 self.prefill_ended()
-        self._last_byte_s = now_s
         self._bytes_sent += len(data)
         self._pieces += 1
-        if self._tail is not None:
+        tail = self._tail
+        if isinstance(tail, TailBuffer):
+            tail.append(data)
+        elif tail is None:
+            self._tail = data
+        else:
+            self._tail = TailBuffer()
+            self._tail.append(tail)
             self._tail.append(data)
         self._client.send_body(data)
 
@@ -348,7 +349,7 @@ class RequestExchange:
         self._released = False
         self._prefilled = False
         self._answer_head = None
-        self._tail = TailBuffer()
+        self._tail = None
         gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
@@ -462,9 +463,8 @@ class RequestExchange:
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         assert parsed is not None
         assert attempt is not None
-        assert self._tail is not None
         assert self._endpoint is not None
-        usage = find_usage(self._endpoint, self._tail)
+        usage = find_usage(self._endpoint, self._tail or b"")
         if usage is not None:
             usage = gateway.feedback.understood(attempt.worker_id, usage)
         ttft_s = self._first_byte_s - attempt.started_s
@@ -472,7 +472,7 @@ class RequestExchange:
             parsed.stream,
             self._first_byte_s - self._request.received_s,
             ttft_s - attempt.chosen.estimated_ttft_s,
-            self._last_byte_s - self._first_byte_s,
+            gateway.now_s() - self._first_byte_s,
             self._pieces,
             attempt.chosen.safe_tokens,
             usage,

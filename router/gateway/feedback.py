@@ -6,7 +6,6 @@ with every answer: a change must be worth saying (``CHANGE_MIN``) and the last w
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 
@@ -141,7 +140,9 @@ class Feedback:
                     self._reporting.clear()
                 self._reporting[worker_id] = _Answers()
             return usage
-        return replace(usage, cached_tokens=0) if worker_id in self._reporting else usage
+        if worker_id in self._reporting:
+            return Usage(usage.prompt_tokens, 0, usage.completion_tokens)
+        return usage
 
     def answered(
         self, request: ParsedRequest, attempt: Attempt, usage: Usage, ttft_s: float | None, now_us: int

@@ -7,13 +7,17 @@ Anthropic's streams name the prompt's tokens at the start, so a little of the he
 The search goes backwards for the key ``"usage"`` (``"meta_info"`` for /generate) followed by an
 object, and decodes just that object. A quotation mark inside a JSON string is escaped, so text
 that the model wrote cannot be mistaken for the key.
+
+    braces that pair up ──typed decoder──> counts
+            └─ not, or odd values ─> any JSON ──what is sane of it──> counts
 """
 
 import json
 import re
 from collections import deque
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from router.gateway.endpoints import Endpoint
 
@@ -27,12 +31,16 @@ CANDIDATES_MAX = 8
 TOKENS_MAX = 1 << 40
 """Larger counts are garbage."""
 
+CLOSINGS_MAX = 8
+"""Objects within an object of counts for which its end is looked for; engines have one or two."""
+
 _OBJECT = re.compile(rb"\s*:\s*(?=\{)")
-_decode = json.JSONDecoder().raw_decode
+_decode_any = json.JSONDecoder().raw_decode
+
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts as the engine reported them, for the last prompt if there was a batch.
 
     Attributes:
@@ -46,19 +54,41 @@ class Usage:
     completion_tokens: int | None
 
 
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: _Tokens | None = None
+
+
+class _Counts(msgspec.Struct, gc=False):
+    """What engines call their counts."""
+
+    prompt_tokens: _Tokens | None = None
+    input_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    cached_tokens: _Tokens | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens_details: _Details | None = None
+    cache_read_input_tokens: _Tokens | None = None
+    cache_creation_input_tokens: _Tokens | None = None
+
+
+_decode_counts = msgspec.json.Decoder(_Counts).decode
+
+
 class TailBuffer:
     """Keeps the last bytes of an answer, and a few of its first.
 
-    Chunks are kept whole and by reference while they are needed; appending is O(1).
+    Chunks are kept whole and by reference while they are needed; now and then the old ones are dropped.
 
     Args:
         bytes_max: How many of the last bytes `bytes` returns at least, if there were as many.
     """
 
-    __slots__ = ("_bytes_max", "_chunks", "_dropped", "_head", "_size")
+    __slots__ = ("_bytes_max", "_chunks", "_dropped", "_head", "_size", "_size_max")
 
     def __init__(self, bytes_max: int = TAIL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
+        self._size_max = bytes_max + bytes_max // 4
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._head = b""
@@ -66,20 +96,23 @@ class TailBuffer:
 
     def append(self, chunk: "bytes") -> None:
         """Add the next bytes."""
-        chunks = self._chunks
-        if len(chunk) > self._bytes_max:
-            for earlier in chunks:
-                self._drop(earlier)
-            chunks.clear()
-            self._size = 0
-            self._drop(chunk[: -self._bytes_max])
-            chunk = chunk[-self._bytes_max :]
-        chunks.append(chunk)
+        self._chunks.append(chunk)
         self._size += len(chunk)
-        while self._size - len(chunks[0]) >= self._bytes_max:
-            first = chunks.popleft()
-            self._size -= len(first)
-            self._drop(first)
+        if self._size > self._size_max:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Drop all but the last bytes."""
+        chunks = self._chunks
+        excess = self._size - self._bytes_max
+        while excess >= len(chunks[0]):
+            excess -= len(chunks[0])
+            self._drop(chunks.popleft())
+        if excess > 0 and len(chunks[0]) > self._bytes_max:
+            self._drop(chunks[0][:excess])
+            chunks[0] = chunks[0][excess:]
+            excess = 0
+        self._size = self._bytes_max + excess
 
     def _drop(self, chunk: "bytes") -> None:
         self._dropped += len(chunk)
@@ -88,6 +121,8 @@ class TailBuffer:
 
     def bytes(self) -> "bytes":
         """The bytes kept; where some are missing there is a line break."""
+        if self._size > self._bytes_max:
+            self._trim()
         gap = b"\n" if self._dropped > len(self._head) else b""
         return b"".join((self._head, gap, *self._chunks))
 
@@ -113,46 +148,68 @@ def find_usage(endpoint: Endpoint, answer: TailBuffer | bytes) -> Usage | None:
         if begin is None:
             continue
         candidates += 1
-        counts = _object_at(data, begin.end())
-        usage = _usage_of(counts)
+        counts = _counts_at(data, begin.end())
         if completion_tokens is None:
-            completion_tokens = _count(counts, "completion_tokens", "output_tokens")
+            completion_tokens = counts.completion_tokens
+            if completion_tokens is None:
+                completion_tokens = counts.output_tokens
+        usage = _usage_of(counts, completion_tokens)
         if usage is not None:
-            return Usage(usage.prompt_tokens, usage.cached_tokens, completion_tokens)
+            return usage
     return None
 
 
-def _object_at(data: bytes, start: int) -> dict[str, Any]:
-    """The object that begins at an offset; empty if it is cut off."""
+def _counts_at(data: bytes, start: int) -> _Counts:
+    """The counts in the object that begins at an offset; none if it is cut off."""
+    end = start
+    for _ in range(CLOSINGS_MAX):
+        end = data.find(b"}", end) + 1
+        if not end:
+            return _Counts()
+        if data.count(b"{", start, end) == data.count(b"}", start, end):
+            try:
+                return _decode_counts(data[start:end])
+            except (ValueError, RecursionError):
+                break
+    return _odd_counts_at(data, start)
+
+
+def _odd_counts_at(data: bytes, start: int) -> _Counts:
+    """The same, whatever else is in that object."""
     # Only numbers are read from it, so how its strings are decoded does not matter.
     try:
-        value, _ = _decode(data[start : start + TAIL_BYTES_MAX].decode("latin-1"))
+        value, _ = _decode_any(data[start : start + TAIL_BYTES_MAX].decode("latin-1"))
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return _Counts()
+    counts = _Counts()
+    for name in _COUNTS:
+        setattr(counts, name, _sane(value.get(name)))
+    for name in _DETAILS:
+        details = value.get(name)
+        if isinstance(details, dict):
+            setattr(counts, name, _Details(_sane(details.get("cached_tokens"))))
+    return counts
 
 
-def _usage_of(counts: dict[str, Any]) -> Usage | None:
-    prompt_tokens = _count(counts, "prompt_tokens", "input_tokens")
+_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_COUNTS = tuple(name for name in _Counts.__struct_fields__ if name not in _DETAILS)
+
+
+def _sane(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value <= TOKENS_MAX else None
+
+
+def _usage_of(counts: _Counts, completion_tokens: int | None) -> Usage | None:
+    prompt_tokens = counts.prompt_tokens if counts.prompt_tokens is not None else counts.input_tokens
     if prompt_tokens is None:
         return None
-    details = counts.get("prompt_tokens_details") or counts.get("input_tokens_details")
-    cached_tokens = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    details = counts.prompt_tokens_details or counts.input_tokens_details
+    cached_tokens = None if details is None else details.cached_tokens
     if cached_tokens is None:
-        cached_tokens = _count(counts, "cached_tokens")
+        cached_tokens = counts.cached_tokens
     if cached_tokens is None:
         # Anthropic counts what was read from and written to the cache beside the input tokens.
-        cached_tokens = _count(counts, "cache_read_input_tokens")
-        prompt_tokens += cached_tokens or 0
-        prompt_tokens += _count(counts, "cache_creation_input_tokens") or 0
+        cached_tokens = counts.cache_read_input_tokens
+        prompt_tokens += (cached_tokens or 0) + (counts.cache_creation_input_tokens or 0)
     # A prompt has a token: engines send 0 in events that come before they counted.
-    return Usage(prompt_tokens, cached_tokens, None) if prompt_tokens else None
-
-
-def _count(counts: dict[str, Any], *names: str) -> int | None:
-    """The first of these fields that is a sane count."""
-    for name in names:
-        value = counts.get(name)
-        if type(value) is int and 0 <= value <= TOKENS_MAX:
-            return value
-    return None
+    return Usage(prompt_tokens, cached_tokens, completion_tokens) if prompt_tokens else None

@@ -202,6 +202,24 @@ def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     find_usage(Endpoint.MESSAGES, b'"usage":{"input_tokens":' + data)
 
 
+@pytest.mark.parametrize(
+    "counts",
+    [
+        b'{"prompt_tokens":9,"model":"{","completion_tokens":3}',
+        b'{"prompt_tokens":9,"model":"}","completion_tokens":3}',
+        b'{"prompt_tokens":9,"cached_tokens":-1,"completion_tokens":3}',
+        b'{"prompt_tokens":9,"cached_tokens":"many","completion_tokens":3}',
+        b'{"prompt_tokens":9,"cached_tokens":true,"completion_tokens":3}',
+        b'{"prompt_tokens":9,"prompt_tokens_details":[],"completion_tokens":3}',
+        b'{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":1e99},"completion_tokens":3}',
+        b'{"prompt_tokens":9,"cached_tokens":%d,"completion_tokens":3}' % (1 << 41),
+        b'{"prompt_tokens":9,"more":%b,"completion_tokens":3}' % (b'{"a":' * 20 + b"1" + b"}" * 20),
+    ],
+)
+def test_what_is_odd_beside_the_counts_does_not_hide_them(counts: bytes) -> None:
+    assert find_usage(Endpoint.CHAT, b'{"usage": %b}' % counts) == Usage(9, None, 3)
+
+
 def test_a_deeply_nested_answer_is_given_up_on() -> None:
     assert find_usage(Endpoint.CHAT, b'{"usage":{"a":' + b"[" * 16_000) is None
     assert find_usage(Endpoint.CHAT, b'{"usage":' * 2000) is None
