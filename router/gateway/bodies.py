@@ -5,6 +5,7 @@ does not fit these types is decoded generically and brought into shape; see `rou
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -143,6 +144,15 @@ SCOPE_FIELDS = {
     kind: tuple(name for name in _RAW[kind] if name not in ("tools", "functions")) for kind in _DECODERS
 }
 """Fields that separate identities, by body."""
+
+_scope_of = {kind: attrgetter(*names) for kind, names in SCOPE_FIELDS.items() if names}
+_NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items()}
+
+
+def has_scope_fields(fields: Scalars) -> bool:
+    """Whether a body has one of its `SCOPE_FIELDS`; most have none, which is found out at once."""
+    kind = type(fields)
+    return bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
 
 
 def decode(endpoint: Endpoint, body: bytes) -> Scalars:

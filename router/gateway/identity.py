@@ -28,6 +28,10 @@ PATHS_MAX = 64
 TOOLS_CACHE_BYTES_MAX = 32 << 20
 """Bound of the canonical JSON remembered per process; an agent's tools are some 20 to 100 KB."""
 
+ROOTS_MAX = 1000
+ROOT_BYTES_MAX = 500
+"""Bounds on the roots remembered, half a megabyte; all they are made of comes from clients."""
+
 HASH_BYTES = 8
 
 Prompt = bytes | str | list[int]
@@ -68,10 +72,11 @@ class PromptHasher:
         self._seed = xxhash.xxh3_64_intdigest(encode(namespace))
         self._block_tokens = block_tokens
         self._block_bytes = block_bytes
+        self._roots: dict[tuple[bytes, ...], int] = {}
         self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
         self._canonical_bytes = 0
 
-    def identify(self, scope: Sequence[bytes], prompts: Sequence[Prompt]) -> Identity:
+    def identify(self, scope: tuple[bytes, ...], prompts: Sequence[Prompt]) -> Identity:
         """Cut prompts into blocks and chain them.
 
         Args:
@@ -89,14 +94,14 @@ class PromptHasher:
             if index >= PATHS_MAX:
                 continue
             if isinstance(prompt, list):
-                root = root_hash(self._seed, b"ids", *scope)
+                root = self._root((b"ids", *scope))
                 try:
                     path = chain_token_ids(prompt, root, self._block_tokens)
                     tail = array("I", prompt[len(path) // HASH_BYTES * self._block_tokens :]).tobytes()
                 except (OverflowError, TypeError):  # no engine has such a token: it will say so
                     path, tail = b"", canonical_json(prompt)
             else:
-                root = root_hash(self._seed, b"chat" if isinstance(prompt, bytes) else b"text", *scope)
+                root = self._root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))
                 path = chain_bytes(data, root, self._block_bytes)
                 tail = data[len(path) // HASH_BYTES * self._block_bytes :]
             paths.append(path)
@@ -109,9 +114,20 @@ class PromptHasher:
                 key = xxhash.xxh3_64_intdigest(whole.to_bytes(HASH_BYTES, "little"), key)
         return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
 
-    def body_key(self, scope: Sequence[bytes], body: bytes) -> int:
+    def body_key(self, scope: tuple[bytes, ...], body: bytes) -> int:
         """A 64-bit hash of a body that has no prompt."""
-        return xxhash.xxh3_64_intdigest(body, root_hash(self._seed, b"body", *scope))
+        return xxhash.xxh3_64_intdigest(body, self._root((b"body", *scope)))
+
+    def _root(self, parts: tuple[bytes, ...]) -> int:
+        """The root of a chain, remembered: many prompts share the few of a tenant and a model."""
+        root = self._roots.get(parts)
+        if root is None:
+            root = root_hash(self._seed, *parts)
+            if sum(map(len, parts)) <= ROOT_BYTES_MAX:
+                if len(self._roots) >= ROOTS_MAX:
+                    self._roots.clear()
+                self._roots[parts] = root
+        return root
 
     def canonical(self, raw: msgspec.Raw) -> bytes:
         """Canonical JSON of a field, remembered by the hash of the client's bytes.

@@ -28,6 +28,7 @@ from router.gateway.bodies import (
     ResponsesBody,
     Scalars,
     decode,
+    has_scope_fields,
 )
 from router.gateway.conversation import (
     BILLING_HEADER,
@@ -117,21 +118,20 @@ class Identifier:
         """
         try:
             fields: Any = decode(endpoint, body)
-            kind = type(fields)
             if not fields.model and endpoint.needs_model:
                 raise ClientError("The request names no model.", code="missing_model", param="model")
             # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
-            scope = [tenant, (fields.model or "").encode(), encode(fields.cache_salt or "")]
-            if kind is PassedThroughBody:
+            model = (fields.model or "").encode()
+            scope: tuple[bytes, ...] = (tenant, model, encode(fields.cache_salt or ""))
+            lora = None
+            if type(fields) is PassedThroughBody:
                 key = self._hasher.body_key(scope, body)
                 identity = Identity((), 0, 0, key, key)
             else:
-                for name in SCOPE_FIELDS[kind]:
-                    raw = getattr(fields, name)
-                    if raw is not ABSENT and (canonical := self._hasher.canonical(raw)) not in _EMPTY:
-                        scope += (name.encode(), opaque(canonical))
+                if has_scope_fields(fields):
+                    scope += self._scope_fields(fields)
+                    lora = _first_text(fields.lora_path)
                 identity = self._hasher.identify(scope, self._prompts(fields))
-            lora = _first_text(fields)
         except (ValueError, RecursionError) as error:
             raise _invalid_json(error) from error
         output_tokens_max, n = _limits(fields)
@@ -158,7 +158,10 @@ class Identifier:
         """The prompts of a body."""
         match fields:
             case ChatBody(messages=turns, system=system):
-                stream = self._tools(fields.tools) + self._tools(fields.functions)
+                stream: list[bytes] = []
+                for raw in (fields.tools, fields.functions):
+                    if raw is not ABSENT:
+                        stream += self._tools(raw)
                 if system:
                     _append_system(stream, system)
                 if turns:
@@ -180,6 +183,15 @@ class Identifier:
             case GenerateBody(text=text, input_ids=input_ids):
                 return _split(text if input_ids is None else input_ids)
         return ()
+
+    def _scope_fields(self, fields: Any) -> tuple[bytes, ...]:
+        """Names and hashes of the fields of a body that separate identities."""
+        scope: list[bytes] = []
+        for name in SCOPE_FIELDS[type(fields)]:
+            raw = getattr(fields, name)
+            if raw is not ABSENT and (canonical := self._hasher.canonical(raw)) not in _EMPTY:
+                scope += (name.encode(), opaque(canonical))
+        return tuple(scope)
 
     def _tools(self, raw: msgspec.Raw) -> list[bytes]:
         if raw is ABSENT or (canonical := self._hasher.canonical(raw)) in _EMPTY:
@@ -225,9 +237,8 @@ def _limits(fields: Any) -> tuple[int | None, int]:
     return (limit if limit is not None and limit >= 0 else None), max(n or 1, 1)
 
 
-def _first_text(fields: Any) -> str | None:
+def _first_text(raw: msgspec.Raw) -> str | None:
     """The first adapter of ``lora_path``: a string, or one for each prompt of a batch."""
-    raw = getattr(fields, "lora_path", ABSENT)
     if raw is ABSENT:
         return None
     value = loads(memoryview(raw))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from radix import chain_bytes, chain_token_ids, root_hash
 from router.gateway import identity
-from router.gateway.identity import PATHS_MAX, Identity, PromptHasher
+from router.gateway.identity import PATHS_MAX, ROOT_BYTES_MAX, ROOTS_MAX, Identity, PromptHasher
 
 SCOPE = (b"tenant", b"", b"model")
 
@@ -116,3 +116,13 @@ def test_canonical_json_is_remembered_within_a_bound(monkeypatch: pytest.MonkeyP
 
 def test_a_body_without_a_prompt_has_a_key() -> None:
     assert hasher().body_key(SCOPE, b"{}") == hasher().body_key(SCOPE, b"{}") != hasher().body_key((), b"{}")
+
+
+def test_roots_that_come_and_go_do_not_pile_up() -> None:
+    one = hasher()
+    for number in range(3 * ROOTS_MAX):
+        one.identify((b"tenant", b"%d" % number), ["x"])
+        one.identify((b"tenant", b"%d" % number * ROOT_BYTES_MAX), ["x"])
+    assert len(one._roots) <= ROOTS_MAX
+    assert max(sum(map(len, parts)) for parts in one._roots) <= ROOT_BYTES_MAX
+    assert one.identify((b"tenant", b"7"), ["x"]) == hasher().identify((b"tenant", b"7"), ["x"])
