@@ -48,6 +48,9 @@ Slots = NDArray[np.intp]
 NAMES_MAX = 1000
 """Model names whose answers are kept at a time; names come from clients."""
 
+NAME_LENGTH_MAX = 256
+"""A longer name is looked up each time."""
+
 START_SLACK_MS = 1000
 """How far two start times of one process may be apart: some exporters derive it again and again from a boot
 time in whole seconds."""
@@ -116,7 +119,8 @@ class Registry:
             model: What the request asks for; None if it does not say.
             now_us: Log time.
         """
-        self._sync()
+        if self._fleet.revision != self._revision:
+            self._sync()
         slots = self._eligible.get(model)
         if slots is None:
             if len(self._eligible) > NAMES_MAX:
@@ -129,8 +133,9 @@ class Registry:
                 ),
                 dtype=np.intp,
             )
-            self._eligible[model] = slots
-        return self.circuits.allowed(slots, now_us)
+            if model is None or len(model) <= NAME_LENGTH_MAX:
+                self._eligible[model] = slots
+        return self.circuits.allowed(slots, now_us) if self._fleet.circuits.tripped else slots
 
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
         """Of some workers, those that a request may go to: all but those that returned too recently for it.
@@ -168,7 +173,8 @@ class Registry:
             if len(self._known) > NAMES_MAX:
                 self._known.clear()
             known = not self._local or any(local.serves(model) for local in self._local.values())
-            self._known[model] = known
+            if len(model) <= NAME_LENGTH_MAX:
+                self._known[model] = known
         return known
 
     def failed(self, local: LocalWorker, error: UpstreamError, now_us: int, sent_us: int) -> None:

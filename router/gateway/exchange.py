@@ -144,10 +144,11 @@ class RequestExchange:
         gateway.exchanges.add(self)
         gateway.retry_budget.deposit()
         try:
-            self._request_id = gateway.request_id_of(self._request.headers)
-            gateway.admit(self._request.headers)
+            noted = gateway.noted(self._request.headers)
+            self._request_id = gateway.request_id_of(noted)
+            gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
-            self._parsed = gateway.parse(self._endpoint, self._request)
+            self._parsed = gateway.parse(self._endpoint, self._request.body, noted)
             self._dispatch()
         except RouterError as error:
             self._fail(error)
@@ -231,7 +232,7 @@ class RequestExchange:
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
         if status < 400:
-            self._learn()  # last: whatever it makes of the answer, the request is counted out
+            self._learn(now_us)  # last: whatever it makes of the answer, the request is counted out
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
@@ -281,23 +282,20 @@ class RequestExchange:
 
         Raises:
             NoWorker: If nobody may take it.
+            ClientError: If nobody ever could.
         """
         gateway, parsed = self._gateway, self._parsed
         assert parsed is not None
+        registry, fleet = gateway.registry, gateway.fleet
         now_s = gateway.now_s()
         now_us = gateway.clock.now_us()
-        slots = gateway.registry.eligible(parsed.model, now_us)
+        slots = registry.eligible(parsed.model, now_us)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
         if not len(slots):
-            raise NoWorker(
-                f"No worker for the model {parsed.model!r} can take a request now."
-                if parsed.model
-                else "No worker can take a request now.",
-                retry_after_s=gateway.retry_after_s,
-            )
-        slots = gateway.registry.ramped(slots, parsed.key, now_us)
+            raise gateway.nobody_for(parsed.model)
+        slots = registry.ramped(slots, parsed.key, now_us)
         bytes_per_token = gateway.feedback.bytes_per_token(parsed.model or "")
         prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
         tokens_per_block = (
@@ -307,9 +305,7 @@ class RequestExchange:
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         profile = gateway.profile_of(parsed.model)
-        candidates = gateway.fleet.candidates(
-            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us
-        )
+        candidates = fleet.candidates(slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us)
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, gateway.placed_count
         )
@@ -319,24 +315,22 @@ class RequestExchange:
             case Chosen() as chosen:
                 pass
         gateway.placed_count += 1
-        self._local = local = gateway.registry.at_slot(chosen.slot)
-        worker = local.worker
+        self._local = local = registry.at_slot(chosen.slot)
+        worker_id = local.worker.worker_id
         self._attempts += 1
         self._attempt = attempt = Attempt(
-            request_id=gateway.next_attempt_id(),
-            worker_id=worker.worker_id,
-            worker_class=worker.worker_class,
-            chosen=chosen,
-            backlog_s=gateway.fleet.loads.backlog_at_s(chosen.slot, now_us),
-            placed_us=now_us,
-            guard_us=min(gateway.fleet.loads.oldest_prefill_us(chosen.slot), now_us),
-            tokens_per_block=tokens_per_block,
-            started_s=now_s,
+            gateway.next_attempt_id(),
+            worker_id,
+            chosen,
+            now_us,
+            min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
+            tokens_per_block,
+            now_s,
         )
         self._placed = Placed(
             attempt.request_id,
             now_us,
-            worker.worker_id,
+            worker_id,
             gateway.replica,
             round(chosen.service_s * 1e6),
             chosen.uncached_tokens,
@@ -344,7 +338,7 @@ class RequestExchange:
             parsed.paths or NO_PROMPT,
             profile.needs_ends,
         )
-        gateway.registry.circuits.dispatched(local, now_us)
+        registry.circuits.dispatched(local, now_us)
         gateway.publish(self._placed)
         self._released = False
         self._prefilled = False
@@ -424,7 +418,7 @@ class RequestExchange:
         self._pause_timer = None
         try:
             self._dispatch()
-        except NoWorker:
+        except RouterError:
             self._fail(error)
         except Exception:
             logger.exception(CRASHED, extra={"event": "request.crashed"})
@@ -459,7 +453,7 @@ class RequestExchange:
         if abandoned:
             gateway.feedback.abandoned(self._parsed, self._attempt)
 
-    def _learn(self) -> None:
+    def _learn(self, now_us: int) -> None:
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         assert parsed is not None
         assert attempt is not None
@@ -478,9 +472,7 @@ class RequestExchange:
             usage,
         )
         if usage is not None:
-            gateway.feedback.answered(
-                parsed, attempt, usage, ttft_s if parsed.stream else None, gateway.clock.now_us()
-            )
+            gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
 
     def _send_head(self) -> None:
         assert self._answer_head is not None

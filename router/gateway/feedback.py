@@ -36,7 +36,7 @@ BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
 """Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
 
 IDLE_BACKLOG_S = 0.001
-"""A first token is a clean measurement of the prefill only if the worker had nothing else to prefill."""
+"""A first token is a clean measurement of the prefill only if nothing was predicted to come before it."""
 
 REPORTING_MAX = 10_000
 MODELS_MAX = 1_000
@@ -62,21 +62,17 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         request_id: Id of the attempt in the log.
         worker_id: Where it went.
-        worker_class: Cost profile of that worker.
         chosen: What was predicted.
-        backlog_s: V at that moment.
         placed_us: Log time of the placement.
         guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
-            may not have been computed yet, so their absence proves nothing.
+            may not have been computed yet, so their absence proves nothing. 0 if none were predicted.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
     """
 
     request_id: str
     worker_id: str
-    worker_class: str
     chosen: Chosen
-    backlog_s: float
     placed_us: int
     guard_us: int
     tokens_per_block: float
@@ -164,11 +160,15 @@ class Feedback:
         if request.prompt_bytes:
             self._learn_bytes(request.model or "", request.prompt_bytes, usage.prompt_tokens, now_us)
         if usage.cached_tokens is not None:
-            self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
+            if attempt.chosen.safe_tokens:
+                self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
             self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
-        if ttft_s is not None and attempt.backlog_s <= IDLE_BACKLOG_S:
-            cached = attempt.chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
-            self._learn_service(attempt.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+        chosen = attempt.chosen
+        if ttft_s is not None and chosen.estimated_ttft_s - chosen.service_s <= IDLE_BACKLOG_S:
+            cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
+            worker = self._fleet.worker(attempt.worker_id)
+            if worker is not None:
+                self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
@@ -206,8 +206,7 @@ class Feedback:
         and had no prefill under way when this one was sent. In a row: one was sent after the other
         was answered, since what failed together may have waited for one prefill together.
         """
-        answers = self._reporting.get(attempt.worker_id)
-        if answers is None or len(path) < 8 * FLUSHED_BLOCKS:
+        if len(path) < 8 * FLUSHED_BLOCKS or (answers := self._reporting.get(attempt.worker_id)) is None:
             return
         start = path[: 8 * FLUSHED_BLOCKS]
         age_us = attempt.placed_us - answers.fresh.pop(start, 0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, InvalidKey, RequestRejected
+from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
 from router.fleet import Registry
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
@@ -82,6 +82,7 @@ class Gateway:
         )
         self._tenant_header = settings.tenancy.tenant_header.encode()
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
+        self._noted = frozenset((*self._id_headers, self._tenant_header, b"authorization", b"x-api-key"))
         self._inflight_max = settings.server.max_concurrent_requests
         key = settings.server.api_key
         self._api_key = key.get_secret_value().encode() if key is not None else None
@@ -138,22 +139,38 @@ class Gateway:
         """The endpoint of a proxied path."""
         return _BY_PATH[path]
 
-    def parse(self, endpoint: Endpoint, request: ClientRequest) -> ParsedRequest:
+    def noted(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """Those of a request's headers that the methods below ask for."""
+        return [header for header in headers if header[0] in self._noted]
+
+    def parse(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> ParsedRequest:
         """Parse and identify a request.
 
         Raises:
-            ClientError: If it is not what the endpoint takes, or its model is not served here.
+            ClientError: If it is not what the endpoint takes.
         """
-        tenant = next((value for name, value in request.headers if name == self._tenant_header), b"")
-        parsed = self._identifier.parse(endpoint, request.body, tenant=tenant)
-        if parsed.model is not None and not self.registry.knows(parsed.model):
-            raise ClientError(
-                f"The model {parsed.model[:200]!r} is not served here; GET /v1/models lists those that are.",
+        tenant = b""
+        for name, value in headers:
+            if name == self._tenant_header:
+                tenant = value
+                break
+        return self._identifier.parse(endpoint, body, tenant=tenant)
+
+    def nobody_for(self, model: str | None) -> ClientError | NoWorker:
+        """Why no worker can take a request for a model: its model is not served here, or not now."""
+        if model is not None and not self.registry.knows(model):
+            return ClientError(
+                f"The model {model[:200]!r} is not served here; GET /v1/models lists those that are.",
                 code="model_not_found",
                 param="model",
                 status=404,
             )
-        return parsed
+        return NoWorker(
+            f"No worker for the model {model!r} can take a request now."
+            if model
+            else "No worker can take a request now.",
+            retry_after_s=self.retry_after_s,
+        )
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""
@@ -161,7 +178,7 @@ class Gateway:
 
     def request_id_of(self, headers: Sequence[Header]) -> bytes:
         """The client's request id, or a new one."""
-        for wanted in self._id_headers:
+        for wanted in self._id_headers if headers else ():
             for name, value in headers:
                 if name == wanted and 0 < len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
                     return value
@@ -178,7 +195,7 @@ class Gateway:
             InvalidKey: If the key is missing or wrong.
             RequestRejected: If too many requests are in flight (429).
         """
-        if not self.authorized(headers):
+        if self._api_key is not None and not self.authorized(headers):
             raise InvalidKey
         if 0 < self._inflight_max < self.inflight:
             raise RequestRejected(

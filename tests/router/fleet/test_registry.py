@@ -162,7 +162,18 @@ def test_names_of_models_that_clients_invent_do_not_pile_up(setup: Setup) -> Non
     setup.add("a")
     for number in range(3000):
         assert setup.eligible(f"model {number}") == ["a:80"]
-    assert len(setup.registry._eligible) <= 1001
+        assert setup.registry.knows(f"model {number}")
+    for kept in (setup.registry._eligible, setup.registry._known):
+        assert len(kept) <= 1001
+
+
+def test_a_name_as_long_as_a_book_is_not_kept(setup: Setup) -> None:
+    setup.add("a")
+    name = "model " * 100_000
+    assert setup.eligible(name) == ["a:80"]
+    assert setup.registry.knows(name)
+    assert name not in setup.registry._eligible
+    assert name not in setup.registry._known
 
 
 # The circuit. Five failures open it for ten seconds, two successes close it.

@@ -378,6 +378,16 @@ def test_when_no_worker_is_left_the_client_hears_of_the_failure_not_of_the_lack(
     bench.check()
 
 
+def test_when_nobody_serves_the_model_any_more_the_client_hears_of_the_failure() -> None:
+    bench = Bench(workers=1)
+    _, client = bench.start(chat())
+    bench.registry.described(bench.registry.all()[0], (ServedModel("other"),), "", 0)
+    bench.upstream.fail(WorkerUnreachable("refused"))
+    bench.time.advance(1)
+    assert (client.status, client.error["code"]) == (502, "upstream_unreachable")
+    bench.check()
+
+
 def test_a_failed_attempt_takes_back_what_it_inserted_on_trust(bench: Bench) -> None:
     bench.start(chat())
     first = bench.upstream.pool.url.removeprefix("http://")

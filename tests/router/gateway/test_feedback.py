@@ -44,12 +44,12 @@ def request(blocks: int = 16, **changes: Any) -> ParsedRequest:
     return msgspec.structs.replace(given, **changes)
 
 
-def attempt(matched_blocks: int = 0, blocks: int = 16, **changes: Any) -> Attempt:
-    """Placed on an idle worker."""
+def attempt(matched_blocks: int = 0, blocks: int = 16, *, backlog_s: float = 0.0, **changes: Any) -> Attempt:
+    """Placed on a worker that is idle, or has this to do first."""
     matched_tokens = round(TOKENS_PER_BLOCK * matched_blocks)
     uncached_tokens = round(TOKENS_PER_BLOCK * (blocks - matched_blocks))
-    chosen = Chosen(0, matched_tokens, matched_tokens, uncached_tokens, 0.3, 0.3, "cold")
-    given = Attempt("a1", "w:80", "default", chosen, 0.0, NOW_US, NOW_US, TOKENS_PER_BLOCK, 0.0)
+    chosen = Chosen(0, matched_tokens, matched_tokens, uncached_tokens, 0.3, backlog_s + 0.3, "cold")
+    given = Attempt("a1", "w:80", chosen, NOW_US, NOW_US, TOKENS_PER_BLOCK, 0.0)
     return msgspec.structs.replace(given, **changes)
 
 
