@@ -17,23 +17,25 @@ from fastapi import FastAPI
 from router.proxy import (
     ClientConnection,
     ClientRequest,
-    Header,
     UpstreamTimeouts,
     WorkerPool,
+    lines_of,
     make_protocol,
 )
+
+FORWARDED = frozenset({b"authorization", b"content-type", b"accept", b"x-request-id"})
 
 
 class Forwarding:
     """The least an exchange can do: hand everything over in both directions."""
 
-    __slots__ = ("_connection", "_upstream")
+    __slots__ = ("_connection", "_head", "_upstream")
 
     def __init__(self, request: ClientRequest, connection: ClientConnection, pool: WorkerPool) -> None:
         self._connection = connection
-        self._upstream = pool.send(
-            request.method, request.path, request.query, request.headers, (request.body,), self
-        )
+        self._head: tuple[int, bytes, int | None] | None = None
+        lines = lines_of(request.headers, FORWARDED)
+        self._upstream = pool.send(request.method, request.path, request.query, lines, (request.body,), self)
 
     def pause(self) -> None:
         """Hold the worker back."""
@@ -52,21 +54,31 @@ class Forwarding:
         self._upstream.abort()
         self._connection.abort()
 
-    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
-        """Pass the head on."""
-        self._connection.send_head(status, headers, length=length)
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """Keep the head for the first body bytes."""
+        self._head = (status, lines, length)
 
     def upstream_data(self, data: bytes) -> None:
         """Pass body bytes on."""
-        self._connection.send_body(data)
+        if self._head is None:
+            self._connection.send_body(data)
+        else:
+            self._send_head(data)
 
     def upstream_end(self) -> None:
         """Pass the end on."""
+        if self._head is not None:
+            self._send_head(b"")
         self._connection.finish()
 
     def upstream_failed(self, error: Exception) -> None:
         """Pass the failure on as an aborted connection."""
         self._connection.abort()
+
+    def _send_head(self, body: bytes) -> None:
+        assert self._head is not None
+        (status, lines, length), self._head = self._head, None
+        self._connection.send_head(status, lines, length=length, body=body)
 
 
 async def serve(port: int, urls: list[str]) -> None:

@@ -50,7 +50,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import TailBuffer, find_usage
-from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest
+from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, lines_of
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -77,6 +77,8 @@ FORWARDED_HEADERS = frozenset(
 )
 """What of a client's headers a worker sees, beside the request's id in our words; cookies and unknown
 headers never do (`wire.md` 4)."""
+
+FORWARDED_WITHOUT_KEY = FORWARDED_HEADERS - {b"authorization"}
 
 
 class RequestExchange:
@@ -120,7 +122,7 @@ class RequestExchange:
         self._tried: list[int] = []
         self._local: LocalWorker | None = None
         self._upstream: UpstreamRequest | None = None
-        self._answer_head: tuple[int, list[Header], int | None] | None = None
+        self._answer_head: tuple[int, bytes, int | None] | None = None
         self._sending = False
         self._prefilled = False
         self._released = True
@@ -183,20 +185,14 @@ class RequestExchange:
 
     # From the worker's side (`router.proxy.UpstreamSink`).
 
-    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Hold the head back until the first body byte; a retriable status may go elsewhere."""
         if status >= 400 and self._redispatched(_answered(status), status):
             return
-        self._answer_head = (status, headers, length)
+        self._answer_head = (status, lines, length)
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so."""
-        if not self._sending:
-            self._first_byte_s = self._gateway.now_s()
-            self._send_head()
-            assert self._answer_head is not None
-            if len(data) != self._answer_head[2]:
-                self.prefill_ended()
         self._bytes_sent += len(data)
         self._pieces += 1
         tail = self._tail
@@ -208,13 +204,20 @@ class RequestExchange:
             self._tail = TailBuffer()
             self._tail.append(tail)
             self._tail.append(data)
-        self._client.send_body(data)
+        if self._sending:
+            self._client.send_body(data)
+            return
+        self._first_byte_s = self._gateway.now_s()
+        self._send_head(data)
+        assert self._answer_head is not None
+        if len(data) != self._answer_head[2]:
+            self.prefill_ended()
 
     def upstream_end(self) -> None:
         """The answer is complete: learn from it."""
         if not self._sending:
             self._first_byte_s = self._gateway.now_s()
-            self._send_head()
+            self._send_head(b"")
         assert self._answer_head is not None
         status = self._answer_head[0]
         gateway, local, attempt = self._gateway, self._local, self._attempt
@@ -352,7 +355,7 @@ class RequestExchange:
             method=self._request.method,
             path=self._request.path,
             query=self._request.query,
-            headers=self._worker_headers(),
+            lines=self._worker_lines(),
             body=(self._request.body,),
             sink=self,
             patient=not parsed.stream,
@@ -474,33 +477,28 @@ class RequestExchange:
         if usage is not None:
             gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
 
-    def _send_head(self) -> None:
+    def _send_head(self, body: bytes) -> None:
         assert self._answer_head is not None
-        status, headers, length = self._answer_head
+        status, lines, length = self._answer_head
         self._sending = True
-        own = self._own_headers()
-        names = {name for name, _ in own}
-        self._client.send_head(status, [*(h for h in headers if h[0] not in names), *own], length=length)
+        self._client.send_head(status, lines + self._own_lines(), length=length, body=body)
 
-    def _own_headers(self) -> list[Header]:
+    def _own_lines(self) -> bytes:
+        """What every answer of ours says, in place of the worker's headers of these names."""
         attempt = self._attempt
-        return [
-            (b"x-request-id", self._request_id),
-            (b"x-cacheway-worker", attempt.worker_id.encode() if attempt else b"none"),
-            (b"x-cacheway-cached-tokens", b"%d" % (attempt.chosen.safe_tokens if attempt else 0)),
-        ]
+        return b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
+            self._request_id,
+            attempt.worker_id.encode() if attempt else b"none",
+            attempt.chosen.safe_tokens if attempt else 0,
+        )
 
-    def _worker_headers(self) -> list[Header]:
-        gateway = self._gateway
-        headers = [
-            (name, value)
-            for name, value in self._request.headers
-            if name in FORWARDED_HEADERS and (name != b"authorization" or gateway.forwards_authorization)
-        ]
-        headers.append((b"x-request-id", self._request_id))
+    def _worker_lines(self) -> bytes:
+        gateway, request = self._gateway, self._request
+        allowed = FORWARDED_HEADERS if gateway.forwards_authorization else FORWARDED_WITHOUT_KEY
+        lines = lines_of(request.headers, allowed, request.hop_names)
         if gateway.worker_authorization is not None:
-            headers.append((b"authorization", gateway.worker_authorization))
-        return headers
+            lines += b"authorization: %b\r\n" % gateway.worker_authorization
+        return b"%bx-request-id: %b\r\n" % (lines, self._request_id)
 
     def _fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
@@ -509,21 +507,20 @@ class RequestExchange:
         self._release(abandoned=True)
         self._sending = True
         body = error_body(error)
-        headers = [(b"content-type", b"application/json"), *self._own_headers()]
+        lines = b"content-type: application/json\r\n" + self._own_lines()
         if error.status in (429, 503):
-            headers.append((b"retry-after", retry_after(getattr(error, "retry_after_s", 1.0))))
-        self._client.send_head(error.status, headers, length=len(body))
-        self._client.send_body(body)
+            lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        self._client.send_head(error.status, lines, length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()
 
     def _break_stream(self, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
         assert self._answer_head is not None
-        status, headers, length = self._answer_head
-        content_type = next((value for name, value in headers if name == b"content-type"), b"")
+        status, lines, length = self._answer_head
+        streams = any(line.startswith(b"content-type: text/event-stream") for line in lines.splitlines())
         self._finish(error.code, status, error)
-        if length is None and content_type.startswith(b"text/event-stream"):
+        if length is None and streams:
             assert self._endpoint is not None
             self._client.send_body(error_event(self._endpoint, error))
             self._client.finish()

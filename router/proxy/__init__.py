@@ -2,6 +2,7 @@
 
 from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protocol
 from router.proxy.ending import Ending
+from router.proxy.headers import lines_of
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
@@ -28,5 +29,6 @@ __all__ = [
     "UpstreamSink",
     "UpstreamTimeouts",
     "WorkerPool",
+    "lines_of",
     "make_protocol",
 ]

@@ -9,8 +9,8 @@ object that stands for a request in `HttpToolsProtocol`), only without an ASGI t
 uvicorn's own pipelining, keep-alive and shutdown treat it like any other request.
 
 Each write is a system call (14 µs on the machine where `loadtest.bench.proxy` ran, a quarter of a
-small request), so the head is held back until the first body bytes, but never beyond this
-pass of the event loop: an answer that comes in one read leaves in one write.
+small request), so the head leaves together with the first body bytes: an answer that comes in one
+read leaves in one write.
 """
 
 import asyncio
@@ -24,11 +24,10 @@ from uuid import uuid4
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from router.errors import RouterError, error_body
+from router.proxy.headers import named_by
 from router.proxy.ports import ClientRequest, Exchange, Header
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from router.proxy.client_protocol import GatewayProtocol
 
 logger = logging.getLogger(__name__)
@@ -47,44 +46,44 @@ REQUEST_ID_BYTES_MAX = 256
 class Answer(RequestResponseCycle):
     """A request and its answer. Made by `GatewayProtocol` when the head is complete."""
 
+    # The part of uvicorn's interface that `HttpToolsProtocol` uses. Nobody waits for this event.
+    message_event = asyncio.Event()
+    disconnected = False
+    response_complete = False
+
+    body_complete = False
+    refusal: RouterError | None = None
+    exchange: Exchange | None = None
+    _head_sent = False
+    _chunked = False
+    _bodyless = False
+    _left_bytes: int | None = None
+    _body_bytes = 0
+
     def __init__(
         self,
         protocol: "GatewayProtocol",
-        message_event: asyncio.Event,
         headers: "list[Header]",
         *,
         method: bytes = b"",
         path: bytes = b"",
         query: bytes = b"",
+        connection: bytes = b"",
         keep_alive: bool = False,
         can_chunk: bool = False,
-        started_s: float = 0.0,
+        expects_continue: bool = False,
     ) -> None:
-        # The part of uvicorn's interface that `HttpToolsProtocol` uses; its constructor builds an ASGI
-        # request, which this is not.
-        self.message_event = message_event
+        # uvicorn's constructor builds an ASGI request, which this is not.
         self.keep_alive = keep_alive
-        self.disconnected = False
-        self.response_complete = False
-
-        self.body_complete = False
-        self.expects_continue = False
-        self.refusal: RouterError | None = None
-        self.exchange: Exchange | None = None
+        self.expects_continue = expects_continue
         self._protocol = protocol
         self._method = method
         self._path = path
         self._query = query
         self._headers = headers
+        self._connection = connection
         self._can_chunk = can_chunk
-        self._started_s = started_s
         self._pieces: list[bytes | bytearray] = []
-        self._body_bytes = 0
-        self._head_sent = False
-        self._held = b""
-        self._chunked = False
-        self._bodyless = False
-        self._left_bytes: int | None = None
 
     # The request
 
@@ -108,14 +107,14 @@ class Answer(RequestResponseCycle):
             return
         protocol = self._protocol
         request = ClientRequest(
-            method=self._method,
-            path=self._path,
-            query=self._query,
-            headers=self._headers,
-            body=b"".join(pieces),
-            client=protocol.client[0] if protocol.client else "",
-            received_s=time.monotonic(),
-            started_s=self._started_s,
+            self._method,
+            self._path,
+            self._query,
+            self._headers,
+            b"".join(pieces),
+            protocol.client[0] if protocol.client else "",
+            time.monotonic(),
+            named_by(self._connection),
         )
         try:
             exchange = protocol.start_exchange(request, self)
@@ -133,51 +132,58 @@ class Answer(RequestResponseCycle):
 
     # ports.ClientConnection
 
-    def send_head(self, status: int, headers: "Sequence[Header]", *, length: int | None) -> None:
+    def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
         """Begin the answer; frame it as the client's HTTP version and the status allow."""
         if self.disconnected or self.response_complete:
             return
         assert not self._head_sent
         self._head_sent = True
-        self._bodyless = self._method == b"HEAD" or status in (204, 304)
-        parts = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
-        if length is not None:
-            if status != 204:
-                parts.append(b"content-length: %d\r\n" % length)
-            self._left_bytes = 0 if self._bodyless else length
-        elif not self._bodyless:
-            if self._can_chunk:
-                self._chunked = True
-                parts.append(b"transfer-encoding: chunked\r\n")
-            else:
-                self.keep_alive = False
+        framing = b""
+        if self._method == b"HEAD" or status in (204, 304):
+            self._bodyless = True
+            self._left_bytes = 0
+        elif length is not None:
+            self._left_bytes = length
+        elif self._can_chunk:
+            self._chunked = True
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            self.keep_alive = False
+        if length is not None and status != 204:
+            framing = b"content-length: %d\r\n" % length
         if self.keep_alive and self._protocol.is_last():
             self.keep_alive = False
-        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        self._held = b"".join(parts)
-        self._protocol.loop.call_soon(self._release_head)
+        head = b"%b%b%b%b" % (
+            STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status,
+            lines,
+            framing,
+            b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n",
+        )
+        if body and not self._bodyless:
+            self._pass_on(head, body)
+        else:
+            self._protocol.transport.write(head)
 
     def send_body(self, data: bytes) -> None:
         """Pass on body bytes, as a chunk where the answer is chunked."""
-        if self.disconnected or self.response_complete or not data or self._bodyless:
-            return
-        held, self._held = self._held, b""
+        if data and not (self.disconnected or self.response_complete or self._bodyless):
+            self._pass_on(b"", data)
+
+    def _pass_on(self, head: bytes, data: bytes) -> None:
         transport = self._protocol.transport
         if self._chunked:
             if len(data) <= JOINED_BYTES_MAX:
-                transport.write(b"%b%x\r\n%b\r\n" % (held, len(data), data))
+                transport.write(b"%b%x\r\n%b\r\n" % (head, len(data), data))
             else:
-                transport.writelines((b"%b%x\r\n" % (held, len(data)), data, b"\r\n"))
+                transport.writelines((b"%b%x\r\n" % (head, len(data)), data, b"\r\n"))
             return
         if self._left_bytes is not None:
             self._left_bytes -= len(data)
             assert self._left_bytes >= 0, "more body than was announced"
-        if held and len(data) > JOINED_BYTES_MAX:
-            transport.writelines((held, data))
+        if head and len(data) > JOINED_BYTES_MAX:
+            transport.writelines((head, data))
         else:
-            transport.write(held + data)
+            transport.write(head + data)
 
     def finish(self) -> None:
         """End the answer. Fewer bytes than announced cannot be a complete answer: that aborts."""
@@ -187,10 +193,8 @@ class Answer(RequestResponseCycle):
         if self._left_bytes:
             self.abort()
             return
-        end = self._held + (b"0\r\n\r\n" if self._chunked else b"")
-        if end:
-            self._held = b""
-            self._protocol.transport.write(end)
+        if self._chunked:
+            self._protocol.transport.write(b"0\r\n\r\n")
         self.response_complete = True
         self.exchange = None
         if not self.keep_alive:
@@ -211,13 +215,6 @@ class Answer(RequestResponseCycle):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         protocol.transport.abort()
 
-    def _release_head(self) -> None:
-        held, self._held = self._held, b""
-        if held and not self.disconnected:
-            self._protocol.transport.write(held)
-
-    # What the connection reports
-
     def leave(self) -> None:
         """The client is gone: tell the exchange, once."""
         if self.disconnected or self.response_complete:
@@ -233,11 +230,7 @@ class Answer(RequestResponseCycle):
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
         self.keep_alive = False
-        self.send_head(
-            error.status,
-            ((b"content-type", b"application/json"), (b"x-request-id", request_id)),
-            length=len(body),
-        )
-        self.send_body(body)
+        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id
+        self.send_head(error.status, lines, length=len(body), body=body)
         self.response_complete = True
         self._protocol.close_politely()

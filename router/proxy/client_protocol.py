@@ -30,7 +30,6 @@ ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
 
 import asyncio
 import select
-import time
 from typing import ClassVar, Protocol, cast
 
 import httptools
@@ -39,6 +38,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from router.errors import ClientError
 from router.proxy.answer import Answer
+from router.proxy.deadlines import Deadlines
 from router.proxy.ending import Ending
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, StartExchange
@@ -49,7 +49,7 @@ LINGER_S = 2.0
 FLUSH_S = 0.5
 """How long a client may take to read the end of an answer that is cut."""
 
-_NOTED = frozenset({b"content-length", b"expect", b"transfer-encoding"})
+_NOTED = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding"})
 
 
 class IsProxied(Protocol):
@@ -66,6 +66,8 @@ class GatewayProtocol(HttpToolsProtocol):
     is_proxied: ClassVar[IsProxied]
     limits: ClassVar[ClientLimits]
     ending: ClassVar[Ending]
+    idle: "ClassVar[Deadlines[GatewayProtocol]]"
+    """The connections on which the next request is awaited."""
 
     # asyncio.Protocol
 
@@ -73,12 +75,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """Begin; the first request must come in time."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
-        # Cycles wait on this event of uvicorn's; answers never wait, so they share one.
-        self._message_event = asyncio.Event()
         self._noted: dict[bytes, bytes] = {}
-        self._head_bytes = 0
+        self._read_bytes = 0  # of the read that is being parsed
         self._framing_bytes = 0
-        self._started_s = 0.0
         self._in_head = False
         self._receiver: Answer | None = None  # the proxied request whose body is coming in
         self._app_body = False  # the body of an application request is coming in
@@ -98,7 +97,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Tell the exchange in flight; drop those that never began."""
         self._leave()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
+        self.idle.discard(self)
         for timer in (self._stall_timer, self._receive_timer):
             if timer is not None:
                 timer.cancel()
@@ -112,9 +111,10 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse; then start what became complete."""
-        self._unset_keepalive_if_required()
+        self.idle.discard(self)
         if self._refused:
             return
+        self._read_bytes = len(data)
         self._framing_bytes += len(data)
         try:
             while data:
@@ -133,8 +133,10 @@ class GatewayProtocol(HttpToolsProtocol):
                     if self._in_head
                     else ClientError("too much framing around the body", code="malformed_http")
                 )
-        self._advance()
-        self._watch_receiving()
+        if self._turn is not None:
+            self._advance()
+        if self._active is None or self._receive_timer is not None:
+            self._watch_receiving()
 
     def pause_writing(self) -> None:
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
@@ -162,8 +164,6 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers: list[Header] = []
         self._noted = {}
-        self._head_bytes = self._framing_bytes = 0
-        self._started_s = time.monotonic()
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -171,21 +171,25 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._in_head:
             return
         name = name.lower()
-        self._head_bytes += len(name) + len(value)
         self.headers.append((name, value))
         if name in _NOTED:
-            self._noted[name] = value
+            noted = self._noted
+            noted[name] = noted[name] + b"," + value if name in noted else value
 
     def on_headers_complete(self) -> None:
         """Choose who serves this request, within the limits."""
         parser = self.parser
         limits = self.limits
+        noted = self._noted
         self._in_head = False
-        self._framing_bytes = 0
         if len(self.headers) > limits.headers_max:
             raise _too_many_headers(f"more than {limits.headers_max} headers")
-        if self._head_bytes + len(self.url) > limits.head_bytes_max:
-            raise _too_many_headers("the head is too long")
+        # All that was read can be too long only if this is.
+        if self._framing_bytes + self._read_bytes > limits.head_bytes_max:
+            head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            if head_bytes > limits.head_bytes_max:
+                raise _too_many_headers("the head is too long")
+        self._framing_bytes = 0
         method = parser.get_method()
         if parser.should_upgrade():
             if method == b"CONNECT":
@@ -193,27 +197,26 @@ class GatewayProtocol(HttpToolsProtocol):
             self._ignores_upgrade = True
             return
         speaks_1_1 = parser.get_http_version() == "1.1"
-        coding = self._noted.get(b"transfer-encoding")
+        coding = noted.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or not speaks_1_1):
             raise ClientError("only chunked transfer coding is served, over HTTP/1.1", code="malformed_http")
         path, query = self._target()
         if not self.is_proxied(method, path):
             self._begin_application_request()
             return
-        if int(self._noted.get(b"content-length", b"0")) > limits.body_bytes_max:
+        if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
             raise self._too_large()
         answer = Answer(
             self,
-            self._message_event,
             self.headers,
             method=method,
             path=path,
             query=query,
+            connection=noted.get(b"connection", b""),
             keep_alive=speaks_1_1 and parser.should_keep_alive(),
             can_chunk=speaks_1_1,
-            started_s=self._started_s,
+            expects_continue=speaks_1_1 and noted.get(b"expect", b"").lower() == b"100-continue",
         )
-        answer.expects_continue = speaks_1_1 and self._noted.get(b"expect", b"").lower() == b"100-continue"
         self._receiver = answer
         self._enqueue(answer)
 
@@ -227,6 +230,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is complete; it starts when the parser has returned."""
+        self._framing_bytes = 0
         if self._ignores_upgrade:
             return
         receiver = self._receiver
@@ -243,7 +247,7 @@ class GatewayProtocol(HttpToolsProtocol):
         before = self._unanswered()
         self.cycle = answer
         if before is None:
-            self._start_asgi_task(answer, self.app)
+            self._take_turn(answer)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((answer, self.app))
@@ -255,10 +259,13 @@ class GatewayProtocol(HttpToolsProtocol):
                 cycle.keep_alive = False
             super()._start_asgi_task(cycle, app)
             return
-        self._turn = cycle
-        if cycle.expects_continue and not cycle.body_complete and cycle.refusal is None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._take_turn(cycle)
         self._advance()
+
+    def _take_turn(self, answer: Answer) -> None:
+        self._turn = answer
+        if answer.expects_continue and not answer.body_complete and answer.refusal is None:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _advance(self) -> None:
         if self._advancing:  # an exchange answered at once: the loop below goes on with the next
@@ -282,6 +289,19 @@ class GatewayProtocol(HttpToolsProtocol):
         self._active = None
         self.on_response_complete()
 
+    def on_response_complete(self) -> None:
+        """An answer is complete, the application's or ours: on to the next request, or to waiting for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        elif self._receives():
+            self._watch_receiving()
+        else:
+            self.idle.add(self, self.timeout_keep_alive)
+
     # Refusing
 
     def _refuse(self, error: ClientError) -> None:
@@ -301,9 +321,10 @@ class GatewayProtocol(HttpToolsProtocol):
             if cycle.response_started or self.pipeline:
                 self.transport.close()
                 return
-        answer = Answer(self, self._message_event, self.headers or [])
+        answer = Answer(self, self.headers or [])
         answer.refusal = error
         self._enqueue(answer)
+        self._advance()
 
     def close_politely(self) -> None:
         """Close after a refusal: stop sending, discard what still comes, for a moment."""
@@ -340,7 +361,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _watch_receiving(self) -> None:
         """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
-        if self._receives() or (self._unanswered() is None and self.timeout_keep_alive_task is None):
+        if self._receives() or (self._unanswered() is None and self not in self.idle):
             if self._receive_timer is None and not self._refused:
                 self._receive_timer = self.loop.call_later(self.limits.receive_s_max, self._receive_timed_out)
         elif self._receive_timer is not None and not self._refused:
@@ -368,9 +389,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; a request that has begun has a limit of its own."""
-        if not self._receives() and not self.transport.is_closing() and not self._has_unread():
-            super().timeout_keep_alive_handler()
+        """Close an idle connection, unless its next request has just come."""
+        if not self.transport.is_closing() and not self._has_unread():
+            self.transport.close()
 
     def is_last(self) -> bool:
         """Whether the answer that begins now is the last one of this connection."""
@@ -386,16 +407,13 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         self._told_to_end = True
         self.ending.begin()
-        self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # goes to call_later only
+        self.timeout_keep_alive = self.ending.idle_s  # type: ignore[assignment]  # a delay of ours only
         cycle = self._unanswered()
         if cycle is not None:
             if not isinstance(cycle, Answer) and not cycle.response_started and self.is_last():
                 cycle.keep_alive = False
-        elif not self._refused:
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        elif not self._refused and not self._receives():
+            self.idle.add(self, self.timeout_keep_alive)
             self._watch_receiving()
 
     def cut(self) -> None:
@@ -463,7 +481,7 @@ def make_protocol(
     limits: ClientLimits | None = None,
     ending: Ending | None = None,
 ) -> type[GatewayProtocol]:
-    """Make the class for ``uvicorn.Config(http=...)``.
+    """Make the class for ``uvicorn.Config(http=...)``, inside the event loop that will serve.
 
     Args:
         start_exchange: Called once per proxied request, when it is complete and its turn has come.
@@ -479,5 +497,6 @@ def make_protocol(
             "is_proxied": staticmethod(is_proxied),
             "limits": limits or ClientLimits(),
             "ending": ending or Ending(),
+            "idle": Deadlines(asyncio.get_running_loop(), GatewayProtocol.timeout_keep_alive_handler),
         },
     )

@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.proxy.headers import end_to_end
-from router.proxy.ports import Header, UpstreamSink
+from router.proxy.headers import LEFT_OUT, named_by
+from router.proxy.ports import UpstreamSink
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.proxy.upstream import WorkerPool
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body."""
-
-JOINED_BYTES_MAX = 64 * 1024
-"""Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
 
 KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A machine that vanished (no reset, no answer) is noticed after a minute, in seconds and probes. The
@@ -50,13 +49,11 @@ class PooledRequest:
 
     __slots__ = (
         "_pool",
-        "body",
-        "body_bytes",
         "connection",
-        "head",
         "is_head",
         "patient",
         "paused",
+        "pieces",
         "queued_s",
         "retried",
         "sink",
@@ -65,18 +62,14 @@ class PooledRequest:
     def __init__(
         self,
         pool: "WorkerPool",
-        head: bytes,
-        body: "list[bytes | memoryview]",
-        body_bytes: int,
+        pieces: "Sequence[bytes | memoryview]",
         sink: UpstreamSink,
         *,
         is_head: bool,
         patient: bool = False,
     ) -> None:
         self._pool = pool
-        self.head = head
-        self.body = body
-        self.body_bytes = body_bytes
+        self.pieces = pieces
         self.sink: UpstreamSink | None = sink
         self.is_head = is_head
         self.patient = patient
@@ -118,14 +111,15 @@ class WorkerConnection(asyncio.Protocol):
     __slots__ = (
         "_answered",
         "_begun",
+        "_chunked",
         "_complete",
         "_delivered",
         "_extra",
         "_framing_bytes",
-        "_head_bytes",
-        "_headers",
+        "_hop_names",
         "_keep_alive",
         "_length",
+        "_lines",
         "_loop",
         "_parser",
         "_pieces",
@@ -164,16 +158,17 @@ class WorkerConnection(asyncio.Protocol):
         self._sent_requests += 1
         self._status = 0
         self._length: int | None = None
-        self._headers: list[Header] = []
+        self._lines: list[bytes] = []
+        self._hop_names: frozenset[bytes] = frozenset()
         self._pieces: list[bytes] = []
-        self._head_bytes = self._framing_bytes = self._unsent_bytes = 0
+        self._framing_bytes = self._unsent_bytes = 0
         self._answered = self._delivered = self._begun = self._complete = False
-        self._extra = self._until_close = self._keep_alive = False
+        self._extra = self._chunked = self._until_close = self._keep_alive = False
         self._quiet_since_s = self._loop.time()
-        if request.body_bytes <= JOINED_BYTES_MAX:
-            self._transport.write(b"".join((request.head, *request.body)))
+        if len(request.pieces) == 1:
+            self._transport.write(request.pieces[0])
         else:
-            self._transport.writelines([request.head, *request.body])
+            self._transport.writelines(request.pieces)
         if request.paused:
             self._transport.pause_reading()
 
@@ -246,7 +241,7 @@ class WorkerConnection(asyncio.Protocol):
         self._quiet_since_s = self._loop.time()
         if not self._answered:
             self._answered = True
-            request.body.clear()  # it will not be sent again: a long answer must not keep a long prompt
+            request.pieces = ()  # it will not be sent again: a long answer must not keep a long prompt
         self._framing_bytes += len(data)
         wrong: str | None = None
         try:
@@ -260,7 +255,7 @@ class WorkerConnection(asyncio.Protocol):
         assert sink is not None
         if self._status and not self._delivered:
             self._delivered = True
-            sink.upstream_head(self._status, end_to_end(self._headers), self._length)
+            sink.upstream_head(self._status, b"".join(self._lines), self._length)
             if self._request is not request:
                 return
         if self._pieces:
@@ -327,30 +322,37 @@ class WorkerConnection(asyncio.Protocol):
         if self._status:
             return
         name = name.lower()
-        self._head_bytes += len(name) + len(value) + 4
-        self._headers.append((name, value))
-        if name == b"content-length":
+        if name not in LEFT_OUT:
+            self._lines.append(b"%b: %b\r\n" % (name, value))
+        elif name == b"content-length":
             self._length = int(value)
-        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            raise Malformed("a transfer coding other than chunked")
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                raise Malformed("a transfer coding other than chunked")
+            self._chunked = True
+        elif name == b"connection":
+            self._hop_names |= named_by(value)
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends; skip interim answers."""
         if self._status:
             return
-        if self._head_bytes > HEAD_BYTES_MAX:
+        if self._framing_bytes > HEAD_BYTES_MAX and sum(map(len, self._lines)) > HEAD_BYTES_MAX:
             raise Malformed("a head that is too long")
         status = self._parser.get_status_code()
         if status < 200:
-            self._headers = []
+            self._lines = []
+            self._hop_names = frozenset()
             return
+        if self._hop_names:
+            self._lines = [line for line in self._lines if line.partition(b":")[0] not in self._hop_names]
         assert self._request is not None
         self._status = status
         self._framing_bytes = 0
         if self._request.is_head:
             self._complete = True
         elif self._length is None and status not in (204, 304):
-            self._until_close = not any(name == b"transfer-encoding" for name, _ in self._headers)
+            self._until_close = not self._chunked
 
     def on_body(self, data: bytes) -> None:
         """Collect a piece of the body."""

@@ -2,10 +2,12 @@
 
 A proxy ends one HTTP connection and begins another. Framing and connection management
 are decided anew on each side (RFC 9110 section 7.6.1), so their headers never cross:
-what crosses is what `end_to_end` returns, and both sides add their own framing.
+neither `CONNECTION_HEADERS` nor those that ``connection`` itself names (`named_by`). A worker
+sees of a request only what is on a list (`lines_of`); a client sees all of an answer but what the gateway
+writes itself (`LEFT_OUT`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable
 
 from router.proxy.ports import Header
 
@@ -29,24 +31,27 @@ CONNECTION_HEADERS = frozenset(
     }
 )
 
-_NAMES_NOTHING = frozenset({b"keep-alive", b"Keep-Alive", b"close"})
+LEFT_OUT = CONNECTION_HEADERS | {b"x-request-id", b"x-cacheway-worker", b"x-cacheway-cached-tokens"}
+"""What of a worker's answer its client does not see; the gateway answers with the last three itself."""
+
+_NAMES_NOTHING = frozenset({b"", b"keep-alive", b"Keep-Alive", b"close"})
 
 
-def end_to_end(headers: Sequence[Header]) -> list[Header]:
-    """Leave out what belongs to one connection, including what ``connection`` itself names.
+def named_by(connection: bytes) -> frozenset[bytes]:
+    """The headers that a ``connection`` header declares to belong to this connection, in lower case."""
+    if connection in _NAMES_NOTHING:
+        return frozenset()
+    return frozenset(token.strip().lower() for token in connection.split(b","))
+
+
+def lines_of(headers: Iterable[Header], allowed: Container[bytes], hop_names: Container[bytes] = ()) -> bytes:
+    """Write header lines.
 
     Args:
-        headers: Names in lower case.
-
-    Returns:
-        The other headers, in order.
+        headers: Names in lower case, free of CR and LF.
+        allowed: Names of those to write.
+        hop_names: Names of those not to write all the same.
     """
-    kept: list[Header] = []
-    named: set[bytes] = set()
-    for header in headers:
-        name, value = header
-        if name not in CONNECTION_HEADERS:
-            kept.append(header)
-        elif name == b"connection" and value not in _NAMES_NOTHING:
-            named.update(token.strip().lower() for token in value.split(b","))
-    return [header for header in kept if header[0] not in named] if named else kept
+    return b"".join(
+        [b"%b: %b\r\n" % header for header in headers if header[0] in allowed and header[0] not in hop_names]
+    )

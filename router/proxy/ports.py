@@ -5,6 +5,10 @@
 An *exchange* is one client request from its last byte to the last byte of its answer. The
 proxy package moves bytes and enforces HTTP; the exchange decides where they go. All calls are
 synchronous callbacks on the event loop: no task, no queue and no copy per chunk.
+
+A request's headers are looked at, so they are `Header` pairs. Those of an answer, and those that go to
+a worker, only pass by: they are header *lines*, each ``name: value`` and CR LF, names in lower case, in
+one piece of bytes that is built once and copied into the head.
 """
 
 from collections.abc import Sequence
@@ -23,10 +27,10 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
         path: Raw path without the query.
         query: Raw query without ``?``.
         headers: Names in lower case, in order, as received.
+        hop_names: Names of headers that ``connection`` declares to be for us alone: they must not travel on.
         body: The whole body as one buffer, not decoded.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
-        started_s: Monotonic seconds when the first byte of the head came.
     """
 
     method: bytes
@@ -36,19 +40,20 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     client: str
     received_s: float
-    started_s: float
+    hop_names: frozenset[bytes] = frozenset()
 
 
 class ClientConnection(Protocol):
     """What an exchange may do to its client. Calls after the client left do nothing."""
 
-    def send_head(self, status: int, headers: Sequence[Header], *, length: int | None) -> None:
+    def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
         """Begin the answer.
 
         Args:
             status: HTTP status.
-            headers: Without connection, length and transfer-encoding headers, which are ours.
+            lines: Header lines, without connection, length and transfer-encoding, which are ours.
             length: Body length if known, else chunked.
+            body: The first body bytes, if they are there already: they leave with the head in one write.
         """
 
     def send_body(self, data: bytes) -> None:
@@ -91,8 +96,8 @@ class UpstreamSink(Protocol):
     ``failed``, nor after `UpstreamRequest.abort`.
     """
 
-    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
-        """The answer's head came; hop-by-hop headers are removed, names are in lower case.
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """The answer's head came; the header lines are without those of the connection and ours.
 
         ``length`` is its Content-Length; None for chunked or until-close.
         """

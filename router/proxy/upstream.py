@@ -28,11 +28,13 @@ from urllib.parse import urlsplit
 
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, WorkerConnection
-from router.proxy.headers import end_to_end
-from router.proxy.ports import Header, UpstreamRequest, UpstreamSink
+from router.proxy.ports import UpstreamRequest, UpstreamSink
 
 # RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
 _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
+
+JOINED_BYTES_MAX = 64 * 1024
+"""Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class WorkerPool:
         method: bytes,
         path: bytes,
         query: bytes,
-        headers: Sequence[Header],
+        lines: bytes,
         body: Sequence[bytes | memoryview],
         sink: UpstreamSink,
         *,
@@ -162,25 +164,28 @@ class WorkerPool:
             method: In upper case.
             path: Raw path, appended to the base path of the worker's URL.
             query: Raw query without ``?``; may be empty.
-            headers: Names in lower case, free of CR and LF; those of a connection are left out.
+            lines: Header lines, without those of a connection (`router.proxy.headers`).
             body: Flat pieces, sent in order as they are and not copied if large: never change them.
             sink: Told about the answer.
             patient: Do not limit the wait for the first byte once all of the request has left: the
                 answer comes whole, when it is complete, and the caller has a deadline of its own.
         """
         body_bytes = sum(map(len, body))
-        parts = [method, b" ", self._base_path, path]
-        if query:
-            parts += (b"?", query)
-        parts.append(self._host_line)
-        for name, value in end_to_end(headers):
-            parts += (name, b": ", value, b"\r\n")
-        if body_bytes or method not in _BODYLESS_METHODS:
-            parts.append(b"content-length: %d\r\n" % body_bytes)
-        parts.append(b"\r\n")
-        request = PooledRequest(
-            self, b"".join(parts), list(body), body_bytes, sink, is_head=method == b"HEAD", patient=patient
+        head = b"%b %b%b%b%b%b%b" % (
+            method,
+            self._base_path,
+            path,
+            b"?" + query if query else b"",
+            self._host_line,
+            lines,
+            b"content-length: %d\r\n\r\n" % body_bytes
+            if body_bytes or method not in _BODYLESS_METHODS
+            else b"\r\n",
         )
+        pieces = (head, *body)
+        if body_bytes <= JOINED_BYTES_MAX:
+            pieces = (b"".join(pieces),)
+        request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient)
         if self._idle:
             self.reused += 1
             self._idle.pop().start(request)

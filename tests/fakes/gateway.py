@@ -82,6 +82,13 @@ class VirtualTime:
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
 
+def headers_of(lines: bytes) -> list[Header]:
+    """Header lines, taken apart."""
+    assert lines == b"" or lines.endswith(b"\r\n")
+    pairs = [line.split(b": ", 1) for line in lines.split(b"\r\n")[:-1]]
+    return [(name, value) for name, value in pairs]
+
+
 class FakeClient:
     """The client's side of an exchange; keeps what it was sent."""
 
@@ -103,12 +110,14 @@ class FakeClient:
         """The error of an answer in the OpenAI shape."""
         return cast(dict[str, Any], orjson.loads(self.body)["error"])
 
-    def send_head(self, status: int, headers: Sequence[Header], *, length: int | None) -> None:
+    def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
         assert not self.finished
         assert not self.aborted
         assert self.status is None, "a second head"
+        headers = headers_of(lines)
         self.status, self.headers, self.length = status, dict(headers), length
         assert len(self.headers) == len(headers), "a header twice"
+        self.body = body
 
     def send_body(self, data: bytes) -> None:
         assert not self.finished
@@ -160,7 +169,8 @@ class FakeUpstream:
         assert self.live
         assert not self.headed
         self.headed = True
-        self._sink.upstream_head(status, list(headers), length)
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self._sink.upstream_head(status, lines, length)
 
     def data(self, data: bytes) -> None:
         assert self.live
@@ -197,6 +207,7 @@ class FakePool:
         self.drained = self.closed = False
 
     def send(self, **sent: Any) -> FakeUpstream:
+        sent["headers"] = headers_of(sent["lines"])
         upstream = FakeUpstream(self, sent)
         self.requests.append(upstream)
         return upstream
@@ -309,7 +320,6 @@ class Bench:
             headers,
             body if isinstance(body, bytes) else orjson.dumps(body),
             "127.0.0.1",
-            now_s,
             now_s,
         )
         exchange = self.gateway(request, client)

@@ -16,7 +16,6 @@ from router.proxy import (
     ClientRequest,
     Ending,
     GatewayProtocol,
-    Header,
     UpstreamRequest,
     make_protocol,
 )
@@ -118,7 +117,7 @@ class RecordingSink:
 
     def __init__(self) -> None:
         self.status = 0
-        self.headers: list[Header] = []
+        self.lines = b""
         self.length: int | None = None
         self.pieces: list[bytes] = []
         self.ended = False
@@ -135,10 +134,10 @@ class RecordingSink:
     def done(self) -> bool:
         return self.ended or self.error is not None
 
-    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         assert not self.done
         assert not self.status
-        self.status, self.headers, self.length = status, headers, length
+        self.status, self.lines, self.length = status, lines, length
         if self.on_head is not None:
             self.on_head()
 
@@ -182,8 +181,7 @@ class RecordingExchange:
         self.on_interrupt()
 
     def answer(self, body: bytes, status: int = 200) -> None:
-        self.connection.send_head(status, [(b"x-served-by", b"exchange")], length=len(body))
-        self.connection.send_body(body)
+        self.connection.send_head(status, b"x-served-by: exchange\r\n", length=len(body), body=body)
         self.connection.finish()
 
 

@@ -26,7 +26,7 @@ async def start(gateway: Any, until: Until, request: bytes = POST) -> tuple[asyn
 async def test_an_answer_of_unknown_length_is_chunked(gateway: Any, until: Until) -> None:
     reader, connection = await start(gateway, until)
     large = bytes(100_000)
-    connection.send_head(200, [(b"a", b"b")], length=None)
+    connection.send_head(200, b"a: b\r\n", length=None)
     connection.send_body(b"hello")
     connection.send_body(b"")
     connection.send_body(large)
@@ -41,7 +41,7 @@ async def test_an_answer_of_unknown_length_is_chunked(gateway: Any, until: Until
 
 async def test_an_http_1_0_client_gets_no_chunks_and_a_closed_connection(gateway: Any, until: Until) -> None:
     reader, connection = await start(gateway, until, POST_1_0)
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
     connection.send_body(b"hello")
     connection.finish()
 
@@ -72,7 +72,7 @@ async def test_statuses_without_a_body_keep_the_connection_in_step(
 ) -> None:
     """The answer to a second, pipelined request follows at once."""
     reader, connection = await start(gateway, until, POST + POST)
-    connection.send_head(status, [], length=length)
+    connection.send_head(status, b"", length=length)
     connection.send_body(b"")
     connection.finish()
     assert await reader.readexactly(len(head)) == head
@@ -82,10 +82,56 @@ async def test_statuses_without_a_body_keep_the_connection_in_step(
     assert (await read_answer(reader))[1] == b"next"
 
 
+async def test_a_head_and_the_first_body_bytes_leave_in_one_write(gateway: Any, until: Until) -> None:
+    """Of either framing; a write is a system call."""
+    await gateway.start()
+    _, writer = await gateway.connect(POST)
+    await until(lambda: gateway.exchanges)
+    (connection,) = gateway.connections
+    writes: list[bytes] = []
+    connection.transport = Recording(connection.transport, writes)
+    gateway.exchanges[0].answer(b"all")
+    writer.write(POST)
+    await until(lambda: len(gateway.exchanges) == 2)
+    gateway.exchanges[1].connection.send_head(200, b"", length=None, body=b"first")
+    gateway.exchanges[1].connection.send_body(b"second")
+
+    assert [data.partition(b"\r\n\r\n")[2] or data for data in writes] == [
+        b"all",
+        b"5\r\nfirst\r\n",
+        b"6\r\nsecond\r\n",
+    ]
+
+
+class Recording:
+    """A transport that also remembers what is written."""
+
+    def __init__(self, transport: Any, writes: list[bytes]) -> None:
+        self._transport = transport
+        self._writes = writes
+
+    def write(self, data: bytes) -> None:
+        self._writes.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def test_a_body_that_nobody_may_see_is_dropped(gateway: Any, until: Until) -> None:
+    reader, connection = await start(gateway, until)
+    connection.send_head(304, b"", length=4, body=b"body")
+    connection.send_body(b"body")
+    connection.finish()
+    gateway.connections[0].transport.close()
+
+    assert await reader.read() == b"HTTP/1.1 304 Not Modified\r\ncontent-length: 4\r\n\r\n"
+
+
 async def test_a_head_does_not_wait_for_its_body(gateway: Any, until: Until) -> None:
     """A streaming client may act on the head long before the first token."""
     reader, connection = await start(gateway, until)
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
 
     async with asyncio.timeout(5):
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
@@ -95,7 +141,7 @@ async def test_an_exchange_that_starts_towards_a_slow_client_is_paused_at_once(
     gateway: Any, until: Until
 ) -> None:
     def flood(exchange: Any) -> None:
-        exchange.connection.send_head(200, [], length=None)
+        exchange.connection.send_head(200, b"", length=None)
         exchange.connection.send_body(bytes(64 * 2**20))
 
     gateway.on_start = flood
@@ -107,7 +153,7 @@ async def test_an_exchange_that_starts_towards_a_slow_client_is_paused_at_once(
 
 async def test_an_answer_shorter_than_announced_is_aborted(gateway: Any, until: Until) -> None:
     reader, connection = await start(gateway, until)
-    connection.send_head(200, [], length=10)
+    connection.send_head(200, b"", length=10)
     connection.send_body(b"short")
     connection.finish()
     with pytest.raises(asyncio.IncompleteReadError):
@@ -118,7 +164,7 @@ async def test_an_answer_shorter_than_announced_is_aborted(gateway: Any, until: 
 
 async def test_an_aborted_chunked_answer_has_no_end(gateway: Any, until: Until) -> None:
     reader, connection = await start(gateway, until)
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
     connection.send_body(b"part")
     await reader.readuntil(b"part")
     connection.abort()
@@ -130,7 +176,7 @@ async def test_an_aborted_chunked_answer_has_no_end(gateway: Any, until: Until) 
 
 async def test_an_aborted_answer_that_ends_with_the_connection_is_reset(gateway: Any, until: Until) -> None:
     reader, connection = await start(gateway, until, POST_1_0)
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
     connection.send_body(b"part")
     await reader.readuntil(b"part")
     connection.abort()
@@ -145,12 +191,12 @@ class Forwarding:
     def __init__(self, pool: WorkerPool, exchange: Any) -> None:
         request, self.connection = exchange.request, exchange.connection
         self.failed = False
-        self.handle = pool.send(b"POST", b"/v1/x", b"", request.headers, [request.body], self)
+        self.handle = pool.send(b"POST", b"/v1/x", b"", b"", [request.body], self)
         exchange.pause, exchange.resume = self.handle.pause, self.handle.resume
         exchange.client_left = self.handle.abort
 
-    def upstream_head(self, status: int, headers: Any, length: int | None) -> None:
-        self.connection.send_head(status, headers, length=length)
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        self.connection.send_head(status, lines, length=length)
 
     def upstream_data(self, data: bytes) -> None:
         self.connection.send_body(data)

@@ -41,9 +41,21 @@ async def test_a_proxied_request_reaches_its_exchange_whole(
     assert (request.method, request.path, request.query, request.body) == (b"POST", b"/v1/x", b"a=1", b"hi")
     assert request.headers == [(b"host", b"g"), (b"x-request-id", b"r1"), (b"content-length", b"2")]
     assert request.client == "127.0.0.1"
-    assert 0 < request.started_s <= request.received_s
+    assert request.hop_names == frozenset()
     assert head == b"http/1.1 200 ok\r\nx-served-by: exchange\r\ncontent-length: 4\r\n\r\n"
     assert body == b"done"
+
+
+async def test_headers_that_connection_names_are_named(gateway: Any, until: Until) -> None:
+    """However many lines it takes."""
+    await gateway.start()
+    await gateway.connect(
+        b"POST /v1/x HTTP/1.1\r\nConnection: Accept\r\nAccept: 1\r\nConnection: keep-alive, X-A\r\n"
+        b"Content-Length: 0\r\n\r\n"
+    )
+    await until(lambda: gateway.exchanges)
+
+    assert gateway.exchanges[0].request.hop_names >= {b"accept", b"x-a"}
 
 
 async def test_a_request_may_arrive_byte_by_byte(gateway: Any, read_answer: ReadAnswer) -> None:
@@ -159,6 +171,7 @@ async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
         b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\r\nContent-Length: +2\r\n\r\nhi",
@@ -370,7 +383,7 @@ async def test_a_slow_client_pauses_the_exchange_until_it_reads(gateway: Any, un
     await until(lambda: gateway.exchanges)
     exchange = gateway.exchanges[0]
     writer.transport.pause_reading()
-    exchange.connection.send_head(200, [], length=None)
+    exchange.connection.send_head(200, b"", length=None)
     while "pause" not in exchange.calls:
         exchange.connection.send_body(bytes(65536))
         await asyncio.sleep(0)
@@ -391,7 +404,7 @@ async def test_a_client_that_takes_nothing_for_too_long_has_left(gateway: Any, u
     await until(lambda: gateway.exchanges)
     exchange = gateway.exchanges[0]
     writer.transport.pause_reading()
-    exchange.connection.send_head(200, [], length=None)
+    exchange.connection.send_head(200, b"", length=None)
     while not exchange.calls:
         exchange.connection.send_body(bytes(65536))
         await asyncio.sleep(0)

@@ -63,7 +63,7 @@ async def test_the_head_of_a_stream_says_that_it_is_the_last(
     await until(lambda: gateway.exchanges)
     gateway.end(HOUR_S)
     connection = gateway.exchanges[0].connection
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
     connection.send_body(b"one")
     connection.send_body(b"two")
     connection.finish()
@@ -83,7 +83,7 @@ async def test_a_client_whose_head_promised_the_connection_may_use_it_once_more(
     reader, writer = await gateway.connect(POST)
     await until(lambda: gateway.exchanges)
     connection = gateway.exchanges[0].connection
-    connection.send_head(200, [], length=5)
+    connection.send_head(200, b"", length=5)
     gateway.end(HOUR_S)
     connection.send_body(b"first")
     connection.finish()
@@ -230,7 +230,7 @@ async def test_a_cut_does_not_wait_for_a_client_that_reads_nothing(gateway: Any,
     writer.transport.pause_reading()
     await until(lambda: gateway.exchanges)
     connection = gateway.exchanges[0].connection
-    connection.send_head(200, [], length=None)
+    connection.send_head(200, b"", length=None)
     connection.send_body(bytes(64 * 1024 * 1024))
     gateway.exchanges[0].on_interrupt = connection.finish
     gateway.end(HOUR_S)

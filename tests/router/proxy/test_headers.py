@@ -1,26 +1,26 @@
-from router.proxy.headers import end_to_end
+from router.proxy import lines_of
+from router.proxy.headers import CONNECTION_HEADERS, LEFT_OUT, named_by
 
 
-def test_headers_of_one_connection_do_not_cross() -> None:
-    headers = [
-        (b"host", b"a"),
-        (b"accept", b"*/*"),
-        (b"connection", b"keep-alive"),
-        (b"transfer-encoding", b"chunked"),
-        (b"x-request-id", b"1"),
-        (b"te", b"trailers"),
-    ]
+def test_only_what_is_allowed_crosses_in_order() -> None:
+    headers = [(b"accept", b"a"), (b"cookie", b"1"), (b"traceparent", b"t"), (b"accept", b"b")]
 
-    assert end_to_end(headers) == [(b"accept", b"*/*"), (b"x-request-id", b"1")]
+    assert lines_of(headers, {b"accept", b"traceparent"}) == b"accept: a\r\ntraceparent: t\r\naccept: b\r\n"
+    assert lines_of([], {b"accept"}) == b""
 
 
 def test_a_header_that_connection_names_stays_behind() -> None:
-    headers = [(b"x-hop", b"1"), (b"connection", b"close, X-Hop"), (b"x-end", b"2")]
+    headers = [(b"accept", b"1"), (b"traceparent", b"2")]
 
-    assert end_to_end(headers) == [(b"x-end", b"2")]
+    assert named_by(b"close, Accept") == {b"close", b"accept"}
+    assert lines_of(headers, {b"accept", b"traceparent"}, named_by(b"Accept")) == b"traceparent: 2\r\n"
 
 
-def test_repeated_headers_keep_their_order() -> None:
-    headers = [(b"set-cookie", b"a"), (b"b", b"1"), (b"set-cookie", b"c")]
+def test_a_usual_connection_header_names_nothing() -> None:
+    assert not named_by(b"keep-alive")
+    assert not named_by(b"close")
+    assert not named_by(b"")
 
-    assert end_to_end(headers) == headers
+
+def test_a_client_sees_no_header_of_the_workers_connection() -> None:
+    assert CONNECTION_HEADERS < LEFT_OUT

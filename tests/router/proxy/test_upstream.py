@@ -22,8 +22,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
     url = await worker.answer_with(OK)
     pool = WorkerPool(url + "/base/")
     sink = new_sink()
-    headers = [(b"authorization", b"Bearer x"), (b"host", b"gateway"), (b"connection", b"close")]
-    pool.send(b"POST", b"/v1/x", b"a=1", headers, [b"{", b"}"], sink)
+    pool.send(b"POST", b"/v1/x", b"a=1", b"authorization: Bearer x\r\n", [b"{", b"}"], sink)
     await until(lambda: sink.done)
 
     head, body = worker.requests[0]
@@ -39,7 +38,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
 async def test_the_sink_hears_nothing_before_send_returns(worker: Any, new_sink: Any, until: Until) -> None:
     pool = WorkerPool(await worker.answer_with(OK), waiting_max=0)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", [], [], sink)
+    pool.send(b"POST", b"/", b"", b"", [], sink)
     assert not sink.done
     await until(lambda: sink.done)
 
@@ -51,7 +50,7 @@ async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Unt
     pool = WorkerPool(await worker.answer_with(OK))
     for _ in range(5):
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", [], [b"x"], sink)
+        pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.body == b"ok"
 
@@ -65,7 +64,7 @@ async def test_connections_are_bounded_and_requests_wait_in_order(
     pool = WorkerPool(await worker.answer_with(OK), connections_max=2)
     sinks = [new_sink() for _ in range(20)]
     for number, sink in enumerate(sinks):
-        pool.send(b"POST", b"/", b"", [], [b"%d" % number], sink)
+        pool.send(b"POST", b"/", b"", b"", [b"%d" % number], sink)
     assert pool.waiting == 20
     await until(lambda: all(sink.done for sink in sinks))
 
@@ -90,10 +89,10 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
         timeouts=UpstreamTimeouts(0.1, 60.0, 60.0),
     )
     busy, waits, beyond = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", [], [], busy)
+    pool.send(b"POST", b"/", b"", b"", [], busy)
     await until(lambda: pool.in_use == 1)
-    pool.send(b"POST", b"/", b"", [], [], waits)
-    pool.send(b"POST", b"/", b"", [], [], beyond)
+    pool.send(b"POST", b"/", b"", b"", [], waits)
+    pool.send(b"POST", b"/", b"", b"", [], beyond)
     await until(lambda: beyond.done)
     assert not waits.done
     await until(lambda: waits.done)
@@ -107,9 +106,9 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, until: Until) -> None:
     pool = WorkerPool(await worker.answer_with(OK), connections_max=1)
     first, second, third = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", [], [b"1"], first)
-    pool.send(b"POST", b"/", b"", [], [b"2"], second).abort()
-    pool.send(b"POST", b"/", b"", [], [b"3"], third)
+    pool.send(b"POST", b"/", b"", b"", [b"1"], first)
+    pool.send(b"POST", b"/", b"", b"", [b"2"], second).abort()
+    pool.send(b"POST", b"/", b"", b"", [b"3"], third)
     await until(lambda: third.done)
 
     assert [body for _, body in worker.requests] == [b"1", b"3"]
@@ -132,7 +131,7 @@ async def test_a_request_on_a_stale_connection_is_sent_once_more(
     pool.on_idle_closed = lambda: told.append(1)
     for _ in range(3):
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", [], [b"x"], sink)
+        pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.ended
 
@@ -150,9 +149,9 @@ async def test_a_request_is_sent_once_more_only_once(worker: Any, new_sink: Any,
 
     pool = WorkerPool(await worker.start(script))
     first, second = new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", [], [b"x"], first)
+    pool.send(b"POST", b"/", b"", b"", [b"x"], first)
     await until(lambda: first.done)
-    pool.send(b"POST", b"/", b"", [], [b"x"], second)
+    pool.send(b"POST", b"/", b"", b"", [b"x"], second)
     await until(lambda: second.done)
 
     assert type(second.error) is WorkerUnreachable
@@ -167,7 +166,7 @@ async def test_an_idle_connection_that_the_worker_closes_is_forgotten(
     told: list[int] = []
     pool.on_idle_closed = lambda: told.append(pool.open)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", [], [], sink)
+    pool.send(b"POST", b"/", b"", b"", [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
 
@@ -187,7 +186,7 @@ async def test_an_idle_worker_that_speaks_is_cut_off(worker: Any, new_sink: Any,
     speak = asyncio.Event()
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", [], [], sink)
+    pool.send(b"POST", b"/", b"", b"", [], sink)
     await until(lambda: pool.idle == 1)
     speak.set()
     await until(lambda: pool.open == 0)
@@ -199,7 +198,7 @@ async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sin
     told: list[int] = []
     pool.on_idle_closed = lambda: told.append(1)
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", [], [], sink)
+    pool.send(b"POST", b"/", b"", b"", [], sink)
     await until(lambda: sink.done)
     await until(lambda: pool.open == 0)
     await until(lambda: worker.closed_connections == 1)
@@ -214,7 +213,7 @@ async def test_nobody_listening_is_unreachable(new_sink: Any, until: Until) -> N
         pool = WorkerPool(f"http://127.0.0.1:{port}")
         sinks = [new_sink() for _ in range(3)]
         for sink in sinks:
-            pool.send(b"POST", b"/", b"", [], [], sink)
+            pool.send(b"POST", b"/", b"", b"", [], sink)
         await until(lambda: all(sink.done for sink in sinks))
 
     assert {sink.error.code for sink in sinks} == {"upstream_unreachable"}
@@ -236,7 +235,7 @@ async def test_a_worker_that_does_not_accept_is_a_connect_timeout(new_sink: Any,
             f"http://127.0.0.1:{sock.getsockname()[1]}", timeouts=UpstreamTimeouts(0.1, 5.0, 5.0)
         )
         sink = new_sink()
-        pool.send(b"POST", b"/", b"", [], [], sink)
+        pool.send(b"POST", b"/", b"", b"", [], sink)
         await until(lambda: sink.done)
         for filler in fillers:
             filler.close()
@@ -254,12 +253,12 @@ async def test_close_fails_what_waits_and_what_is_in_flight(worker: Any, new_sin
 
     pool = WorkerPool(await worker.start(script), connections_max=1)
     flying, waiting, late = new_sink(), new_sink(), new_sink()
-    pool.send(b"POST", b"/", b"", [], [], flying)
+    pool.send(b"POST", b"/", b"", b"", [], flying)
     await until(lambda: flying.pieces)
-    pool.send(b"POST", b"/", b"", [], [], waiting)
+    pool.send(b"POST", b"/", b"", b"", [], waiting)
     pool.close()
     pool.close()
-    pool.send(b"POST", b"/", b"", [], [], late)
+    pool.send(b"POST", b"/", b"", b"", [], late)
     await until(lambda: late.done)
 
     assert type(flying.error) is StreamBroken
@@ -281,7 +280,7 @@ async def test_drain_lets_requests_in_flight_finish_and_keeps_nothing(
     answer = asyncio.Event()
     pool = WorkerPool(await worker.start(script))
     sink = new_sink()
-    pool.send(b"POST", b"/", b"", [], [], sink)
+    pool.send(b"POST", b"/", b"", b"", [], sink)
     await until(lambda: pool.in_use == 1)
     pool.drain()
     answer.set()
@@ -309,11 +308,11 @@ async def test_a_worker_behind_tls_is_verified(worker: Any, new_sink: Any, until
     body = bytes(range(256)) * 4000
     for _ in range(2):
         sink = new_sink()
-        good.send(b"POST", b"/", b"", [], [body], sink)
+        good.send(b"POST", b"/", b"", b"", [body], sink)
         await until(lambda sink=sink: sink.done)
         assert sink.body == body
     refused = new_sink()
-    bad.send(b"POST", b"/", b"", [], [], refused)
+    bad.send(b"POST", b"/", b"", b"", [], refused)
     await until(lambda: refused.done)
 
     assert good.reused == 1
@@ -337,7 +336,7 @@ async def test_a_worker_may_have_an_ipv6_address(new_sink: Any, until: Until) ->
     port = server.sockets[0].getsockname()[1]
     pool = WorkerPool(f"http://[::1]:{port}")
     sink = new_sink()
-    pool.send(b"GET", b"/", b"", [], [], sink)
+    pool.send(b"GET", b"/", b"", b"", [], sink)
     await until(lambda: sink.done)
 
     assert heads[0] == b"GET / HTTP/1.1\r\nhost: [::1]:%d\r\n\r\n" % port
