@@ -171,20 +171,15 @@ class WorkerPool:
                 answer comes whole, when it is complete, and the caller has a deadline of its own.
         """
         body_bytes = sum(map(len, body))
-        head = b"%b %b%b%b%b%b%b" % (
-            method,
-            self._base_path,
-            path,
-            b"?" + query if query else b"",
-            self._host_line,
-            lines,
-            b"content-length: %d\r\n\r\n" % body_bytes
-            if body_bytes or method not in _BODYLESS_METHODS
-            else b"\r\n",
-        )
-        pieces = (head, *body)
-        if body_bytes <= JOINED_BYTES_MAX:
-            pieces = (b"".join(pieces),)
+        head = [method, b" ", self._base_path, path]
+        if query:
+            head += (b"?", query)
+        head += (self._host_line, lines)
+        if body_bytes or method not in _BODYLESS_METHODS:
+            head.append(b"content-length: %d\r\n" % body_bytes)
+        head.append(b"\r\n")
+        whole = body_bytes <= JOINED_BYTES_MAX
+        pieces = (b"".join((*head, *body)),) if whole else (b"".join(head), *body)
         request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient)
         if self._idle:
             self.reused += 1

@@ -39,13 +39,30 @@ async def test_an_answer_of_unknown_length_is_chunked(gateway: Any, until: Until
     assert await reader.readexactly(len(expected)) == expected
 
 
-async def test_an_http_1_0_client_gets_no_chunks_and_a_closed_connection(gateway: Any, until: Until) -> None:
-    reader, connection = await start(gateway, until, POST_1_0)
+@pytest.mark.parametrize("asks", [b"", b"Connection: keep-alive\r\n"])
+async def test_an_http_1_0_client_gets_no_chunks_and_a_closed_connection(
+    gateway: Any, until: Until, asks: bytes
+) -> None:
+    """Whether or not it asks to keep the connection (RFC 9112 section 9.3)."""
+    reader, connection = await start(gateway, until, POST_1_0.replace(b"\r\n", b"\r\n" + asks, 1))
     connection.send_head(200, b"", length=None)
     connection.send_body(b"hello")
     connection.finish()
 
     assert await reader.read() == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhello"
+
+
+async def test_a_client_that_asks_for_what_is_usual_gets_it(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    reader, connection = await start(
+        gateway, until, POST.replace(b"\r\n", b"\r\nConnection: keep-alive\r\n", 1)
+    )
+    connection.send_head(200, b"", length=None, body=b"hello")
+    connection.finish()
+    head, body = await read_answer(reader)
+
+    assert (head, body) == (b"http/1.1 200 ok\r\ntransfer-encoding: chunked\r\n\r\n", b"hello")
 
 
 async def test_a_client_that_asks_to_close_is_obeyed(gateway: Any, until: Until) -> None:
