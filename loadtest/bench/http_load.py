@@ -1,0 +1,301 @@
+"""Clients that notice every byte that is missing: a load generator on raw protocols.
+
+A child process of the benchmarks. It reads one line of JSON from standard input (`LoadPlan`), sends chat
+requests to a gateway in front of `loadtest.bench.mock_engine`, and writes a line of JSON (`LoadReport`) every
+half second. When the planned requests are done, or standard input ends, it starts nothing new, waits for the
+answers in flight, writes a last report and ends.
+
+    rate_per_s = 0    closed loop: every connection sends its next request when it has its answer
+    rate_per_s > 0    open loop: a request starts when it is due, on an idle connection or a new one
+
+The answer to a request is known beforehand. Its bytes are counted and summed up (CRC-32) as they come,
+whatever the pieces, and compared at the end: a chunk that is lost, repeated, out of order or another
+stream's makes the request *broken*, as does any status but 200 and a connection that ends early.
+"""
+
+import asyncio
+import os
+import sys
+import time
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+
+import httptools
+import msgspec
+import uvloop
+
+from loadtest.bench.mock_engine import MODEL, prompt_tokens_of, streamed_answer, whole_answer
+from router.open_files import raise_open_files
+
+REPORT_S = 0.5
+STOP_TIMEOUT_S = 60.0
+SHARED_HEADS = 50
+"""How many different first halves the prompts have: system prompts, say."""
+
+
+class LoadPlan(msgspec.Struct, frozen=True):
+    """What to send.
+
+    Attributes:
+        port: The gateway's, on 127.0.0.1.
+        connections: How many there are at most.
+        requests: How many are sent in all; 0 for as many as can be until standard input ends.
+        rate_per_s: How many start in a second; 0 for a closed loop.
+        chunks: Of a streamed answer; 0 for one that is not.
+        prompt_bytes: Length of a prompt.
+        distinct: How many different prompts there are.
+    """
+
+    port: int
+    connections: int
+    requests: int = 0
+    rate_per_s: float = 0.0
+    chunks: int = 0
+    prompt_bytes: int = 1024
+    distinct: int = 1
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """Where the load stands; counts since its start.
+
+    Attributes:
+        at_s: Monotonic seconds.
+        answering: Requests whose answer has begun and not ended.
+        completed: Requests with a correct answer.
+        broken: All others that ended.
+        body_bytes: Of all answers.
+        held_back: How often an open loop had no connection when a request was due.
+        problems: What was wrong with those that broke, and how often.
+    """
+
+    at_s: float
+    answering: int
+    completed: int
+    broken: int
+    body_bytes: int
+    held_back: int
+    problems: dict[str, int]
+
+
+def prompt(number: int, plan: LoadPlan) -> str:
+    """The prompt of a request: half of it shared with many, half with those of its kind."""
+    kind = number % plan.distinct
+    half = plan.prompt_bytes // 2
+    head, tail = f"{kind % SHARED_HEADS:07d} ", f"{kind:07d} "
+    return (head * (half // 8 + 1))[:half] + (tail * (half // 8 + 1))[: plan.prompt_bytes - half]
+
+
+def request_bytes(number: int, plan: LoadPlan) -> bytes:
+    """A request as it is sent."""
+    body = msgspec.json.encode(
+        {
+            "model": MODEL,
+            "user": str(number),
+            "max_tokens": plan.chunks or 50,
+            "stream": plan.chunks > 0,
+            "messages": [{"role": "user", "content": prompt(number, plan)}],
+        }
+    )
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+
+
+def expected_answer(number: int, plan: LoadPlan) -> bytes:
+    """The body of the answer to a request."""
+    prompt_tokens = prompt_tokens_of(prompt(number, plan))
+    if plan.chunks:
+        return streamed_answer(number, plan.chunks, prompt_tokens)
+    return whole_answer(number, 50, prompt_tokens)
+
+
+@dataclass(slots=True)
+class Load:
+    """Sends the requests of one plan.
+
+    Attributes:
+        stopping: Nothing new is started.
+    """
+
+    plan: LoadPlan
+    stopping: bool = False
+    started: int = 0
+    answering: int = 0
+    completed: int = 0
+    broken: int = 0
+    body_bytes: int = 0
+    held_back: int = 0
+    problems: Counter[str] = field(default_factory=Counter)
+    _idle: list["_Connection"] = field(default_factory=list)
+    _connections: int = 0
+
+    async def run(self) -> None:
+        """Start the requests and wait for all answers."""
+        plan = self.plan
+        if plan.rate_per_s:
+            await self._open_loop()
+        else:
+            for _ in range(plan.connections):
+                self.idle(await self._connected())
+        while not self._complete():  # noqa: ASYNC110 - plain state, which nobody signals
+            await asyncio.sleep(0.01)
+        for connection in self._idle:
+            connection.close()
+
+    def idle(self, connection: "_Connection") -> None:
+        """A connection may send: what is next in a closed loop, or when something is due."""
+        if self.plan.rate_per_s or not self._wanted():
+            self._idle.append(connection)
+        else:
+            self._start(connection)
+
+    def lost(self, connection: "_Connection") -> None:
+        """A connection is gone. A closed loop goes on with those that are left."""
+        self._connections -= 1
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def report(self) -> LoadReport:
+        """Where it stands."""
+        return LoadReport(
+            time.monotonic(),
+            self.answering,
+            self.completed,
+            self.broken,
+            self.body_bytes,
+            self.held_back,
+            dict(self.problems),
+        )
+
+    async def _open_loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while self._wanted():
+            if self._idle:
+                self._start(self._idle.pop())
+            elif self._connections < self.plan.connections:
+                self._start(await self._connected())
+            else:
+                self.held_back += 1
+            due_s += 1 / self.plan.rate_per_s
+            if (wait_s := due_s - loop.time()) > 0:
+                await asyncio.sleep(wait_s)
+
+    async def _connected(self) -> "_Connection":
+        self._connections += 1
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: _Connection(self), "127.0.0.1", self.plan.port
+        )
+        return connection
+
+    def _start(self, connection: "_Connection") -> None:
+        number, self.started = self.started, self.started + 1
+        connection.ask(number)
+
+    def _wanted(self) -> bool:
+        return not self.stopping and (self.plan.requests == 0 or self.started < self.plan.requests)
+
+    def _complete(self) -> bool:
+        return not self._wanted() and self.completed + self.broken == self.started
+
+
+class _Connection(asyncio.Protocol):
+    """One connection to the gateway, with at most one request on it."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self._number: int | None = None
+        self._begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
+
+    def ask(self, number: int) -> None:
+        """Send a request."""
+        self._number = number
+        self._begun = False
+        self._status = self._sum = self._bytes = 0
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport.write(request_bytes(number, self._load.plan))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._ended(f"malformed answer: {error}")
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(f"connection lost: {exc or 'closed'}")
+        self._load.lost(self)
+
+    def on_body(self, data: bytes) -> None:
+        if not self._begun:
+            self._begun = True
+            self._load.answering += 1
+        self._sum = zlib.crc32(data, self._sum)
+        self._bytes += len(data)
+        self._load.body_bytes += len(data)
+
+    def on_message_complete(self) -> None:
+        number, status = self._number, self._parser.get_status_code()
+        assert number is not None, "an answer that nobody asked for"
+        expected = expected_answer(number, self._load.plan)
+        problem = ""
+        if status != 200:
+            problem = f"status {status}"
+        elif self._bytes != len(expected):
+            problem = f"{self._bytes} bytes instead of {len(expected)}"
+        elif self._sum != zlib.crc32(expected):
+            problem = "other bytes than expected"
+        reusable = self._parser.should_keep_alive()
+        self._ended(problem)
+        if reusable:
+            self._load.idle(self)
+        else:
+            self._transport.close()
+
+    def _ended(self, problem: str) -> None:
+        """Count the request under way, if there is one; without a problem it was answered as expected."""
+        if self._number is None:
+            return
+        self._number = None
+        self._load.answering -= self._begun
+        if problem:
+            self._load.broken += 1
+            self._load.problems[problem] += 1
+        else:
+            self._load.completed += 1
+
+
+async def drive(plan: LoadPlan) -> None:
+    """Run a load and report, until it is done or standard input ends."""
+    loop = asyncio.get_running_loop()
+    load = Load(plan)
+    running = asyncio.create_task(load.run(), name="load")
+
+    def stop() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        load.stopping = True
+        loop.call_later(STOP_TIMEOUT_S, running.cancel)
+
+    loop.add_reader(sys.stdin.fileno(), stop)
+    while not running.done():
+        await asyncio.wait((running,), timeout=REPORT_S)
+        os.write(sys.stdout.fileno(), msgspec.json.encode(load.report()) + b"\n")
+    await running
+
+
+def main() -> None:
+    """Run the load."""
+    raise_open_files(0)
+    uvloop.run(drive(msgspec.json.decode(sys.stdin.buffer.readline(), type=LoadPlan)))
+
+
+if __name__ == "__main__":
+    main()

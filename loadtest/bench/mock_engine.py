@@ -1,0 +1,232 @@
+"""Engines that compute nothing, so that whoever measures a gateway does not measure them.
+
+A child process of the benchmarks. It reads one line of JSON from standard input (`EnginePlan`), writes one
+line with the ports it serves, and ends when standard input does. A chat request says in ``user`` which
+number it has and in ``max_tokens`` how many chunks its stream shall have, and every byte of its answer
+follows from that (`whole_answer`, `streamed_answer`), so the client can tell if anything is missing, comes
+twice or belongs to somebody else.
+
+All streams have the same gap between two chunks. A stream keeps the phase in which it came, so no timer of
+its own is needed: the gap is cut into slots, and each slot's streams get a chunk when it comes round. When
+the machine is too slow the gap gets longer; nothing is sent in a burst to make up for it.
+"""
+
+import asyncio
+import os
+import sys
+
+import httptools
+import msgspec
+import uvloop
+
+from router.open_files import raise_open_files
+
+MODEL = "mock"
+CAPACITY_TOKENS = 400_000
+"""What each engine says its cache holds: a gateway's picture of it is full after 1,600 blocks."""
+
+SLOTS_MAX = 100
+SLOT_S_MIN = 0.001
+"""uvloop's timers know whole milliseconds."""
+
+
+class EnginePlan(msgspec.Struct, frozen=True):
+    """How many engines there are, and the gap between two chunks of a stream."""
+
+    engines: int
+    gap_s: float
+
+
+class ChatMessage(msgspec.Struct):
+    """What of a message matters."""
+
+    content: str
+
+
+class ChatRequest(msgspec.Struct):
+    """What of a request matters."""
+
+    user: str
+    max_tokens: int
+    messages: list[ChatMessage]
+    stream: bool = False
+
+
+def chunk(number: int, at: int) -> bytes:
+    """One event of a stream; all have the same length."""
+    return (
+        b'data: {"id":"%08d","object":"chat.completion.chunk","model":"mock",'
+        b'"choices":[{"index":0,"delta":{"content":"%08d "},"finish_reason":null}]}\n\n' % (number, at)
+    )
+
+
+CHUNK_BYTES = len(chunk(0, 0))
+
+
+def last_chunk(number: int, chunks: int, prompt_tokens: int) -> bytes:
+    """The events that end a stream."""
+    return b'data: {"id":"%08d","object":"chat.completion.chunk","model":"mock","choices":[],%b}\n\n%b' % (
+        number,
+        _usage(prompt_tokens, chunks),
+        b"data: [DONE]\n\n",
+    )
+
+
+def streamed_answer(number: int, chunks: int, prompt_tokens: int) -> bytes:
+    """The body of a streamed answer."""
+    events = [chunk(number, at) for at in range(chunks)]
+    return b"".join([*events, last_chunk(number, chunks, prompt_tokens)])
+
+
+def whole_answer(number: int, tokens: int, prompt_tokens: int) -> bytes:
+    """The body of an answer that is not streamed."""
+    return b'{"id":"%08d","object":"chat.completion","model":"mock","choices":[%b],%b}' % (
+        number,
+        b'{"index":0,"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}' % (b"x" * 200),
+        _usage(prompt_tokens, tokens),
+    )
+
+
+def prompt_tokens_of(prompt: str) -> int:
+    """How many tokens a prompt counts as."""
+    return len(prompt) // 4 + 1
+
+
+def _usage(prompt_tokens: int, tokens: int) -> bytes:
+    return b'"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+        prompt_tokens,
+        tokens,
+        prompt_tokens + tokens,
+    )
+
+
+class Streams:
+    """All streams that are not complete."""
+
+    def __init__(self, gap_s: float) -> None:
+        self._slots: list[list[_Stream]] = [
+            [] for _ in range(max(1, min(SLOTS_MAX, int(gap_s / SLOT_S_MIN))))
+        ]
+        self._slot_s = gap_s / len(self._slots)
+        self._slot = 0
+
+    def begin(self, transport: asyncio.WriteTransport, request: ChatRequest) -> None:
+        """Send the head and the first chunk; the others follow."""
+        transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        stream = _Stream(transport, request)
+        if stream.goes_on():
+            self._slots[self._slot - 1].append(stream)  # the slot just served: next in a gap from now
+
+    async def run(self) -> None:
+        """Serve the slots in turn, until cancelled."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            self._slots[self._slot] = [stream for stream in self._slots[self._slot] if stream.goes_on()]
+            self._slot = (self._slot + 1) % len(self._slots)
+            due_s = max(due_s + self._slot_s, loop.time())
+            await asyncio.sleep(due_s - loop.time())
+
+
+class _Stream:
+    """A streamed answer on its way."""
+
+    __slots__ = ("_at", "_request", "_transport")
+
+    def __init__(self, transport: asyncio.WriteTransport, request: ChatRequest) -> None:
+        self._transport = transport
+        self._request = request
+        self._at = 0
+
+    def goes_on(self) -> bool:
+        """Send one chunk, with the end of the stream if it is the last; whether there are more."""
+        request, number = self._request, int(self._request.user)
+        if self._transport.is_closing():
+            return False
+        self._transport.write(_framed(chunk(number, self._at)))
+        self._at += 1
+        if self._at < request.max_tokens:
+            return True
+        end = last_chunk(number, self._at, prompt_tokens_of(request.messages[0].content))
+        self._transport.write(_framed(end) + b"0\r\n\r\n")
+        return False
+
+
+def _framed(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+_DECODER = msgspec.json.Decoder(ChatRequest)
+_INFO = msgspec.json.encode(
+    {"object": "list", "data": [{"id": MODEL}], "max_total_num_tokens": CAPACITY_TOKENS}
+)
+"""Says which model is served and how much its cache holds, whatever was asked for."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection of the gateway."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._parser = httptools.HttpRequestParser(self)
+        self._body: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Parse."""
+        self._parser.feed_data(data)
+
+    def on_body(self, data: bytes) -> None:
+        """Collect the body."""
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """Answer."""
+        body, self._body = b"".join(self._body), []
+        if self._parser.get_method() != b"POST":
+            self._answer(_INFO)
+            return
+        request = _DECODER.decode(body)
+        if request.stream:
+            self._streams.begin(self._transport, request)
+        else:
+            prompt_tokens = prompt_tokens_of(request.messages[0].content)
+            self._answer(whole_answer(int(request.user), request.max_tokens, prompt_tokens))
+
+    def _answer(self, body: bytes) -> None:
+        self._transport.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+            % (len(body), body)
+        )
+
+
+async def serve(plan: EnginePlan) -> None:
+    """Serve until standard input ends."""
+    loop = asyncio.get_running_loop()
+    streams = Streams(plan.gap_s)
+    servers = [
+        await loop.create_server(lambda: EngineConnection(streams), "127.0.0.1", 0, backlog=4096)
+        for _ in range(plan.engines)
+    ]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    os.write(sys.stdout.fileno(), msgspec.json.encode(ports) + b"\n")
+    ended = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), ended.set)
+    ticking = asyncio.create_task(streams.run(), name="streams")
+    await ended.wait()
+    ticking.cancel()
+
+
+def main() -> None:
+    """Run the engines."""
+    raise_open_files(0)
+    uvloop.run(serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=EnginePlan)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the system knows of a process and its descendants: CPU, memory and connections (proc(5)).
+
+A process that ended leaves its CPU to its parent, so differences of `cpu_s` stay right when one of several is
+replaced. Times are counted in ticks, 10 ms on most systems: measure for seconds.
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+PROC = Path("/proc")
+_ESTABLISHED = "01"
+
+
+def tree_of(pid: int) -> list[int]:
+    """The process and all its descendants that are alive, itself first, children by age."""
+    children: dict[int, list[int]] = {}
+    for process in _pids():
+        fields = _stat(process)
+        if fields and fields[0] != "Z":
+            children.setdefault(int(fields[1]), []).append(process)
+    found = [pid]
+    for process in found:
+        found += sorted(children.get(process, ()))
+    return found
+
+
+def cpu_s(pids: Collection[int]) -> float:
+    """CPU that processes have used, user and system, with that of their children that ended."""
+    ticks = sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid)))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of one process; 0 if it is gone."""
+    try:
+        pages = int((PROC / str(pid) / "statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def clients_of(pid: int, port: int) -> int:
+    """How many clients a process serves on a TCP port of this host (IPv4)."""
+    links = (_link(file) for file in (PROC / str(pid) / "fd").iterdir())
+    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
+    served = 0
+    for line in (PROC / "net" / "tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == _ESTABLISHED and fields[9] in inodes:
+            served += int(fields[1].rpartition(":")[2], 16) == port
+    return served
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in PROC.iterdir() if path.name.isdigit())
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of ``/proc/PID/stat`` behind the name, which may hold anything; none if it is gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _link(file: Path) -> str:
+    try:
+        return str(file.readlink())
+    except FileNotFoundError:
+        return ""

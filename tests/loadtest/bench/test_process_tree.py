@@ -1,0 +1,38 @@
+"""What is told of processes is true of one that this test starts."""
+
+import asyncio
+import os
+import socket
+import sys
+
+from fakes.running import until
+
+from loadtest.bench.process_tree import clients_of, cpu_s, rss_bytes, tree_of
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint()"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{BURN}''']); input()"
+
+
+async def test_a_tree_holds_its_descendants_and_the_cpu_of_those_that_ended() -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PARENT), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        await until(lambda: len(tree_of(process.pid)) == 2)
+        assert process.pid in tree_of(os.getpid())
+        await process.stdout.readline()
+        await until(lambda: tree_of(process.pid) == [process.pid])
+        assert cpu_s(tree_of(process.pid)) >= 0.2
+        assert 1e6 < rss_bytes(process.pid) < 1e9
+    finally:
+        await process.communicate(b"\n")
+    assert (rss_bytes(process.pid), cpu_s((process.pid,))) == (0, 0.0)
+
+
+def test_clients_are_the_connections_that_a_process_has_accepted_on_a_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert clients_of(os.getpid(), port) == 0
+        with socket.create_connection(("127.0.0.1", port)), listener.accept()[0]:
+            assert clients_of(os.getpid(), port) == 1
