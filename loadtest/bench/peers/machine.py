@@ -1,0 +1,82 @@
+"""What a run ran on: hardware and software, and nothing that tells whose machine it is."""
+
+import os
+import platform
+import re
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Hardware, kernel and interpreter.
+
+    Attributes:
+        cpu: Model name, as the kernel tells it.
+        cpus: How many of them there are.
+        kernel: Name and major and minor version.
+        python: Implementation and version of the interpreter that runs cacheway.
+    """
+
+    cpu: str
+    cpus: int
+    kernel: str
+    python: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """Describe this one."""
+        kernel = ".".join(platform.release().split(".")[:2])
+        return cls(
+            cpu=cpu_model(Path("/proc/cpuinfo").read_text()),
+            cpus=os.cpu_count() or 1,
+            kernel=f"{platform.system()} {kernel}",
+            python=f"{platform.python_implementation()} {platform.python_version()}",
+        )
+
+
+def cpu_model(cpuinfo: str) -> str:
+    """Take the model out of /proc/cpuinfo; what the architecture is called if it says nothing."""
+    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return model[1].strip() if model else platform.machine()
+
+
+def cacheway_version(folder: Path) -> str:
+    """Version of the package, and of its sources where they are a checkout."""
+    version = metadata.version("cacheway")
+    try:
+        commit = _said("git", "-C", str(folder), "describe", "--always", "--dirty", "--exclude", "*")
+    except (OSError, subprocess.CalledProcessError):
+        return version
+    return f"{version} ({commit})"
+
+
+def package_version(python: Path, package: str) -> str:
+    """Version of a package in another virtual environment.
+
+    Raises:
+        OSError: There is no such interpreter.
+        subprocess.CalledProcessError: The package is not there.
+    """
+    program = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+    return _said(str(python), "-c", program, package)
+
+
+def nginx_version(binary: Path) -> str:
+    """Version of an nginx, which says "nginx version: nginx/1.22.1" on standard error.
+
+    Raises:
+        OSError: There is none.
+        subprocess.CalledProcessError: It is none.
+    """
+    return _said(str(binary), "-v").rpartition("/")[2]
+
+
+def _said(*command: str) -> str:
+    done = subprocess.run(  # noqa: S603 - no shell, no words of others
+        command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    return done.stdout.strip()

@@ -1,0 +1,102 @@
+"""What cacheway promised to cost, judged by the medians of one run.
+
+A promise is about a figure of cacheway and a limit. The limit is a number, or a factor times the figure
+of the best of some peers in the same run. With a peer missing the best of the others is taken, which
+the report shows; with all of them missing the promise is not judged.
+"""
+
+from dataclasses import dataclass
+
+from loadtest.bench.peers.field import CACHEWAY, WORKLOADS, Figure, Kind, keys
+from loadtest.bench.peers.results import Results, Spread
+
+_RUST = (Kind.CACHE_AWARE, Kind.ROUND_ROBIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One promise.
+
+    Attributes:
+        workload: Key of the workload.
+        rivals: Kinds of peers whose cheapest sets the limit; empty if the limit is a number.
+        rival: The same in words.
+        factor: Limit in units of that peer's figure, or the limit itself.
+        tail: About the 99th percentile of an added latency, and not the median.
+    """
+
+    workload: str
+    rivals: tuple[Kind, ...]
+    rival: str
+    factor: float
+    tail: bool = False
+
+
+PROMISES = (
+    Promise("W1", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
+    Promise("W1", (Kind.ROUND_ROBIN,), "the cheapest round robin", 1.0),
+    Promise("W1P", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
+    Promise("W1P", (Kind.ROUND_ROBIN,), "the cheapest round robin", 1.0),
+    Promise("W2", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.5),
+    Promise("W3", (Kind.CACHE_AWARE,), "the cheapest cache-aware", 0.75),
+    Promise("W4", _RUST, "the cheapest Rust router", 1.0),
+    Promise("W5", _RUST, "the cheapest Rust router", 1.0),
+    Promise("W5", (Kind.PLAIN,), "nginx", 1.4),
+    Promise("W6", (), "P50", 1.0),
+    Promise("W6", (), "P99", 5.0, tail=True),
+    Promise("W7", _RUST, "the smallest Rust router", 1.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a promise was kept.
+
+    Attributes:
+        promise: Which one.
+        seen: Cacheway's figure.
+        rival: Key of the peer that sets the limit; None if the limit is a number.
+        limit: The most that the median may be.
+        failed: Requests that failed with cacheway in this workload: with any, no promise is kept.
+    """
+
+    promise: Promise
+    seen: Spread
+    rival: str | None
+    limit: float
+    failed: int
+
+    @property
+    def ratio(self) -> float:
+        """Cacheway's figure over the rival's, which the promise says is at most its factor."""
+        return self.seen.median / self.limit * self.promise.factor
+
+    @property
+    def kept(self) -> bool:
+        """Whether the median is within the limit and nothing failed."""
+        return self.seen.median <= self.limit and not self.failed
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Judge every promise for which the run has figures."""
+    workloads = {workload.key: workload for workload in WORKLOADS}
+    verdicts = []
+    for promise in PROMISES:
+        workload = workloads[promise.workload]
+        if promise.tail:
+            assert workload.figure is Figure.ADDED_LATENCY
+            seen = results.added(CACHEWAY, workload.key, lambda repetition: repetition.p99_ms)
+        else:
+            seen = results.figure(CACHEWAY, workload)
+        rivals = {
+            peer: figure.median
+            for peer in keys(*promise.rivals)
+            if (figure := results.figure(peer, workload))
+        }
+        if seen is None or (promise.rivals and not rivals):
+            continue
+        best = min(rivals, key=rivals.__getitem__) if rivals else None
+        limit = promise.factor * (rivals[best] if best else 1.0)
+        failed = results.failed(CACHEWAY, workload.fill or workload.key)
+        verdicts.append(Verdict(promise, seen, best, limit, failed))
+    return verdicts
