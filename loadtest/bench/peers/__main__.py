@@ -35,29 +35,26 @@ HOME = Path(os.environ.get("BENCH_HOME") or Path.home() / ".cache" / "router-ben
 OUT = REPOSITORY / "docs" / "benchmarks"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say; the exit status is 1 if nothing could be measured or written."""
+def main(arguments: Sequence[str] | None = None, kit: Kit | None = None) -> int:
+    """Do what the arguments say; the exit status is 1 if something could not be measured or written."""
     options = _parser().parse_args(arguments)
-    console = Console()
     try:
         if options.report_only:
             results = read(options.report_only)
         else:
-            kit = Kit(KIT, HOME)
+            kit = kit or Kit(KIT, HOME)
             if not kit.present:
-                console.print("skipped: the router benchmark kit is not there (../shared/bench)")
+                print("skipped: the router benchmark kit is not there (../shared/bench)")
                 return 0
-            results = _measure(kit, options, console)
+            results = _measure(kit, options, Console())
         write(results, options.out)
     except KeyboardInterrupt:
-        console.print(
-            f"interrupted; --report-only {options.out / 'peers.jsonl'} shows what was measured so far"
-        )
+        print(f"interrupted; --report-only {options.out / 'peers.jsonl'} shows what was measured so far")
         return 130
     except (KitFailed, OSError, msgspec.DecodeError) as error:
-        console.print(f"[red]{type(error).__name__}[/]: {error}", markup=True)
+        print(error, file=sys.stderr)
         return 1
-    console.print(f"written: {options.out / 'peers.md'} and {options.out / 'peers.png'}")
+    print(f"written: {options.out / 'peers.md'} and {options.out / 'peers.png'}")
     return 0
 
 

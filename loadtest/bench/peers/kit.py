@@ -34,6 +34,7 @@ from router.tether import TetheredProcess
 ENGINE_PORTS = (9001, 9002, 9003, 9004)
 ROUTER_PORT = 9100
 METRICS_PORT = 9190  # of the Rust routers
+PORTS = (*ENGINE_PORTS, ROUTER_PORT, METRICS_PORT)
 TOOLS = ("mock", "lg")
 # bench.py gives a router 4 s before it kills it, and has its engines to end as well.
 END_TIMEOUT_S = 20.0
@@ -77,10 +78,12 @@ class Kit:
     Attributes:
         folder: Where the kit is.
         home: Where it installs to, ``BENCH_HOME``.
+        ports: What it and the routers listen on, at 127.0.0.1.
     """
 
     folder: Path
     home: Path
+    ports: tuple[int, ...] = PORTS
 
     @property
     def present(self) -> bool:
@@ -113,11 +116,18 @@ class Kit:
             raise KitFailed(f"installing {', '.join(parts)} failed; what it says above is the reason")
 
     def versions(self, peers: Sequence[str]) -> dict[str, str]:
-        """Version of every one of these peers, by package."""
+        """Version of every one of these peers, by package.
+
+        Raises:
+            KitFailed: One of them is not installed as it should be.
+        """
         found = {}
         for peer in PEERS:
-            if peer.key in peers:
-                found[peer.package] = self._version(peer)
+            if peer.key in peers and peer.package not in found:
+                try:
+                    found[peer.package] = self._version(peer)
+                except (OSError, subprocess.CalledProcessError) as error:
+                    raise KitFailed(f"{peer.package} does not tell its version: {error}") from error
         return found
 
     def _version(self, peer: Peer) -> str:
@@ -154,7 +164,7 @@ class Kit:
         cpus = sorted(os.sched_getaffinity(0))
         if len(cpus) < 2:
             raise KitFailed("two CPUs are needed: one for the router, one for the load")
-        _refuse_taken_ports()
+        _refuse_taken(self.ports)
         with tempfile.TemporaryDirectory(prefix="cacheway-bench-") as directory:
             lines = Path(directory) / "lines.jsonl"
             lines.touch()
@@ -170,7 +180,7 @@ class Kit:
                     while not ended:
                         # Asked before reading, so that what was written last is read as well.
                         ended = process.returncode is not None
-                        while line := written.readline():
+                        for line in written:
                             keep(_repetition(peer, line, round_number))
                         if not ended:
                             await asyncio.sleep(POLL_S)
@@ -199,9 +209,9 @@ def cacheway_command() -> list[str]:
     return [*command, "--worker-urls", *engines, "--shutdown-delay-secs", "0"]
 
 
-def _refuse_taken_ports() -> None:
+def _refuse_taken(ports: Sequence[int]) -> None:
     """Whoever else listens would be measured in the router's place."""
-    for port in (*ENGINE_PORTS, ROUTER_PORT, METRICS_PORT):
+    for port in ports:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
             raise KitFailed(f"port {port} of 127.0.0.1 is taken; end what listens there")
 

@@ -178,6 +178,6 @@ def read(path: Path) -> Results:
         OSError: It cannot be read.
         msgspec.DecodeError: It is not one of ours.
     """
-    first, *rest = path.read_bytes().splitlines()
+    first, *rest = path.read_bytes().splitlines() or [b""]
     run = msgspec.json.decode(first, type=_FirstLine).run
     return Results(run, (msgspec.json.decode(line, type=Repetition) for line in rest))
