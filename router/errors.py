@@ -1,7 +1,7 @@
 """Everything the gateway raises on purpose.
 
     RouterError
-    ├── ClientError             the request is at fault     4xx; never tried again
+    ├── ClientError             the request is at fault     4xx or 505; never tried again
     │   └── InvalidKey            the gateway's key is missing or wrong
     ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
     │   ├── NoWorker              nobody may take it now

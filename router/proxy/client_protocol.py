@@ -29,7 +29,9 @@ ignored, as RFC 9110 section 7.8 allows, and the request is served as HTTP/1.1.
 """
 
 import asyncio
+import functools
 import select
+import string
 from typing import ClassVar, Protocol, cast
 
 import httptools
@@ -49,7 +51,17 @@ LINGER_S = 2.0
 FLUSH_S = 0.5
 """How long a client may take to read the end of an answer that is cut."""
 
-_NOTED = frozenset({b"connection", b"content-length", b"expect", b"transfer-encoding"})
+_NOTED = frozenset({b"connection", b"content-length", b"expect", b"host", b"transfer-encoding"})
+
+_LISTS = frozenset({b"connection", b"expect"})
+"""Of these there may be several lines (RFC 9110 section 5.3)."""
+
+# RFC 3986: what the host and the port of an authority are made of.
+_HOST_BYTES = (string.ascii_letters + string.digits + "-._~%!$&'()*+,;=:[]").encode()
+
+# RFC 9110 section 6.5.1: none of these may come after the body. llhttp itself refuses two more, and would
+# obey this ``connection``.
+_NO_TRAILERS = frozenset({b"connection", b"host", b"upgrade"})
 
 
 class IsProxied(Protocol):
@@ -140,17 +152,13 @@ class GatewayProtocol(HttpToolsProtocol):
                 data = self._parse(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self._refuse(
-                cause
-                if isinstance(cause, ClientError)
-                else ClientError(f"malformed HTTP request: {error}", code="malformed_http")
-            )
+            self._refuse(cause if isinstance(cause, ClientError) else _malformed(str(error)))
         else:
             if self._framing_bytes > self.limits.head_bytes_max and self._receives():
                 self._refuse(
                     _too_many_headers("the head is too long")
                     if self._in_head
-                    else ClientError("too much framing around the body", code="malformed_http")
+                    else _malformed("too much framing around the body")
                 )
         if self._turn is not None:
             self._advance()
@@ -187,13 +195,21 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header; those after the body (trailers) are dropped."""
-        if not self._in_head:
-            return
         name = name.lower()
+        if not self._in_head:
+            if name in _NO_TRAILERS:
+                raise _malformed("a trailer that belongs into the head")
+            return
         self.headers.append((name, value))
         if name in _NOTED:
             noted = self._noted
-            noted[name] = noted[name] + b"," + value if name in noted else value
+            if name not in noted:
+                noted[name] = value
+            elif name in _LISTS:
+                noted[name] += b"," + value
+            else:
+                # RFC 9112 sections 3.2 and 6.3; llhttp forgets a coding when another line names one more.
+                raise _malformed("a header twice of which there can be one")
 
     def on_headers_complete(self) -> None:
         """Choose who serves this request, within the limits."""
@@ -218,10 +234,23 @@ class GatewayProtocol(HttpToolsProtocol):
         keep_alive = parser.should_keep_alive()
         # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists, and asking for the version
         # is the dearest call of the parser.
-        speaks_1_1 = (keep_alive and b"connection" not in noted) or parser.get_http_version() == "1.1"
+        speaks_1_1 = keep_alive and b"connection" not in noted
+        if not speaks_1_1:
+            version = parser.get_http_version()
+            speaks_1_1 = version == "1.1"
+            if not speaks_1_1 and version != "1.0":
+                raise ClientError(
+                    f"HTTP/{version} is not served here", code="http_version_not_supported", status=505
+                )
+        host = noted.get(b"host")
+        if host is None:
+            if speaks_1_1:
+                raise _malformed("no host")
+        elif not _can_be_host(host):
+            raise _malformed("a host that cannot be one")
         coding = noted.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or not speaks_1_1):
-            raise ClientError("only chunked transfer coding is served, over HTTP/1.1", code="malformed_http")
+            raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
         path, query = self._target()
         if not self.is_proxied(method, path):
             self._begin_application_request()
@@ -491,6 +520,15 @@ class GatewayProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return b"\r\n".join([*lines, b"", rest])
+
+
+@functools.lru_cache(maxsize=16)  # clients send the same one again and again
+def _can_be_host(value: bytes) -> bool:
+    return not value.translate(None, _HOST_BYTES)
+
+
+def _malformed(message: str) -> ClientError:
+    return ClientError(f"malformed HTTP request: {message}", code="malformed_http")
 
 
 def _too_many_headers(message: str) -> ClientError:

@@ -11,7 +11,7 @@ from router.proxy import WorkerPool
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
-POST = b"POST /v1/x HTTP/1.1\r\nContent-Length: 0\r\n\r\n"
+POST = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 0\r\n\r\n"
 POST_1_0 = b"POST /v1/x HTTP/1.0\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -66,7 +66,7 @@ async def test_a_client_that_asks_for_what_is_usual_gets_it(
 
 
 async def test_a_client_that_asks_to_close_is_obeyed(gateway: Any, until: Until) -> None:
-    request = b"POST /v1/x HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+    request = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     reader, _ = await start(gateway, until, request)
     gateway.exchanges[0].answer(b"bye")
 

@@ -102,7 +102,7 @@ async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
 ) -> None:
     gateway.on_start = echo
     await gateway.start()
-    reader, _ = await gateway.connect(b"POST /v1/ HTTP/1.1\r\nContent-Length: 0\r\n\r\n" * 3000)
+    reader, _ = await gateway.connect(b"POST /v1/ HTTP/1.1\r\nHost: g\r\nContent-Length: 0\r\n\r\n" * 3000)
 
     for _ in range(3000):
         assert (await read_answer(reader))[1] == b""
@@ -113,7 +113,7 @@ async def test_a_chunked_body_is_put_together(gateway: Any, until: Until) -> Non
     await gateway.start()
     large = bytes(range(256)) * 64
     _, writer = await gateway.connect(
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;x=y\r\na\r\n" * 3
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1;x=y\r\na\r\n" * 3
     )
     writer.write(b"%x\r\n%b\r\n2\r\nbc\r\n0\r\nX-Trailer: 1\r\n\r\n" % (len(large), large))
     await until(lambda: gateway.exchanges)
@@ -126,7 +126,9 @@ async def test_a_chunked_body_is_put_together(gateway: Any, until: Until) -> Non
 
 async def test_the_application_reads_its_own_large_bodies(gateway: Any, read_answer: ReadAnswer) -> None:
     await gateway.start(ClientLimits(body_bytes_max=10))
-    reader, writer = await gateway.connect(b"POST /size HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n")
+    reader, writer = await gateway.connect(
+        b"POST /size HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n"
+    )
     writer.write(bytes(1_000_000))
 
     assert (await read_answer(reader))[1] == b'{"bytes":1000000}'
@@ -138,7 +140,7 @@ async def test_a_client_that_expects_continue_gets_it(
     gateway.on_start = echo
     await gateway.start()
     reader, writer = await gateway.connect(
-        b"POST /v1/x HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     )
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(b"hi")
@@ -151,7 +153,9 @@ async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
 ) -> None:
     gateway.on_start = echo
     await gateway.start()
-    upgrade = b"POST /v1/x HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n"
+    upgrade = (
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 2\r\n\r\n"
+    )
     reader, writer = await gateway.connect(upgrade + b"h")
     await asyncio.sleep(0)
     writer.write(b"i" + POST)
@@ -166,19 +170,23 @@ async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"POST /v1/x HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
-        b"POST /v1/x HTTP/1.1\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nHost: g\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: a/b\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
         b"POST /v1/x HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nContent-Length: +2\r\n\r\nhi",
-        b"POST /v1/x HTTP/1.1\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: +2\r\n\r\nhi",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n",
         b"POST /v1/x HTTP/1.1\nContent-Length: 0\n\n",
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /size HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
     ],
@@ -198,6 +206,20 @@ async def test_ambiguous_or_malformed_requests_are_refused_and_the_connection_en
     assert gateway.exchanges == []
 
 
+@pytest.mark.parametrize("version", [b"0.9", b"2.0"])
+async def test_other_versions_of_http_are_not_served(
+    gateway: Any, read_answer: ReadAnswer, version: bytes
+) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(POST.replace(b"1.1", version) + HELLO)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 505 ")
+    assert error_code(body) == "http_version_not_supported"
+    assert await reader.read() == b""
+    assert gateway.exchanges == []
+
+
 async def test_a_refusal_waits_for_the_answers_before_it(
     gateway: Any, until: Until, read_answer: ReadAnswer
 ) -> None:
@@ -214,10 +236,13 @@ async def test_a_refusal_waits_for_the_answers_before_it(
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nContent-Length: 101\r\n\r\n",
-        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\nContent-Length: 101\r\n\r\n",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\nTransfer-Encoding: chunked\r\n\r\n"
         + b"32\r\n%b\r\n" % bytes(50) * 3,
-        b"POST /v1/x HTTP/1.1\r\nX-Request-Id: r1\r\nExpect: 100-continue\r\nContent-Length: 101\r\n\r\n",
+        (
+            b"POST /v1/x HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\n"
+            b"Expect: 100-continue\r\nContent-Length: 101\r\n\r\n"
+        ),
     ],
 )
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(
@@ -236,7 +261,9 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(
 async def test_a_client_still_sending_hears_why_it_was_refused(gateway: Any, read_answer: ReadAnswer) -> None:
     """40 MB on their way when the refusal is sent: closing at once would reset the connection."""
     await gateway.start(ClientLimits(body_bytes_max=100))
-    reader, writer = await gateway.connect(b"POST /v1/x HTTP/1.1\r\nContent-Length: 40000000\r\n\r\n")
+    reader, writer = await gateway.connect(
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 40000000\r\n\r\n"
+    )
     writer.write(bytes(40_000_000))
     await writer.drain()
 
@@ -246,10 +273,10 @@ async def test_a_client_still_sending_hears_why_it_was_refused(gateway: Any, rea
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"GET /hello HTTP/1.1\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(101)) + b"\r\n",
-        b"GET /hello HTTP/1.1\r\nX: " + b"y" * 66_000 + b"\r\n\r\n",
+        b"GET /hello HTTP/1.1\r\nHost: g\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(101)) + b"\r\n",
+        b"GET /hello HTTP/1.1\r\nHost: g\r\nX: " + b"y" * 66_000 + b"\r\n\r\n",
         b"GET /hello?" + b"y" * 66_000 + b" HTTP/1.1\r\n\r\n",
-        b"GET /hello HTTP/1.1\r\nX: " + b"y" * 600_000,
+        b"GET /hello HTTP/1.1\r\nHost: g\r\nX: " + b"y" * 600_000,
     ],
 )
 async def test_a_head_over_the_limits_is_refused(
@@ -266,7 +293,7 @@ async def test_a_head_over_the_limits_is_refused(
 async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer) -> None:
     await gateway.start()
     reader, writer = await gateway.connect(
-        b"POST /v1/x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "
     )
     writer.write(b"y" * 600_000)
 
@@ -275,7 +302,7 @@ async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer)
 
 @pytest.mark.parametrize(
     "request_bytes",
-    [b"POST /v1/x HT", b"POST /v1/x HTTP/1.1\r\nContent-Length: 5\r\n\r\nhe"],
+    [b"POST /v1/x HT", b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n\r\nhe"],
 )
 async def test_a_request_that_does_not_come_in_time_is_refused(
     gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
