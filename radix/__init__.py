@@ -1,6 +1,6 @@
 """What is cached where: prompt identity as block hashes, and the tree that remembers who holds them."""
 
-from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, BlockChain, chain_bytes, chain_token_ids, root_hash
 from radix.match import Match
 from radix.ops import Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
@@ -14,6 +14,7 @@ __all__ = [
     "FULL_ATTENTION",
     "PROFILES",
     "AttentionProfile",
+    "BlockChain",
     "Forget",
     "Insert",
     "Match",

@@ -69,6 +69,35 @@ def chain_bytes(data: bytes | bytearray | memoryview, root: int, block_bytes: in
     return array("Q", [block_hash := digest(block, block_hash) for (block,) in blocks]).tobytes()
 
 
+class BlockChain:
+    """Chains a prompt that comes in pieces; wherever it is cut, the path is that of `chain_bytes`.
+
+    Attributes:
+        tail: What came behind the last full block.
+    """
+
+    def __init__(self, root: int, block_bytes: int = BLOCK_BYTES) -> None:
+        """Begin a prompt; see `chain_bytes`."""
+        self.tail = b""
+        self._block_bytes = block_bytes
+        self._last = root
+        self._paths: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        """Add a piece; costs what `chain_bytes` does, and one copy of the piece."""
+        data = self.tail + data
+        path = chain_bytes(data, self._last, self._block_bytes)
+        if path:
+            self._paths.append(path)
+            self._last = int.from_bytes(path[-HASH_BYTES:], "little")
+        self.tail = data[len(path) // HASH_BYTES * self._block_bytes :]
+
+    @property
+    def path(self) -> bytes:
+        """Packed hashes of the full blocks so far."""
+        return b"".join(self._paths)
+
+
 def chain_token_ids(ids: Sequence[int], root: int, block_tokens: int = BLOCK_TOKENS) -> bytes:
     """Chain the full blocks of a sequence of token ids.
 

@@ -13,6 +13,7 @@ import msgspec
 from router.errors import ClientError
 from router.gateway.conversation import (
     OPAQUE,
+    Digest,
     Part,
     Turn,
     canonical_json,
@@ -152,11 +153,16 @@ _NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items(
 def has_scope_fields(fields: Scalars) -> bool:
     """Whether a body has one of its `SCOPE_FIELDS`; most have none, which is found out at once."""
     kind = type(fields)
-    return bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
+    return kind in _scope_of and bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
 
 
-def decode(endpoint: Endpoint, body: bytes) -> Scalars:
+def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque) -> Scalars:
     """Decode a body into the struct of its endpoint.
+
+    Args:
+        endpoint: Where it was sent.
+        body: All of it.
+        digest: Hashes what has no shape that we know.
 
     Raises:
         ClientError: If it is no object, or a scalar has the wrong type.
@@ -167,10 +173,10 @@ def decode(endpoint: Endpoint, body: bytes) -> Scalars:
     try:
         return _DECODERS[kind].decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_leniently(kind, body)
+        return _decode_leniently(kind, body, digest)
 
 
-def _decode_leniently(kind: type[Scalars], body: bytes) -> Scalars:
+def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scalars:
     """Decode a body that does not fit the types of its endpoint.
 
     Raises:
@@ -195,32 +201,32 @@ def _decode_leniently(kind: type[Scalars], body: bytes) -> Scalars:
         if value.get(name) is not None:
             setattr(fields, name, msgspec.Raw(canonical_json(value[name])))
     for name, shape in _SHAPES[kind].items():
-        setattr(fields, name, shape(value.get(name)))
+        setattr(fields, name, shape(value.get(name), digest))
     return fields  # type: ignore[no-any-return]
 
 
-def _prompt_from(value: Any) -> Any:
+def _prompt_from(value: Any, digest: Digest) -> Any:
     """Prompts from generically decoded JSON; one of a shape we do not know becomes a hash."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and value:
         if all(type(item) is int for item in value):
             return value
-        return [_prompt_item_from(item) for item in value]
-    return OPAQUE + opaque(canonical_json(value))
+        return [_prompt_item_from(item, digest) for item in value]
+    return OPAQUE + digest(canonical_json(value))
 
 
-def _prompt_item_from(value: Any) -> Any:
+def _prompt_item_from(value: Any, digest: Digest) -> Any:
     if isinstance(value, str) or (isinstance(value, list) and all(type(item) is int for item in value)):
         return value
-    return OPAQUE + opaque(canonical_json(value))
+    return OPAQUE + digest(canonical_json(value))
 
 
-def _input_from(value: Any) -> Any:
-    return value if isinstance(value, str) else turns_from(value)
+def _input_from(value: Any, digest: Digest) -> Any:
+    return value if isinstance(value, str) else turns_from(value, digest)
 
 
-_SHAPES: dict[type[Scalars], dict[str, Callable[[Any], Any]]] = {
+_SHAPES: dict[type[Scalars], dict[str, Callable[[Any, Digest], Any]]] = {
     ChatBody: {"messages": turns_from, "system": content_from},
     ResponsesBody: {"instructions": _input_from, "input": _input_from},
     CompletionBody: {"prompt": _prompt_from, "input": _prompt_from},

@@ -19,7 +19,7 @@ every known shape and hashes the rest. Both give the same stream for the same tu
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -278,14 +278,18 @@ def _reference(part: Part) -> str:
     return media or part.file_id or part.uuid or ""
 
 
-def turns_from(value: Any) -> list[Turn]:
+Digest = Callable[[bytes], bytes]
+"""How canonical JSON of a shape we do not know is hashed: `opaque`, if the JSON is all there."""
+
+
+def turns_from(value: Any, digest: Digest = opaque) -> list[Turn]:
     """Turns from generically decoded JSON of any shape."""
     if isinstance(value, list):
-        return [_turn_from(item) for item in value]
-    return [] if value is None else [_turn_from(value)]
+        return [_turn_from(item, digest) for item in value]
+    return [] if value is None else [_turn_from(value, digest)]
 
 
-def _turn_from(value: Any) -> Turn:
+def _turn_from(value: Any, digest: Digest) -> Turn:
     if isinstance(value, dict):
         content = value.get("content")
         try:
@@ -293,17 +297,17 @@ def _turn_from(value: Any) -> Turn:
         except msgspec.ValidationError:
             pass
         else:
-            turn.content = content_from(content)
+            turn.content = content_from(content, digest)
             return turn
-    return Turn(content=[_opaque_part(value)])
+    return Turn(content=[_opaque_part(value, digest)])
 
 
-def content_from(value: Any) -> str | list[Part] | None:
+def content_from(value: Any, digest: Digest = opaque) -> str | list[Part] | None:
     """A content field from generically decoded JSON of any shape."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
-        return [_opaque_part(value)]
+        return [_opaque_part(value, digest)]
     parts: list[Part] = []
     for item in value:
         if isinstance(item, str):
@@ -312,9 +316,9 @@ def content_from(value: Any) -> str | list[Part] | None:
         try:
             parts.append(msgspec.convert(item, Part))
         except msgspec.ValidationError:
-            parts.append(_opaque_part(item))
+            parts.append(_opaque_part(item, digest))
     return parts
 
 
-def _opaque_part(value: Any) -> OpaquePart:
-    return OpaquePart("document", digest=opaque(canonical_json(without(value, _PART_ANNOTATIONS))))
+def _opaque_part(value: Any, digest: Digest) -> OpaquePart:
+    return OpaquePart("document", digest=digest(canonical_json(without(value, _PART_ANNOTATIONS))))

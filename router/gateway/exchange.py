@@ -1,8 +1,9 @@
 """One client request, from its last byte to the last byte of its answer.
 
     begin ──parse──> place ──send──> waiting ──first body byte──> answering ──> done
-                       ^                │ failed, budget left          │
-                       └── redispatch ──┘                              └ failed: stream ends with its error
+       │               ^ ^              │ failed, budget left          │
+       └── parsing ────┘ └ redispatch ──┘                              └ failed: stream ends with its error
+        (a large body, in steps)
 
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an
 empty body), so that until then a failure can be redispatched unseen. Whatever happens, the
@@ -16,6 +17,7 @@ and reserving, so nothing changes between look and choice.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -48,9 +50,11 @@ from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
+from router.gateway.lane import Steps
+from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import TailBuffer, find_usage
-from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, lines_of
+from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -96,6 +100,7 @@ class RequestExchange:
         "_gateway",
         "_local",
         "_parsed",
+        "_parsing",
         "_pause_timer",
         "_pieces",
         "_placed",
@@ -116,6 +121,7 @@ class RequestExchange:
         self._request_id = b""
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
+        self._parsing: Steps | None = None
         self._attempt: Attempt | None = None
         self._placed: Placed | None = None
         self._attempts = 0
@@ -150,6 +156,10 @@ class RequestExchange:
             self._request_id = gateway.request_id_of(noted)
             gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
+            if len(self._request.body) >= LARGE_BODY_BYTES:
+                self._parsing = self._parse_large(self._endpoint, noted)
+                gateway.lane.add(self._parsing)
+                return
             self._parsed = gateway.parse(self._endpoint, self._request.body, noted)
             self._dispatch()
         except RouterError as error:
@@ -279,6 +289,20 @@ class RequestExchange:
             self._gateway.publish(FirstToken(self._placed.request_id, now_us))
 
     # Inside.
+
+    def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
+        """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
+        try:
+            self._parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
+            self._parsing = None
+            self._dispatch()
+        except RouterError as error:
+            self._parsing = None
+            self._fail(error)
+        except Exception:
+            logger.exception(CRASHED, extra={"event": "request.crashed"})
+            self._parsing = None
+            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
 
     def _dispatch(self) -> None:
         """Choose a worker, reserve, send.
@@ -544,6 +568,9 @@ class RequestExchange:
         self._done = True
         if self._pause_timer is not None:
             self._pause_timer.cancel()
+        if self._parsing is not None:
+            self._parsing.close()
+            self._parsing = None
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.exchanges.discard(self)

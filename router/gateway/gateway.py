@@ -15,6 +15,8 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
 from router.gateway.inflight import Inflight
+from router.gateway.lane import Lane
+from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.metrics import Metrics
@@ -80,6 +82,7 @@ class Gateway:
         self._identifier = Identifier(
             namespace=settings.shared.namespace, block_tokens=self.block_tokens, block_bytes=self.block_bytes
         )
+        self.lane = Lane(loop.call_soon)
         self._tenant_header = settings.tenancy.tenant_header.encode()
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         self._noted = frozenset((*self._id_headers, self._tenant_header, b"authorization", b"x-api-key"))
@@ -149,12 +152,11 @@ class Gateway:
         Raises:
             ClientError: If it is not what the endpoint takes.
         """
-        tenant = b""
-        for name, value in headers:
-            if name == self._tenant_header:
-                tenant = value
-                break
-        return self._identifier.parse(endpoint, body, tenant=tenant)
+        return self._identifier.parse(endpoint, body, tenant=self._tenant_of(headers))
+
+    def parse_in_steps(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> Parsing:
+        """Do what `parse` does, in steps."""
+        return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
 
     def nobody_for(self, model: str | None) -> ClientError | NoWorker:
         """Why no worker can take a request for a model: its model is not served here, or not now."""
@@ -171,6 +173,12 @@ class Gateway:
             else "No worker can take a request now.",
             retry_after_s=self.retry_after_s,
         )
+
+    def _tenant_of(self, headers: Sequence[Header]) -> bytes:
+        for name, value in headers:
+            if name == self._tenant_header:
+                return value
+        return b""
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""

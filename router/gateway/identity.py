@@ -70,8 +70,8 @@ class PromptHasher:
         self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
     ) -> None:
         self._seed = xxhash.xxh3_64_intdigest(encode(namespace))
-        self._block_tokens = block_tokens
-        self._block_bytes = block_bytes
+        self.block_tokens = block_tokens
+        self.block_bytes = block_bytes
         self._roots: dict[tuple[bytes, ...], int] = {}
         self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
         self._canonical_bytes = 0
@@ -94,32 +94,29 @@ class PromptHasher:
             if index >= PATHS_MAX:
                 continue
             if isinstance(prompt, list):
-                root = self._root((b"ids", *scope))
+                root = self.root((b"ids", *scope))
                 try:
-                    path = chain_token_ids(prompt, root, self._block_tokens)
-                    tail = array("I", prompt[len(path) // HASH_BYTES * self._block_tokens :]).tobytes()
+                    path = chain_token_ids(prompt, root, self.block_tokens)
+                    tail = array("I", prompt[len(path) // HASH_BYTES * self.block_tokens :]).tobytes()
                 except (OverflowError, TypeError):  # no engine has such a token: it will say so
                     path, tail = b"", canonical_json(prompt)
             else:
-                root = self._root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))
-                path = chain_bytes(data, root, self._block_bytes)
-                tail = data[len(path) // HASH_BYTES * self._block_bytes :]
+                root = self.root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))
+                path = chain_bytes(data, root, self.block_bytes)
+                tail = data[len(path) // HASH_BYTES * self.block_bytes :]
             paths.append(path)
-            last = int.from_bytes(path[-HASH_BYTES:], "little") if path else root
-            whole = xxhash.xxh3_64_intdigest(tail, last)
-            if index == 0:
-                key = whole
-                prefix_key = int.from_bytes(path[:HASH_BYTES], "little") if path else whole
-            else:
-                key = xxhash.xxh3_64_intdigest(whole.to_bytes(HASH_BYTES, "little"), key)
+            key, prefix_key = keys_with(index, key, prefix_key, root, path, tail)
         return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
 
     def body_key(self, scope: tuple[bytes, ...], body: bytes) -> int:
         """A 64-bit hash of a body that has no prompt."""
-        return xxhash.xxh3_64_intdigest(body, self._root((b"body", *scope)))
+        return xxhash.xxh3_64_intdigest(body, self.root((b"body", *scope)))
 
-    def _root(self, parts: tuple[bytes, ...]) -> int:
-        """The root of a chain, remembered: many prompts share the few of a tenant and a model."""
+    def root(self, parts: tuple[bytes, ...]) -> int:
+        """The root of a chain: the kind of the prompt (``chat``, ``text``, ``ids``, ``body``), and its scope.
+
+        Remembered: many prompts share the few of a tenant and a model.
+        """
         root = self._roots.get(parts)
         if root is None:
             root = root_hash(self._seed, *parts)
@@ -150,3 +147,23 @@ class PromptHasher:
             while self._canonical_bytes > TOOLS_CACHE_BYTES_MAX:
                 self._canonical_bytes -= len(self._canonical.popitem(last=False)[1])
         return canonical
+
+
+def keys_with(
+    index: int, key: int, prefix_key: int, root: int, path: bytes, tail: bytes | memoryview
+) -> tuple[int, int]:
+    """``key`` and ``prefix_key`` with one prompt more.
+
+    Args:
+        index: How many prompts came before.
+        key: Of those.
+        prefix_key: Of those.
+        root: Of this prompt.
+        path: Of this prompt.
+        tail: What follows its last full block.
+    """
+    last = int.from_bytes(path[-HASH_BYTES:], "little") if path else root
+    whole = xxhash.xxh3_64_intdigest(tail, last)
+    if index == 0:
+        return whole, int.from_bytes(path[:HASH_BYTES], "little") if path else whole
+    return xxhash.xxh3_64_intdigest(whole.to_bytes(HASH_BYTES, "little"), key), prefix_key

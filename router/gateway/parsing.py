@@ -34,6 +34,7 @@ from router.gateway.conversation import (
     BILLING_HEADER,
     TOOLS,
     TURN,
+    Digest,
     Part,
     Turn,
     append_content,
@@ -102,7 +103,7 @@ class Identifier:
     def __init__(
         self, namespace: str, *, block_tokens: int = BLOCK_TOKENS, block_bytes: int = BLOCK_BYTES
     ) -> None:
-        self._hasher = PromptHasher(namespace, block_tokens=block_tokens, block_bytes=block_bytes)
+        self.hasher = PromptHasher(namespace, block_tokens=block_tokens, block_bytes=block_bytes)
 
     def parse(self, endpoint: Endpoint, body: bytes, *, tenant: bytes = b"") -> ParsedRequest:
         """Parse a body and identify its prompts.
@@ -117,65 +118,45 @@ class Identifier:
                 ``invalid_value``.
         """
         try:
-            fields: Any = decode(endpoint, body)
-            if not fields.model and endpoint.needs_model:
-                raise ClientError("The request names no model.", code="missing_model", param="model")
-            # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
-            model = (fields.model or "").encode()
-            scope: tuple[bytes, ...] = (tenant, model, encode(fields.cache_salt or ""))
-            lora = None
+            fields = decode(endpoint, body)
+            scope = self.scope(endpoint, fields, tenant)
             if type(fields) is PassedThroughBody:
-                key = self._hasher.body_key(scope, body)
+                key = self.hasher.body_key(scope, body)
                 identity = Identity((), 0, 0, key, key)
             else:
-                if has_scope_fields(fields):
-                    scope += self._scope_fields(fields)
-                    lora = _first_text(fields.lora_path)
-                identity = self._hasher.identify(scope, self._prompts(fields))
+                identity = self.hasher.identify(scope, self.prompts(fields))
+            return parsed_request(endpoint, fields, tenant, identity)
         except (ValueError, RecursionError) as error:
-            raise _invalid_json(error) from error
-        output_tokens_max, n = _limits(fields)
-        options = fields.stream_options
-        return ParsedRequest(
-            endpoint,
-            fields.model or None,
-            bool(fields.stream),
-            output_tokens_max,
-            n,
-            options is not None and bool(options.include_usage),
-            fields.priority or 0,
-            tenant.decode("latin-1"),
-            fields.prompt_cache_key or "",
-            lora,
-            identity.paths,
-            identity.prompt_bytes,
-            identity.prompt_token_ids,
-            identity.key,
-            identity.prefix_key,
-        )
+            raise invalid_json(error) from error
 
-    def _prompts(self, fields: Scalars) -> Sequence[Prompt]:
+    def scope(
+        self, endpoint: Endpoint, fields: Scalars, tenant: bytes, digest: Digest = opaque
+    ) -> tuple[bytes, ...]:
+        """What must be equal before blocks may be compared.
+
+        Raises:
+            ClientError: If it names no model where one is needed.
+            ValueError: If a field is not JSON after all.
+        """
+        if not fields.model and endpoint.needs_model:
+            raise ClientError("The request names no model.", code="missing_model", param="model")
+        # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
+        scope = (tenant, (fields.model or "").encode(), encode(fields.cache_salt or ""))
+        if not has_scope_fields(fields):
+            return scope
+        more: list[bytes] = []
+        for name in SCOPE_FIELDS[type(fields)]:
+            raw = getattr(fields, name)
+            if raw is not ABSENT and (canonical := self.hasher.canonical(raw)) not in _EMPTY:
+                more += (name.encode(), digest(canonical))
+        return (*scope, *more)
+
+    def prompts(self, fields: Any) -> Sequence[Prompt]:
         """The prompts of a body."""
         match fields:
-            case ChatBody(messages=turns, system=system):
-                stream: list[bytes] = []
-                for raw in (fields.tools, fields.functions):
-                    if raw is not ABSENT:
-                        stream += self._tools(raw)
-                if system:
-                    _append_system(stream, system)
-                if turns:
-                    append_turns(stream, turns)
-                return _one(stream)
-            case ResponsesBody(instructions=instructions, input=items):
-                stream = self._tools(fields.tools)
-                if isinstance(instructions, str):
-                    instructions = [Turn(role="system", content=instructions)] if instructions else []
-                if isinstance(items, str):
-                    items = [Turn(role="user", content=items)]
-                append_turns(stream, instructions or ())
-                append_turns(stream, items or ())
-                return _one(stream)
+            case ChatBody() | ResponsesBody():
+                stream = self.conversation(fields)
+                return (b"".join(stream),) if stream else ()
             case CompletionBody(prompt=prompt, input=None):
                 return _split(prompt)
             case CompletionBody(input=prompt):
@@ -184,23 +165,55 @@ class Identifier:
                 return _split(text if input_ids is None else input_ids)
         return ()
 
-    def _scope_fields(self, fields: Any) -> tuple[bytes, ...]:
-        """Names and hashes of the fields of a body that separate identities."""
-        scope: list[bytes] = []
-        for name in SCOPE_FIELDS[type(fields)]:
-            raw = getattr(fields, name)
-            if raw is not ABSENT and (canonical := self._hasher.canonical(raw)) not in _EMPTY:
-                scope += (name.encode(), opaque(canonical))
-        return tuple(scope)
+    def conversation(self, fields: ChatBody | ResponsesBody) -> list[bytes]:
+        """The canonical stream of a conversation, in pieces."""
+        stream: list[bytes] = []
+        if fields.tools is not ABSENT:
+            stream += self._tools(fields.tools)
+        if isinstance(fields, ChatBody):
+            if fields.functions is not ABSENT:
+                stream += self._tools(fields.functions)
+            if fields.system:
+                _append_system(stream, fields.system)
+            if fields.messages:
+                append_turns(stream, fields.messages)
+            return stream
+        instructions, items = fields.instructions, fields.input
+        if isinstance(instructions, str):
+            instructions = [Turn(role="system", content=instructions)] if instructions else []
+        if isinstance(items, str):
+            items = [Turn(role="user", content=items)]
+        append_turns(stream, instructions or ())
+        append_turns(stream, items or ())
+        return stream
 
     def _tools(self, raw: msgspec.Raw) -> list[bytes]:
-        if raw is ABSENT or (canonical := self._hasher.canonical(raw)) in _EMPTY:
+        if raw is ABSENT or (canonical := self.hasher.canonical(raw)) in _EMPTY:
             return []
         return [TOOLS, canonical]
 
 
-def _one(stream: list[bytes]) -> Sequence[Prompt]:
-    return (b"".join(stream),) if stream else ()
+def parsed_request(endpoint: Endpoint, fields: Any, tenant: bytes, identity: Identity) -> ParsedRequest:
+    """Put together what a decision needs."""
+    output_tokens_max, n = _limits(fields)
+    options = fields.stream_options
+    return ParsedRequest(
+        endpoint,
+        fields.model or None,
+        bool(fields.stream),
+        output_tokens_max,
+        n,
+        options is not None and bool(options.include_usage),
+        fields.priority or 0,
+        tenant.decode("latin-1"),
+        fields.prompt_cache_key or "",
+        _first_text(getattr(fields, "lora_path", ABSENT)),
+        identity.paths,
+        identity.prompt_bytes,
+        identity.prompt_token_ids,
+        identity.key,
+        identity.prefix_key,
+    )
 
 
 def _append_system(stream: list[bytes], system: str | list[Part]) -> None:
@@ -247,7 +260,8 @@ def _first_text(raw: msgspec.Raw) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _invalid_json(error: Exception) -> ClientError:
+def invalid_json(error: Exception) -> ClientError:
+    """What the client is told of a body that could not be decoded."""
     if isinstance(error, RecursionError):
         return ClientError("The body is nested too deeply.", code="invalid_json")
     return ClientError(f"The body is not valid JSON: {error}", code="invalid_json")

@@ -63,6 +63,9 @@ class VirtualTime:
         heapq.heappush(self._timers, (self._now_s + delay_s, next(self._count), timer))
         return timer
 
+    def call_soon(self, callback: Callable[..., None], *arguments: object) -> _Timer:
+        return self.call_later(0.0, callback, *arguments)
+
     def advance(self, seconds: float) -> None:
         """Let time pass and run what falls due, in order."""
         until_s = self._now_s + seconds

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from radix import BLOCK_BYTES, BLOCK_TOKENS, chain_bytes, chain_token_ids, root_hash
+from radix import BLOCK_BYTES, BLOCK_TOKENS, BlockChain, chain_bytes, chain_token_ids, root_hash
 
 
 def test_each_hash_is_seeded_with_the_one_before() -> None:
@@ -69,3 +69,13 @@ def test_token_ids_that_are_none_are_refused() -> None:
 def test_roots_are_equal_only_for_the_same_parts(one: list[bytes], other: list[bytes]) -> None:
     assert (root_hash(7, *one) == root_hash(7, *other)) == (one == other)
     assert root_hash(7, *one) != root_hash(8, *one)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=8), st.integers(1, 20))
+def test_a_chain_does_not_depend_on_where_the_prompt_is_cut(pieces: list[bytes], block_bytes: int) -> None:
+    chain = BlockChain(7, block_bytes)
+    for piece in pieces:
+        chain.add(piece)
+    whole = b"".join(pieces)
+    assert chain.path == chain_bytes(whole, 7, block_bytes)
+    assert chain.tail == whole[len(whole) // block_bytes * block_bytes :]

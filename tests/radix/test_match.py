@@ -30,7 +30,7 @@ def test_one_workers_match_is_its_row_of_the_column(workers: int, profile: Atten
 
 
 def test_without_an_end_or_a_retained_position_nothing_is_safe_for_a_linear_model() -> None:
-    """Every second block is retained; of the last ones that workers hold, where the requests of 0 and 3 ended."""
+    """Every second block is retained; of the last ones held, those where the requests of 0 and 3 ended."""
     match = staggered(5, LINEAR)
 
     assert [match.safe_at(slot) for slot in range(5)] == [1, 2, 4, 7, 0]

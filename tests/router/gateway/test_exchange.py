@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from policies import Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import LocalWorker, ServedModel
+from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
+from router.gateway.large import LARGE_BODY_BYTES
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -878,3 +880,78 @@ def _act(data: st.DataObject, upstream: FakeUpstream) -> None:
             upstream.end()
         case "fail":
             upstream.fail(data.draw(st.sampled_from((StreamBroken("reset"), WorkerSilent("silent")))))
+
+
+# A large body: parsed in steps, between `begin` and placing.
+
+LARGE = "word " * (LARGE_BODY_BYTES // 5)
+
+
+def test_a_large_body_is_placed_after_begin_as_a_small_one_is_within_it(bench: Bench) -> None:
+    exchange, client = bench.start(chat(LARGE))
+    assert bench.upstreams == []
+    assert bench.gateway.inflight == 1
+
+    bench.time.advance(0.0)
+
+    (placed,) = bench.shared.said(Placed)
+    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ()).paths
+    bench.upstream.answer(b"{}")
+    assert client.status == 200
+
+
+def test_a_client_that_leaves_while_its_body_is_parsed_reaches_no_worker(bench: Bench) -> None:
+    exchange, client = bench.start(chat(LARGE))
+    client.left = True
+    exchange.client_left()
+
+    bench.time.advance(0.0)
+
+    assert bench.upstreams == []
+    assert bench.log[0]["outcome"] == "client_left"
+
+
+def test_the_end_of_the_process_ends_a_request_that_is_being_parsed(bench: Bench) -> None:
+    exchange, client = bench.start(chat(LARGE))
+    exchange.interrupt()
+
+    bench.time.advance(0.0)
+
+    assert (client.status, client.error["code"]) == (503, "shutting_down")
+    assert bench.upstreams == []
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"model": "m", "prompt": "' + LARGE.encode(), 400, "invalid_json"),
+        (b'{"model": "unknown", "prompt": "%b"}' % LARGE.encode(), 404, "model_not_found"),
+        (b'{"prompt": "%b"}' % LARGE.encode(), 400, "missing_model"),
+    ],
+)
+def test_a_large_body_is_refused_as_a_small_one_is(bench: Bench, body: bytes, status: int, code: str) -> None:
+    for local in bench.registry.all():
+        bench.registry.described(local, (ServedModel("m"),), "", 0)
+    _, client = bench.start(body, path=b"/v1/completions")
+
+    bench.time.advance(0.0)
+
+    assert (client.status, client.error["code"]) == (status, code)
+
+
+def test_no_worker_for_a_large_body_is_an_answer_too() -> None:
+    bench = Bench(workers=0)
+    _, client = bench.start(chat(LARGE))
+    bench.time.advance(0.0)
+    assert client.status == 503
+    bench.check()
+
+
+def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.gateway.policy = NotANumber()
+    _, client = bench.start(chat(LARGE))
+    bench.time.advance(0.0)
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
+    bench.check()
