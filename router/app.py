@@ -2,7 +2,7 @@
 
     uvicorn (sockets, TLS, signals) ── proxied routes ──> Gateway ──> WorkerPool ──> worker
                                     └─ everything else ─> FastAPI (`router.admin`)
-    tasks: shared log, health checks, housekeeping; each is restarted, loudly, if it ever fails
+    tasks: shared log, health checks, housekeeping, loop lag; each is restarted, loudly, if it ever fails
 
 The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
 while it runs. Only the first round of health checks is waited for, briefly, so that the first
@@ -28,6 +28,7 @@ from router.admin import AdminPorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
+from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.settings import Settings, UpstreamSettings
@@ -188,6 +189,7 @@ class GatewayProcess:
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("health checks", self.health.run),
             ("housekeeping", self._housekeeping),
+            ("loop lag", LoopLag(self.metrics.loop_lag).run),
         ]
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))

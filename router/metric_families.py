@@ -51,6 +51,7 @@ TOKEN_SECONDS = (
     2.5,
 )
 DECISION_SECONDS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2)
+LAG_SECONDS = (0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 ERROR_SECONDS = (-10.0, -2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 ERROR_TOKENS = (-65536.0, -16384.0, -4096.0, -1024.0, -256.0, 0.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
 
@@ -135,6 +136,12 @@ CACHED_ERROR = Family(
     "histogram",
     "Predicted minus reported cached tokens of one answer: above 0, the worker had less than expected.",
     buckets=ERROR_TOKENS,
+)
+LOOP_LAG = Family(
+    "event_loop_lag_seconds",
+    "histogram",
+    "How late the event loop came to what was due, sampled 50 times a second; a chunk waits as long.",
+    buckets=LAG_SECONDS,
 )
 TTFT_ERROR = Family(
     "ttft_error_seconds",
@@ -237,6 +244,8 @@ rate(cacheway_reported_cached_tokens_total[5m]) / rate(cacheway_reported_prompt_
 rate(cacheway_predicted_cached_tokens_total[5m]) / rate(cacheway_reported_prompt_tokens_total[5m])
 # P99 of the time to first token
 histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
+# share of the moments in which the event loop was more than 2 ms late
+1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m])) / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
 # share of requests that did not complete
 1 - sum(rate(cacheway_requests_total{outcome="completed"}[5m])) / sum(rate(cacheway_requests_total[5m]))
 ```

@@ -137,6 +137,7 @@ class Metrics:
         self._decision_s = self._distribution(families.DECISION_TIME)
         self._cached_error = self._distribution(families.CACHED_ERROR)
         self._ttft_error_s = self._distribution(families.TTFT_ERROR)
+        self._loop_lag_s = self._distribution(families.LOOP_LAG)
         self._durations = self._histogram(families.REQUEST_SECONDS)
         self._duration_s: dict[str, Distribution] = {}
 
@@ -254,6 +255,10 @@ class Metrics:
     def client_left(self) -> None:
         """A client left before its answer was complete."""
         self._client_disconnects.add(1)
+
+    def loop_lag(self, lag_s: float) -> None:
+        """The event loop came this late to what was due."""
+        self._loop_lag_s.observe(lag_s)
 
     # What hooks tell.
 

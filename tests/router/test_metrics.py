@@ -76,6 +76,15 @@ def test_a_decision_counts_by_policy_and_reason(metrics: Metrics) -> None:
     assert found["decision_seconds_bucket", "1e-05"] == 0
 
 
+def test_the_event_loops_lag_is_a_distribution(metrics: Metrics) -> None:
+    metrics.loop_lag(0.002)
+    metrics.loop_lag(0.004)
+    found = scraped(metrics)
+    assert found["event_loop_lag_seconds_bucket", "0.002"] == 1
+    assert found["event_loop_lag_seconds_bucket", "0.005"] == 2
+    assert found["event_loop_lag_seconds_sum",] == pytest.approx(0.006)
+
+
 def test_predicted_and_reported_hits_are_counted_over_the_same_answers(metrics: Metrics) -> None:
     """An answer without a report must not look like a miss."""
     answer(metrics, Usage(1000, cached_tokens=512))

@@ -1,0 +1,44 @@
+"""How late the event loop comes to what is due: the one number that says whether something holds it.
+
+Every `INTERVAL_S` a timer falls due, and how much later its turn comes is observed. All that one process
+does shares one loop, so a step that takes 20 ms delays every stream of it by up to 20 ms, and
+shows here. Each lag is a sample of what anything due at that moment waited, so the histogram's quantiles
+are those of a stream's chunks. uvloop counts whole milliseconds, so up to one of them is no
+sign of anything.
+
+`LoopLag.run` is owned by `router.app`, restarted if it ever fails, and ends when it is cancelled.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+INTERVAL_S = 0.02
+"""Between two looks, 10 µs each: 0.05 % of a core."""
+
+
+class LoopLag:
+    """Samples the lag of the running event loop.
+
+    Args:
+        observe: Told each lag, in seconds >= 0.
+        now_s: Monotonic seconds.
+        sleep: `asyncio.sleep`.
+    """
+
+    def __init__(
+        self,
+        observe: Callable[[float], None],
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._observe = observe
+        self._now_s = now_s
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            due_s = self._now_s() + INTERVAL_S
+            await self._sleep(INTERVAL_S)
+            self._observe(max(self._now_s() - due_s, 0.0))
