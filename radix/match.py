@@ -4,6 +4,8 @@ A walk down the tree finds *where sets of workers part from the path* (`radix.bi
 a thousand workers. From that follows what is asked for: all workers' matches as a column, or one worker's.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -47,16 +49,24 @@ class Match(msgspec.Struct, gc=False, eq=False):
 
     def matched_at(self, slot: int) -> int:
         """Prefix match of one worker, in blocks."""
-        if len(self.depths) > PARTS_SEARCHED_MAX:
-            return self.matched.item(slot)
+        if self._matched is not None:
+            return self._matched.item(slot)
         for workers, depth in zip(self.parted, self.depths, strict=True):
             if workers >> slot & 1:
                 return depth
         return 0
 
-    def safe_at(self, slot: int) -> int:
-        """Window-safe prefix match of one worker, in blocks."""
-        return self.matched_at(slot) if self._safe is None else self._safe.item(slot)
+    def add_safe(self, blocks: list[int], slots: Sequence[int]) -> None:
+        """Add the window-safe prefix match of each of a few workers, in blocks."""
+        if self._safe is not None or len(self.depths) > PARTS_SEARCHED_MAX:
+            safe = self.safe
+            for row, slot in enumerate(slots):
+                blocks[row] += safe.item(slot)
+            return
+        for workers, depth in zip(self.parted, self.depths, strict=True):
+            for row, slot in enumerate(slots):
+                if workers >> slot & 1:
+                    blocks[row] += depth
 
     def keep_safe(self, ends: dict[int, int], profile: AttentionProfile, block_tokens: int) -> None:
         """Keep what is window-safe of it, where that is not all.

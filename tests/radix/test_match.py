@@ -23,14 +23,16 @@ def staggered(workers: int, profile: AttentionProfile) -> Match:
 @pytest.mark.parametrize("workers", [1, 2, 5, PARTS_SEARCHED_MAX + 1, PARTS_SEARCHED_MAX + 2, 20])
 def test_one_workers_match_is_its_row_of_the_column(workers: int, profile: AttentionProfile) -> None:
     match = staggered(workers, profile)
-    one_by_one = [(match.matched_at(slot), match.safe_at(slot)) for slot in range(workers)]
+    matched = [match.matched_at(slot) for slot in range(workers)]
+    safe = [100] * workers
+    match.add_safe(safe, range(workers))
 
-    assert one_by_one == list(zip(match.matched.tolist(), match.safe.tolist(), strict=True))
-    assert [matched for matched, _ in one_by_one] == [2 * slot + 1 for slot in range(workers - 1)] + [0]
+    assert matched == match.matched.tolist() == [2 * slot + 1 for slot in range(workers - 1)] + [0]
+    assert safe == (100 + match.safe).tolist()
 
 
 def test_without_an_end_or_a_retained_position_nothing_is_safe_for_a_linear_model() -> None:
-    """Every second block is retained; of the last ones held, those where the requests of 0 and 3 ended."""
+    """Every second block is retained; of the last blocks held, those where a request of 0 or 3 ended."""
     match = staggered(5, LINEAR)
 
-    assert [match.safe_at(slot) for slot in range(5)] == [1, 2, 4, 7, 0]
+    assert match.safe.tolist() == [1, 2, 4, 7, 0]
