@@ -18,8 +18,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from policies.views import Floats
+Floats = NDArray[np.float64]
 
 Number = TypeVar("Number", float, Floats)
 

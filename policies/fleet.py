@@ -46,11 +46,12 @@ from policies.ops import (
     encode_ops,
 )
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
-from policies.views import Candidates
+from policies.views import FEW_MAX, Candidates, Prices, Slots, SlowColumns
 from radix import (
     AttentionProfile,
     Forget,
     Insert,
+    Match,
     PrefixTree,
     TreeMarks,
     TreeSnapshot,
@@ -126,19 +127,6 @@ class FleetRules:
     default_model: ServiceModel = PROFILES["default"]
 
 
-class _SlowColumns(msgspec.Struct, frozen=True, gc=False):
-    """The columns of `Candidates` that do not change with every request, for one list of slots."""
-
-    slots: NDArray[np.intp]
-    worker_hash: NDArray[np.uint64]
-    held_tokens: NDArray[np.float64]
-    a_s: NDArray[np.float64]
-    b_s: NDArray[np.float64]
-    c0_tokens: NDArray[np.float64]
-    congestion_per_s: NDArray[np.float64]
-    zeros: NDArray[np.float64]
-
-
 class FleetState:
     """What this replica knows of the fleet."""
 
@@ -164,7 +152,7 @@ class FleetState:
         self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
-        self._slow: dict[int, _SlowColumns] = {}
+        self._slow: dict[int, tuple[SlowColumns, list[Prices]]] = {}
         self._worker_hash = np.zeros(0, dtype=np.uint64)
         self._allocate(8)
         self._apply: dict[type, Callable[[Any], None]] = {
@@ -238,7 +226,7 @@ class FleetState:
         """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
         return self.tree.holdings_of(slot).forgot_us
 
-    def hashes(self, slots: NDArray[np.intp]) -> NDArray[np.uint64]:
+    def hashes(self, slots: Slots) -> NDArray[np.uint64]:
         """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
         return self._worker_hash[slots]
 
@@ -267,7 +255,7 @@ class FleetState:
 
     def candidates(
         self,
-        slots: NDArray[np.intp],
+        slots: Slots,
         paths: Sequence[bytes],
         profile: AttentionProfile,
         prompt_tokens: float,
@@ -287,30 +275,14 @@ class FleetState:
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
         slow = self._slow.get(id(slots))
-        if slow is None or slow.slots is not slots:
+        if slow is None or slow[0].slots is not slots:
             slow = self._gather(slots)
-        matched, safe = self._matches(slots, paths, profile)
-        matched_tokens = np.minimum(matched * tokens_per_block, prompt_tokens)
-        loads = self.loads
-        return Candidates(
-            slots=slots,
-            worker_hash=slow.worker_hash,
-            matched_tokens=matched_tokens,
-            safe_tokens=(
-                matched_tokens if safe is matched else np.minimum(safe * tokens_per_block, prompt_tokens)
-            ),
-            backlog_s=loads.backlog_s(slots, now_us),
-            prefill_tokens=loads.prefill_tokens[slots],
-            inflight_requests=loads.inflight_requests[slots],
-            inflight_tokens=loads.inflight_tokens[slots],
-            held_tokens=slow.held_tokens,
-            a_s=slow.a_s,
-            b_s=slow.b_s,
-            c0_tokens=slow.c0_tokens,
-            congestion_per_s=slow.congestion_per_s,
-            fetch_s=slow.zeros,
-            transfer_s=slow.zeros,
-        )
+        matches: list[Match] = []
+        for path in paths:
+            match = self.tree.match(path, profile)
+            if match.parted:
+                matches.append(match)
+        return Candidates(*slow, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
 
     # Snapshot.
 
@@ -462,22 +434,29 @@ class FleetState:
         self._set_worker(Worker(worker_id, slot))
         return slot
 
-    def _gather(self, slots: NDArray[np.intp]) -> _SlowColumns:
+    def _gather(self, slots: Slots) -> tuple[SlowColumns, list[Prices]]:
         """Gather the slow columns of these slots, and keep them until something in them changes."""
         if len(self._slow) >= SLOW_COLUMNS_MAX:
             self._slow.clear()
-        columns = self._columns
-        slow = self._slow[id(slots)] = _SlowColumns(
+        columns, count = self._columns, len(slots)
+        first = slots.item(0) if count else 0
+        together = bool((slots == np.arange(first, first + count)).all())
+        zeros = np.zeros(count)
+        slow = SlowColumns(
             slots,
+            slice(first, first + count) if together else slots,
             self._worker_hash[slots],
             columns["held_tokens"][slots],
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
             columns["congestion_per_s"][slots],
-            np.zeros(len(slots)),
+            zeros,
+            zeros,
         )
-        return slow
+        few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
+        kept = self._slow[id(slots)] = slow, few
+        return kept
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
@@ -523,20 +502,6 @@ class FleetState:
         )
         held = [self.tree.held_blocks(slot) for slot in range(count)]
         self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
-
-    def _matches(
-        self, slots: NDArray[np.intp], paths: Sequence[bytes], profile: AttentionProfile
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        if len(paths) == 1:
-            match = self.tree.match(paths[0], profile)
-            matched = match.matched[slots]
-            return matched, matched if match.safe is match.matched else match.safe[slots]
-        matched = safe = np.zeros(len(slots), dtype=np.int32)
-        for path in paths:
-            match = self.tree.match(path, profile)
-            matched = matched + match.matched[slots]
-            safe = safe + match.safe[slots]
-        return matched, safe
 
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)

@@ -287,7 +287,7 @@ class Loads:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
         return self._left_us.get(replica, 0)
 
-    def backlog_s(self, slots: NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
+    def backlog_s(self, slots: slice | NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
         """V of each slot, in seconds: reserved prefill less what the head had time to do."""
         elapsed_us = np.minimum(np.maximum(now_us - self._head_us[slots], 0), self._head_service_us[slots])
         backlog: NDArray[np.float64] = (self.prefill_us[slots] - elapsed_us) / 1e6

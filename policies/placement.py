@@ -16,10 +16,13 @@ Why the chosen one was chosen (`Reason`), judged by the window-safe match:
 from enum import StrEnum
 from math import inf, isnan
 
-from policies.costs import service_s
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.costs import Floats
 from policies.rendezvous import weights
 from policies.scoring import Policy
-from policies.views import Candidates, Chosen, Floats, RequestView, Shed
+from policies.views import Candidates, Chosen, RequestView, Shed, Timing
 
 TIE = 1e-9
 """Relative difference of costs below which they are equal: rounding of a dozen float64 operations
@@ -52,43 +55,62 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     """
     if candidates is None or not len(candidates):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    row = cheapest_row(request.key, candidates, policy.costs(request, candidates))
+    prompt_tokens = request.prompt_tokens
+    timings: list[Timing] = []
+    if policy.price is not None and candidates.few:
+        price, timings = policy.price, candidates.timings(prompt_tokens, candidates.few)
+        costs: Floats | list[float] = [
+            price(timing.ready_s, timing.work_s, timing.congestion_per_s) for timing in timings
+        ]
+    else:
+        costs = policy.costs(request, candidates)
+    row = cheapest_row(request.key, candidates.worker_hash, costs)
     if row is None:
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-    safe = candidates.safe_tokens.item(row)
-    uncached = request.prompt_tokens - safe
-    prefill_s = service_s(
-        candidates.a_s.item(row), candidates.b_s.item(row), candidates.c0_tokens.item(row), uncached, safe
+    timing = (
+        timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
     )
-    ready_s = max(candidates.backlog_s.item(row), candidates.fetch_s.item(row))
     return Chosen(
-        slot=candidates.slots.item(row),
-        matched_tokens=round(candidates.matched_tokens.item(row)),
-        safe_tokens=round(safe),
-        uncached_tokens=round(uncached),
-        service_s=prefill_s,
-        estimated_ttft_s=ready_s + prefill_s + candidates.transfer_s.item(row),
-        reason=_reason(candidates.safe_tokens, safe),
+        slot=timing.slot,
+        matched_tokens=round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
+        safe_tokens=round(timing.safe_tokens),
+        uncached_tokens=round(prompt_tokens - timing.safe_tokens),
+        service_s=timing.service_s,
+        estimated_ttft_s=timing.ready_s + timing.work_s,
+        reason=_reason(candidates, timings, timing.safe_tokens),
     )
 
 
-def cheapest_row(key: int, candidates: Candidates, costs: Floats) -> int | None:
-    """Row of the lowest cost, ties broken by rendezvous; None if all costs are +inf."""
-    row = int(costs.argmin())
-    lowest = costs.item(row)
+def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list[float]) -> int | None:
+    """Row of the lowest cost, ties broken by rendezvous; None if all costs are +inf.
+
+    Args:
+        key: 64-bit hash of the request.
+        worker_hash: 64-bit hash of the worker id, for each row.
+        costs: For each row.
+    """
+    lowest = min(costs) if isinstance(costs, list) else costs.item(costs.argmin())
     assert not isnan(lowest), "a policy returned NaN"
     if lowest == inf:
         return None
-    tied = (costs <= lowest + TIE * abs(lowest)).nonzero()[0]
-    if len(tied) == 1:
-        return row
-    return tied.item(weights(key, candidates.worker_hash[tied]).argmax())
+    limit = lowest + TIE * abs(lowest)
+    if isinstance(costs, list):
+        rows = [row for row, cost in enumerate(costs) if cost <= limit]
+        return rows[0] if len(rows) == 1 else max(rows, key=lambda row: weights(key, worker_hash.item(row)))
+    tied = (costs <= limit).nonzero()[0]
+    return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
 
 
-def _reason(safe_tokens: Floats, chosen: float) -> Reason:
-    if len(safe_tokens) == 1:
+def _reason(candidates: Candidates, timings: list[Timing], chosen: float) -> Reason:
+    if len(candidates) == 1:
         return Reason.ONLY
-    longest = safe_tokens.max()
+    if not candidates.matches:
+        return Reason.COLD
+    if timings:
+        longest = max([timing.safe_tokens for timing in timings])
+    else:
+        safe_tokens = candidates.safe_tokens
+        longest = safe_tokens.item(safe_tokens.argmax())
     if longest <= 0.0:
         return Reason.COLD
     return Reason.AFFINITY if chosen >= longest else Reason.BALANCED

@@ -7,37 +7,39 @@ of the workers does not matter (Thaler and Ravishankar, 1998). It breaks ties in
 """
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from policies.views import Floats
+from policies.costs import Floats
 
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _GOLDEN = 0x9E37_79B9_7F4A_7C15
 """2^64 divided by the golden ratio, odd: multiplying by it spreads small and consecutive keys."""
 
-# The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit flips every
-# output bit with a chance of about one half.
-_M1, _M2 = np.uint64(0xBF58_476D_1CE4_E5B9), np.uint64(0x94D0_49BB_1331_11EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_M1, _M2 = 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
+
+Word = TypeVar("Word", int, NDArray[np.uint64])
 
 
-def weights(key: int, worker_hash: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def weights(key: int, worker_hash: Word) -> Word:
     """Weight of each worker for one key; the highest wins.
+
+    Mixed by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit flips every
+    output bit with a chance of about one half.
 
     Args:
         key: 64-bit, unsigned.
-        worker_hash: 64-bit hashes of the worker ids.
+        worker_hash: 64-bit hashes of the worker ids, or of one.
     """
-    mixed = worker_hash ^ np.uint64(key * _GOLDEN & _MASK)
-    mixed ^= mixed >> _S30
-    mixed *= _M1
-    mixed ^= mixed >> _S27
-    mixed *= _M2
-    mixed ^= mixed >> _S31
-    return mixed
+    word: Any = worker_hash
+    word = word ^ (key * _GOLDEN & _MASK)
+    word = (word ^ word >> 30) * _M1 & _MASK
+    word = (word ^ word >> 27) * _M2 & _MASK
+    weight: Word = word ^ word >> 31
+    return weight
 
 
 def turn_key(key: int, sequence: int) -> int:

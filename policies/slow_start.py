@@ -17,8 +17,8 @@ request that is let through there.
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.costs import Floats
 from policies.rendezvous import rank_costs, turn_key
-from policies.views import Floats
 
 SHARE_MIN = 0.1
 """Share of a worker that has just returned: enough to see whether it is well."""

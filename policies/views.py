@@ -2,17 +2,33 @@
 
 Workers come as *columns*: one numpy array per property, one row per candidate, so that
 scoring 1,000 workers costs a dozen vector operations and no Python loop. A formula
-written for columns reads like the formula on paper.
+written for columns reads like the formula on paper. A column is gathered when it is asked for.
+
+A few workers cost less one by one, as plain numbers (`Timing`): a vector operation on four rows
+takes 0.3 to 1 us, and a decision a dozen of them.
 
 They are msgspec structs, not dataclasses: one of each is made per request, and a frozen dataclass sets
 its fields one by one in Python (0.15 us each, a third of a small placement).
 """
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from policies.costs import Floats, service_s
+from policies.loads import Loads
+from radix import Match
+
+FEW_MAX = 12
+"""So many candidates are priced one by one; with more, columns are cheaper
+(``python -m loadtest.bench.decision --workers 8 12 16``)."""
+
+Slots = NDArray[np.intp]
+
+Prices = tuple[int, float, float, float, float, float, float]
+"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, fetch_s, transfer_s (`SlowColumns`)."""
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -33,18 +49,13 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
-class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """The workers that may take a request; all arrays have the same length n >= 1.
+class SlowColumns(msgspec.Struct, frozen=True, gc=False):
+    """What of the candidates does not change with every request; all arrays have the same length n >= 1.
 
     Attributes:
         slots: Row number of the worker in `policies.fleet.FleetState` (intp).
+        index: The same, as a slice if they follow each other: what selects them from a column of all slots.
         worker_hash: 64-bit hash of the worker id (uint64), for rendezvous and consistent hashing.
-        matched_tokens: Prefix match, 0 <= matched <= prompt.
-        safe_tokens: Window-safe prefix match, 0 <= safe <= matched. What a score uses.
-        backlog_s: V: seconds of prefill reserved by all replicas and not yet done.
-        prefill_tokens: Uncached tokens reserved and not yet prefilled.
-        inflight_requests: Requests in flight, of all replicas.
-        inflight_tokens: Prompt plus expected output tokens of the requests in flight.
         held_tokens: Tokens the tree believes this worker holds.
         a_s: Service model: fixed seconds per prefill.
         b_s: Service model: seconds per uncached token at an empty context.
@@ -54,14 +65,9 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
     """
 
-    slots: NDArray[np.intp]
+    slots: Slots
+    index: slice | Slots
     worker_hash: NDArray[np.uint64]
-    matched_tokens: Floats
-    safe_tokens: Floats
-    backlog_s: Floats
-    prefill_tokens: Floats
-    inflight_requests: Floats
-    inflight_tokens: Floats
     held_tokens: Floats
     a_s: Floats
     b_s: Floats
@@ -70,9 +76,154 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     fetch_s: Floats
     transfer_s: Floats
 
+    def prices_at(self, row: int) -> Prices:
+        """What the prefill on one of them depends on."""
+        return (
+            self.slots.item(row),
+            self.a_s.item(row),
+            self.b_s.item(row),
+            self.c0_tokens.item(row),
+            self.congestion_per_s.item(row),
+            self.fetch_s.item(row),
+            self.transfer_s.item(row),
+        )
+
+
+class Timing(msgspec.Struct, frozen=True, gc=False):
+    """What one worker would need for a request.
+
+    Attributes:
+        slot: Its row in the fleet state.
+        safe_tokens: Its window-safe match.
+        service_s: s: seconds to prefill the rest.
+        ready_s: V' = max(V, F): when it could begin, with the match at hand.
+        work_s: x = s + X: prefill and exposed transfer.
+        congestion_per_s: kappa.
+    """
+
+    slot: int
+    safe_tokens: float
+    service_s: float
+    ready_s: float
+    work_s: float
+    congestion_per_s: float
+
+
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """The workers that may take a request, n >= 1, seen as they are: to be read before the next operation.
+
+    Attributes:
+        slow: What does not change with every request.
+        few: The same row by row, if they are so few that this is cheaper than columns; else empty.
+        matches: How much of each prompt they hold, without prompts of which nobody holds anything.
+        loads: What they have been given.
+        prompt_tokens: No match is longer.
+        tokens_per_block: Estimated tokens in a block of these prompts.
+        now_us: Log time.
+    """
+
+    slow: SlowColumns
+    few: list[Prices]
+    matches: list[Match]
+    loads: Loads
+    prompt_tokens: float
+    tokens_per_block: float
+    now_us: int
+
     def __len__(self) -> int:
         """Number of candidates."""
-        return len(self.slots)
+        return len(self.slow.slots)
+
+    @property
+    def slots(self) -> Slots:
+        """Row number of each in the fleet state."""
+        return self.slow.slots
+
+    @property
+    def worker_hash(self) -> NDArray[np.uint64]:
+        """64-bit hash of each worker id."""
+        return self.slow.worker_hash
+
+    @property
+    def matched_tokens(self) -> Floats:
+        """Prefix match, 0 <= matched <= prompt."""
+        return self._tokens([match.matched for match in self.matches])
+
+    @property
+    def safe_tokens(self) -> Floats:
+        """Window-safe prefix match, 0 <= safe <= matched. What a score uses."""
+        return self._tokens([match.safe for match in self.matches])
+
+    @property
+    def backlog_s(self) -> Floats:
+        """V: seconds of prefill reserved by all replicas and not yet done."""
+        return self.loads.backlog_s(self.slow.index, self.now_us)
+
+    @property
+    def ready_s(self) -> Floats:
+        """V' = max(V, F)."""
+        return np.maximum(self.backlog_s, self.slow.fetch_s)
+
+    @property
+    def prefill_tokens(self) -> Floats:
+        """Uncached tokens reserved and not yet prefilled."""
+        return self.loads.prefill_tokens[self.slow.index]
+
+    @property
+    def inflight_requests(self) -> Floats:
+        """Requests in flight, of all replicas."""
+        return self.loads.inflight_requests[self.slow.index]
+
+    @property
+    def inflight_tokens(self) -> Floats:
+        """Prompt plus expected output tokens of the requests in flight."""
+        return self.loads.inflight_tokens[self.slow.index]
+
+    @property
+    def held_tokens(self) -> Floats:
+        """Tokens the tree believes each holds."""
+        return self.slow.held_tokens
+
+    def work_s(self, prompt_tokens: float) -> Floats:
+        """X = s(u, c) + X: prefill of what is not cached, and exposed transfer."""
+        slow, cached = self.slow, self.safe_tokens
+        work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - cached, cached)
+        work_s += slow.transfer_s
+        return work_s
+
+    def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
+        """The same for a few workers, one by one."""
+        now_us, backlog_at_s = self.now_us, self.loads.backlog_at_s
+        blocks = [0] * len(prices)
+        for match in self.matches:
+            match.add_safe(blocks, [worker[0] for worker in prices])
+        timings: list[Timing] = []
+        for worker, safe_blocks in zip(prices, blocks, strict=True):
+            slot, a_s, b_s, c0_tokens, congestion_per_s, fetch_s, transfer_s = worker
+            cached = safe_blocks * self.tokens_per_block
+            if cached > self.prompt_tokens:
+                cached = self.prompt_tokens
+            prefill_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - cached, cached)
+            ready_s = backlog_at_s(slot, now_us)
+            if ready_s < fetch_s:
+                ready_s = fetch_s
+            timings.append(Timing(slot, cached, prefill_s, ready_s, prefill_s + transfer_s, congestion_per_s))
+        return timings
+
+    def matched_tokens_at(self, slot: int) -> float:
+        """Prefix match of one worker."""
+        blocks = sum([match.matched_at(slot) for match in self.matches])
+        return min(blocks * self.tokens_per_block, self.prompt_tokens)
+
+    def _tokens(self, columns: list[NDArray[np.int32]]) -> Floats:
+        """What a sum of matches is in tokens."""
+        if not columns:
+            return np.zeros(len(self))
+        blocks = columns[0][self.slow.index]
+        for column in columns[1:]:
+            blocks = blocks + column[self.slow.index]
+        tokens: Floats = np.minimum(blocks * self.tokens_per_block, self.prompt_tokens)
+        return tokens
 
 
 class Chosen(msgspec.Struct, frozen=True, gc=False):

@@ -3,14 +3,18 @@
 A policy turns one request and the columns of its candidates into costs: the lowest wins, +inf
 means not considered. `policies.placement` picks and breaks ties; a policy returns columns that
 nobody changes, sometimes a candidate's own.
+
+Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as the *price* of one worker, a
+formula for numbers and for columns alike, so that a few candidates can be priced without making columns.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
+from policies.costs import Floats, Number
 from policies.scoring.affinity import AffinityOptions, affinity
 from policies.scoring.cache_aware import CacheAwareOptions, cache_aware
 from policies.scoring.consistent_hash import ConsistentHashOptions, consistent_hash
@@ -24,9 +28,16 @@ from policies.scoring.power_of_two import power_of_two
 from policies.scoring.prefix_hash import PrefixHashOptions, prefix_hash
 from policies.scoring.round_robin import round_robin
 from policies.scoring.uniform import uniform
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 DEFAULT_POLICY = "expected_cost"
+
+
+class Price(Protocol):
+    """What a worker costs, from three columns of `Candidates` or three numbers of `Timing`."""
+
+    def __call__(self, ready_s: Number, work_s: Number, congestion_per_s: Number, /) -> Number:
+        """Lower is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +48,44 @@ class Policy:
         name: Its name in the registry, for metrics and logs.
         costs: One cost per candidate; the lowest wins, +inf is not considered.
         uses_cache: Whether costs depend on what workers have cached.
+        price: The same for one worker, if seconds are all that it looks at.
     """
 
     name: str
     costs: Callable[[RequestView, Candidates], Floats]
     uses_cache: bool
+    price: Price | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An entry of the registry.
+    """An entry of the registry: a scoring function or a price.
 
     Attributes:
         costs: The scoring function; takes its options as a third argument if it has any.
         options: Their dataclass.
         uses_cache: See `Policy`.
+        price: See `Policy`.
     """
 
     costs: Callable[..., Floats]
     options: type[Any] | None = None
     uses_cache: bool = False
+    price: Price | None = None
+
+
+def _priced(price: Price) -> Rule:
+    def costs(request: RequestView, candidates: Candidates) -> Floats:
+        work_s = candidates.work_s(request.prompt_tokens)
+        return price(candidates.ready_s, work_s, candidates.slow.congestion_per_s)
+
+    return Rule(costs, uses_cache=True, price=price)
 
 
 POLICIES: Mapping[str, Rule] = MappingProxyType(
     {
-        DEFAULT_POLICY: Rule(expected_cost, uses_cache=True),
-        "min_ttft": Rule(min_ttft, uses_cache=True),
+        DEFAULT_POLICY: _priced(expected_cost),
+        "min_ttft": _priced(min_ttft),
         "affinity": Rule(affinity, AffinityOptions, uses_cache=True),
         "kv_cost": Rule(kv_cost, KvCostOptions, uses_cache=True),
         "lmetric": Rule(lmetric, uses_cache=True),
@@ -92,4 +115,4 @@ def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) 
         raise ValueError(f"unknown policy {name!r}; known are: {', '.join(POLICIES)}")
     bound = checked_options(name, rule.options, options)
     costs = rule.costs if bound is None else partial(rule.costs, options=bound)
-    return Policy(name, costs, rule.uses_cache)
+    return Policy(name, costs, rule.uses_cache, rule.price)

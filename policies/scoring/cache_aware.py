@@ -13,8 +13,9 @@ the whole fleet (wire, section 5).
 
 from dataclasses import dataclass
 
+from policies.costs import Floats
 from policies.scoring.options import option
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ the start of the prompt instead. Bounded load with epsilon = 0.25 (theory D, Cac
 
 from dataclasses import dataclass
 
+from policies.costs import Floats
 from policies.rendezvous import bounded_costs
 from policies.scoring.options import option
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,10 @@ default: the best or near the best at every load tried in theory E3, where selfi
 minimisation of TTFT collapses near saturation.
 """
 
-import numpy as np
-
-from policies.costs import service_s
-from policies.views import Candidates, Floats, RequestView
+from policies.costs import Number
 
 
-def expected_cost(request: RequestView, candidates: Candidates) -> Floats:
+def expected_cost(ready_s: Number, work_s: Number, congestion_per_s: Number) -> Number:
     """Expected seconds lost by all requests if this one is placed there (formula above), >= 0."""
-    cached = candidates.safe_tokens
-    work_s = service_s(
-        candidates.a_s, candidates.b_s, candidates.c0_tokens, request.prompt_tokens - cached, cached
-    )
-    work_s += candidates.transfer_s
-    ready_s = np.maximum(candidates.backlog_s, candidates.fetch_s)
-    ready_s += work_s
-    return ready_s + candidates.congestion_per_s * work_s * (ready_s - work_s * 0.5)
+    ttft_s = ready_s + work_s
+    return ttft_s + congestion_per_s * work_s * (ttft_s - work_s * 0.5)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies.costs import Floats
 from policies.scoring.options import option
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ The classic least-connections rule, blind to size and cache. Theory E3: a hundre
 TTFT of the informed rules when caches matter.
 """
 
-from policies.views import Candidates, Floats, RequestView
+from policies.costs import Floats
+from policies.views import Candidates, RequestView
 
 
 def least_load(_request: RequestView, candidates: Candidates) -> Floats:

@@ -6,18 +6,9 @@ Mooncake's rule (arXiv:2407.00079), with the fetch overlapping the backlog inste
 it. Best below saturation; near it, it spreads sessions until every cache thrashes (theory E3 ii).
 """
 
-import numpy as np
-
-from policies.costs import service_s
-from policies.views import Candidates, Floats, RequestView
+from policies.costs import Number
 
 
-def min_ttft(request: RequestView, candidates: Candidates) -> Floats:
+def min_ttft(ready_s: Number, work_s: Number, _congestion_per_s: Number) -> Number:
     """Estimated seconds to first token (formula above), >= 0."""
-    cached = candidates.safe_tokens
-    costs = service_s(
-        candidates.a_s, candidates.b_s, candidates.c0_tokens, request.prompt_tokens - cached, cached
-    )
-    costs += candidates.transfer_s
-    costs += np.maximum(candidates.backlog_s, candidates.fetch_s)
-    return costs
+    return ready_s + work_s

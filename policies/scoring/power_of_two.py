@@ -9,8 +9,9 @@ random numbers.
 
 import numpy as np
 
+from policies.costs import Floats
 from policies.rendezvous import turn_key, weights
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 def power_of_two(request: RequestView, candidates: Candidates) -> Floats:

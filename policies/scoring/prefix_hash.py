@@ -9,9 +9,10 @@ the bound spreads them). Bounded-load hashing as in KubeAI and SMG's ``prefix_ha
 
 from dataclasses import dataclass
 
+from policies.costs import Floats
 from policies.rendezvous import bounded_costs
 from policies.scoring.options import option
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

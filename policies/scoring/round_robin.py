@@ -7,7 +7,8 @@ Each replica counts its own turns. Rows are in the order of the fleet state.
 
 import numpy as np
 
-from policies.views import Candidates, Floats, RequestView
+from policies.costs import Floats
+from policies.views import Candidates, RequestView
 
 
 def round_robin(request: RequestView, candidates: Candidates) -> Floats:

@@ -6,8 +6,9 @@ A hash of the request and its turn stands in for random numbers, so that a decis
 repeated (`policies.rendezvous`).
 """
 
+from policies.costs import Floats
 from policies.rendezvous import rank_costs, turn_key
-from policies.views import Candidates, Floats, RequestView
+from policies.views import Candidates, RequestView
 
 
 def uniform(request: RequestView, candidates: Candidates) -> Floats:

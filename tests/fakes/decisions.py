@@ -46,7 +46,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
         {
             worker.worker_id: (held_tokens, kappa)
             for worker, held_tokens, kappa in zip(
-                workers, view.held_tokens.tolist(), view.congestion_per_s.tolist(), strict=True
+                workers, view.held_tokens.tolist(), view.slow.congestion_per_s.tolist(), strict=True
             )
         },
         {
@@ -73,11 +73,12 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for path in PATHS
         for profile in PROFILES
     ]
+    view = views[0]
     columns = [
-        getattr(views[0], name).tolist()
-        for name in (
-            *("a_s", "b_s", "c0_tokens"),
-            *("backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
+        column.tolist()
+        for column in (
+            *(view.slow.a_s, view.slow.b_s, view.slow.c0_tokens),
+            *(view.backlog_s, view.prefill_tokens, view.inflight_requests, view.inflight_tokens),
         )
     ]
     rows: dict[str, object] = {

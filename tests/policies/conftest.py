@@ -1,14 +1,23 @@
 """Builders of what policies see: one request, and candidates given by the columns that matter."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from policies import Candidates, RequestView
+from policies.loads import Loads
+from policies.views import SlowColumns
+from radix import Match
 
 settings.register_profile("long", max_examples=2_000, deadline=None)
+
+COLUMNS = (
+    *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
+    *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "fetch_s", "transfer_s"),
+)
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -23,18 +32,32 @@ def _request(
 def _candidates(**columns: Sequence[float]) -> Candidates:
     """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise."""
     n = len(next(iter(columns.values())))
-    zero: Sequence[float] = [0.0] * n
     defaults: dict[str, Sequence[float]] = {
-        "matched_tokens": columns.get("safe_tokens", zero),
+        "matched_tokens": columns.get("safe_tokens", [0.0] * n),
         "b_s": [0.001] * n,
         "c0_tokens": [float("inf")] * n,
     }
-    names = [name for name in Candidates.__struct_fields__ if name not in ("slots", "worker_hash")]
-    return Candidates(
-        slots=np.array(columns.get("slots", range(n)), dtype=np.intp),
-        worker_hash=np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),
-        **{name: np.array(columns.get(name, defaults.get(name, zero)), dtype=np.float64) for name in names},
+    given = {
+        name: np.array(columns.get(name, defaults.get(name, [0.0] * n)), dtype=np.float64) for name in COLUMNS
+    }
+    slots = np.array(columns.get("slots", range(n)), dtype=np.intp)
+    rows = max(slots, default=0) + 1
+    loads = Loads()
+    loads.ensure(rows - 1)
+    loads.prefill_us[slots] = given["backlog_s"] * 1e6
+    for name in ("prefill_tokens", "inflight_requests", "inflight_tokens"):
+        getattr(loads, name)[slots] = given[name]
+    matched, safe = np.zeros(rows), np.zeros(rows)
+    matched[slots], safe[slots] = given["matched_tokens"], given["safe_tokens"]
+    match: Any = Match(0, rows, [], [], matched, safe)  # type: ignore[arg-type]  # a token to the block
+    slow = SlowColumns(
+        slots,
+        slots,
+        np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),
+        **{name: given[name] for name in SlowColumns.__struct_fields__ if name in given},
     )
+    few = [slow.prices_at(row) for row in range(n)]
+    return Candidates(slow, few, [match] if matched.any() else [], loads, float("inf"), 1.0, 0)
 
 
 @pytest.fixture(scope="session")

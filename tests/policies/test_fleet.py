@@ -101,7 +101,7 @@ def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[s
             worker.labels,
             [float(getattr(view, name)[0]) for name in ("matched_tokens", "safe_tokens", "backlog_s")],
             [float(getattr(view, name)[0]) for name in ("inflight_requests", "inflight_tokens")],
-            [float(getattr(view, name)[0]) for name in ("a_s", "b_s", "c0_tokens", "congestion_per_s")],
+            [float(getattr(view.slow, name)[0]) for name in ("a_s", "b_s", "c0_tokens", "congestion_per_s")],
             float(view.held_tokens[0]),
             [fleet.tree.match(prompt).matched[worker.slot : worker.slot + 1].tolist() for prompt in prompts],
             fleet.circuits.get(worker.worker_id),
@@ -301,8 +301,8 @@ def test_fits_and_token_ratios_are_shared_and_the_newest_wins() -> None:
     )
     view = candidates(fleet, path(1))
     default = PROFILES["default"]
-    assert view.a_s.tolist() == [default.a_s, 0.5]
-    assert view.b_s.tolist() == [default.b_s, 1e-3]
+    assert view.slow.a_s.tolist() == [default.a_s, 0.5]
+    assert view.slow.b_s.tolist() == [default.b_s, 1e-3]
     assert fleet.service_model("slow") == ServiceModel(0.5, 1e-3, 1e5)
     assert fleet.service_model("unheard of") == fleet.profile("default")
     assert (fleet.bytes_per_token("tiny", 4.0), fleet.bytes_per_token("other", 4.0)) == (3.0, 4.0)
@@ -312,7 +312,7 @@ def test_congestion_follows_arrivals_and_utilisation() -> None:
     """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
     fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
     view = candidates(fleet, path(0), START + 15 * SECOND)
-    assert view.congestion_per_s[0] == pytest.approx(1 / 0.9)
+    assert view.slow.congestion_per_s[0] == pytest.approx(1 / 0.9)
 
 
 def test_more_workers_than_rows_make_room() -> None:

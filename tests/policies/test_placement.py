@@ -7,16 +7,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from policies import Candidates, Chosen, RequestView, Shed
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.views import SlowColumns
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
 
 NO_WORKER = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
 DEFAULT = make_policy("expected_cost")
+
+
+def columns_of(workers: Candidates) -> list[list[float]]:
+    """All that policies read."""
+    columns = (
+        *(workers.matched_tokens, workers.safe_tokens, workers.backlog_s, workers.prefill_tokens),
+        *(workers.inflight_requests, workers.inflight_tokens, workers.held_tokens),
+        *(getattr(workers.slow, name) for name in SlowColumns.__struct_fields__),
+    )
+    return [column.tolist() for column in columns]
 
 
 @st.composite
@@ -150,7 +162,10 @@ def test_costs_a_billionth_apart_are_a_tie(
 ) -> None:
     workers = make_candidates(slots=[0, 1, 2])
 
-    assert {cheapest_row(key, workers, np.array(costs)) for key in range(100)} == rows
+    hashes = workers.worker_hash
+
+    for columns in (costs, np.array(costs)):
+        assert {cheapest_row(key, hashes, columns) for key in range(100)} == rows
 
 
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "round_robin"])
@@ -227,9 +242,30 @@ def test_a_decision_changes_nothing_it_looked_at(
     name: str,
     sequence: int,
 ) -> None:
-    workers, untouched = make_candidates(**columns), make_candidates(**columns)
+    workers = make_candidates(**columns)
+    seen = columns_of(workers)
 
     place(make_request(sequence=sequence), workers, make_policy(name))
 
-    for column in Candidates.__slots__:
-        assert getattr(workers, column).tolist() == getattr(untouched, column).tolist()
+    assert columns_of(workers) == seen
+
+
+@given(
+    columns=fleets(),
+    name=st.sampled_from([name for name in POLICIES if make_policy(name).price]),
+    key=st.integers(0, 2**64 - 1),
+)
+def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
+    make_request: MakeRequest,
+    make_candidates: MakeCandidates,
+    columns: dict[str, list[float]],
+    name: str,
+    key: int,
+) -> None:
+    workers, policy, request = make_candidates(**columns), make_policy(name), make_request(key=key)
+    assert policy.price is not None
+    timings = workers.timings(request.prompt_tokens, workers.few)
+    one_by_one = [policy.price(each.ready_s, each.work_s, each.congestion_per_s) for each in timings]
+
+    assert one_by_one == policy.costs(request, workers).tolist()
+    assert place(request, workers, policy) == place(request, structs.replace(workers, few=[]), policy)

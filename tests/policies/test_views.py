@@ -14,4 +14,4 @@ def test_candidates_are_as_many_as_their_rows(make_candidates: Callable[..., Can
 def test_a_view_cannot_be_changed(make_candidates: Callable[..., Candidates]) -> None:
     candidates = make_candidates(safe_tokens=[1.0])
     with pytest.raises(AttributeError):
-        candidates.a_s = candidates.b_s  # type: ignore[misc]
+        candidates.slow = candidates.slow  # type: ignore[misc]
