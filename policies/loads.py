@@ -174,16 +174,16 @@ class Loads:
         gone = at_us <= self._left_us.get(op.replica, -1)
         request = self._trace(request_id)
         if request is None:
-            request = Reservation()
+            request = Reservation(
+                op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
+            )
             if gone:
                 self._traces[request_id] = request
         else:
             gone = gone or request.finished or at_us <= request.at_us
-        request.replica, request.slot = op.replica, slot
-        request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
-        request.context_tokens = op.context_tokens
-        if at_us > request.at_us:
-            request.at_us = at_us
+            request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
+            request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
+            request.context_tokens = op.context_tokens
         if op.paths and not request.arrived:
             request.arrived = True
             self._count_arrival(op, slot)

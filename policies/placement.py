@@ -106,6 +106,8 @@ def _reason(candidates: Candidates, timings: list[Timing], chosen: float) -> Rea
         return Reason.ONLY
     if not candidates.matches:
         return Reason.COLD
+    if chosen >= candidates.deepest_tokens:
+        return Reason.AFFINITY
     if timings:
         longest = max([timing.safe_tokens for timing in timings])
     else:

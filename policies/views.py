@@ -21,9 +21,9 @@ from policies.costs import Floats, service_s
 from policies.loads import Loads
 from radix import Match
 
-FEW_MAX = 12
+FEW_MAX = 16
 """So many candidates are priced one by one; with more, columns are cheaper
-(``python -m loadtest.bench.decision --workers 8 12 16``)."""
+(``python -m loadtest.bench.decision --workers 12 16 24``)."""
 
 Slots = NDArray[np.intp]
 
@@ -209,6 +209,12 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                 ready_s = fetch_s
             timings.append(Timing(slot, cached, prefill_s, ready_s, prefill_s + transfer_s, congestion_per_s))
         return timings
+
+    @property
+    def deepest_tokens(self) -> float:
+        """No match is longer, not even of a worker that is no candidate; there are ``matches``."""
+        blocks = sum([match.depths[-1] for match in self.matches])
+        return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
     def matched_tokens_at(self, slot: int) -> float:
         """Prefix match of one worker."""

@@ -69,9 +69,8 @@ class Holdings:
             tree_floor: Floor of the whole tree.
         """
         blocks = len(path) // HASH_BYTES
-        removed_us = max(self.forgot_us, self.trimmed_us, self.floor[0], tree_floor[0])
-        if at_us > removed_us:
-            return blocks
+        if at_us > self.forgot_us and at_us > self.trimmed_us and at_us > max(self.floor, tree_floor)[0]:
+            return blocks  # nothing was removed since
         if at_us < self.forgot_us:
             return 0
         for floor in (self.floor, tree_floor):

@@ -24,7 +24,7 @@ class Match(msgspec.Struct, gc=False, eq=False):
         blocks: Length of the path.
         slots: Length of the columns.
         parted: Disjoint sets of workers whose match ends at each of ``depths``; all others have none.
-        depths: In blocks, 1 to ``blocks``.
+        depths: In blocks, ascending, 1 to ``blocks``.
     """
 
     blocks: int

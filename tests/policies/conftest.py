@@ -49,7 +49,8 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         getattr(loads, name)[slots] = given[name]
     matched, safe = np.zeros(rows), np.zeros(rows)
     matched[slots], safe[slots] = given["matched_tokens"], given["safe_tokens"]
-    match: Any = Match(0, rows, [], [], matched, safe)  # type: ignore[arg-type]  # a token to the block
+    # A token to the block, and another worker's match is longer than all of these.
+    match: Any = Match(rows, rows, [1 << rows], [1_000_000], matched, safe)  # type: ignore[arg-type]
     slow = SlowColumns(
         slots,
         slots,

@@ -37,6 +37,7 @@ from policies import (
     place,
 )
 from policies.fleet import GONE_MAX
+from policies.placement import Reason
 from radix import chain_bytes
 from radix.invariants import check
 
@@ -132,6 +133,31 @@ def test_a_batch_matches_with_all_its_prompts() -> None:
     fleet = fleet_after(put("a:1"), put("b:1"), placed("r", "a:1", path(1, 2)), placed("s", "b:1", path(3)))
     view = fleet.candidates(np.array([0, 1]), (path(1, 2), path(3)), FULL_ATTENTION, 1e6, 256.0, START)
     assert view.matched_tokens.tolist() == [512.0, 256.0]
+
+
+@pytest.mark.parametrize(
+    ("slots", "reason"),
+    [
+        ([0, 1, 2], Reason.AFFINITY),
+        ([1, 2], Reason.AFFINITY),
+        ([2, 3], Reason.COLD),
+        ([0, 4], Reason.BALANCED),
+    ],
+)
+def test_why_a_worker_is_chosen_is_judged_among_the_candidates(slots: list[int], reason: Reason) -> None:
+    """Workers 0, 1 and 4 hold 4, 2 and 1 blocks of the prompt, and 0 is busy for a minute if 4 is there."""
+    busy = Placed("busy", START, "w0", "one", 60 * SECOND, 300, 500, (b"",)) if 4 in slots else put("w0")
+    held = [
+        placed(f"r{slot}", f"w{slot}", path(*range(n)), START - 1) for slot, n in ((0, 4), (1, 2), (4, 1))
+    ]
+    ended = [Finished(op.request_id, START) for op in held]
+    fleet = fleet_after(*(put(f"w{slot}") for slot in range(5)), *held, *ended, busy)
+    view = fleet.candidates(np.array(slots), (path(0, 1, 2, 3, 9),), FULL_ATTENTION, 1280.0, 256.0, START)
+
+    chosen = place(RequestView(1, 1, 1280.0, 100.0, 0), view, make_policy("min_ttft"))
+
+    assert isinstance(chosen, Chosen)
+    assert chosen.reason == reason
 
 
 def test_a_worker_the_tree_has_not_met_matches_nothing() -> None:
