@@ -17,6 +17,7 @@ from policies.ops import (
     WorkerGone,
     WorkerPut,
     decode_ops,
+    encode_op,
     encode_ops,
 )
 from policies.placement import Reason, place
@@ -66,6 +67,7 @@ __all__ = [
     "WorkerPut",
     "admitted",
     "decode_ops",
+    "encode_op",
     "encode_ops",
     "make_policy",
     "place",

@@ -201,6 +201,11 @@ _raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(Op)
 
 
+def encode_op(op: Op) -> bytes:
+    """Encode one operation: an item of the array that `encode_ops` makes."""
+    return _encoder.encode(op)
+
+
 def encode_ops(ops: Sequence[Op]) -> bytes:
     """Encode operations as one log entry."""
     return _encoder.encode(ops)

@@ -25,7 +25,7 @@ import random
 import time
 from collections import deque
 
-from policies import Op, encode_ops
+from policies import Op, encode_op
 from router.shared.acknowledged import Acknowledged
 from router.shared.company import Company
 from router.shared.keys import Keys
@@ -91,7 +91,7 @@ class Publisher:
 
     def put(self, op: Op) -> None:
         """Take an operation; the oldest are dropped if there is no room."""
-        body = encode_ops((op,))[1:]  # without the header of the array of one
+        body = encode_op(op)
         self._bodies.append(body)
         self._bytes += len(body)
         if self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:

@@ -20,6 +20,7 @@ from policies import (
     WorkerGone,
     WorkerPut,
     decode_ops,
+    encode_op,
     encode_ops,
 )
 
@@ -43,6 +44,11 @@ ALL: list[Op] = [
 
 def test_every_operation_survives_the_wire() -> None:
     assert decode_ops(encode_ops(ALL)) == (ALL, 0)
+
+
+def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
+    """14 of them: the head of a msgpack array is one byte."""
+    assert encode_ops(ALL)[1:] == b"".join(map(encode_op, ALL))
 
 
 def test_an_unknown_tag_is_skipped_and_counted() -> None:
