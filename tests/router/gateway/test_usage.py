@@ -173,6 +173,7 @@ def test_a_tail_buffer_keeps_the_head_and_at_least_the_last_bytes(chunks: list[b
     buffer = TailBuffer(limit)
     for chunk in chunks:
         buffer.append(chunk)
+        assert sum(map(len, buffer._chunks)) <= 2 * limit
     whole, kept = b"".join(chunks), buffer.bytes()
 
     assert kept.endswith(whole[-limit:])
