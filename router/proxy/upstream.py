@@ -36,6 +36,9 @@ _BODYLESS_METHODS = frozenset({b"GET", b"HEAD", b"DELETE", b"OPTIONS"})
 JOINED_BYTES_MAX = 64 * 1024
 """Up to this size a copy into one buffer is cheaper than several buffers in one system call."""
 
+CHECKED_AT_ONCE = 500
+"""Connections looked at in one turn of the loop: 0.3 to 0.9 ms (10,000 at once took 5 to 18 ms)."""
+
 
 @dataclass(frozen=True, slots=True)
 class UpstreamTimeouts:
@@ -316,6 +319,12 @@ class WorkerPool:
             )
         while self._idle and now_s - self._idle[0].idle_since_s > self._idle_s_max:
             self._idle[0].drop()
-        for connection in tuple(self._connections):
-            connection.check(now_s)
+        self._check(tuple(self._connections), now_s)
         self._connect_more()
+
+    def _check(self, connections: tuple[WorkerConnection, ...], now_s: float) -> None:
+        """Check some connections now and the rest a moment later, so that no request waits for all."""
+        for connection in connections[:CHECKED_AT_ONCE]:
+            connection.check(now_s)
+        if len(connections) > CHECKED_AT_ONCE:
+            self._loop.call_soon(self._check, connections[CHECKED_AT_ONCE:], now_s)

@@ -4,13 +4,15 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
 
 from router.errors import StreamBroken, WorkerUnreachable
 from router.proxy import UpstreamTimeouts, WorkerPool
+from router.proxy.connection import WorkerConnection
+from router.proxy.upstream import CHECKED_AT_ONCE
 
 Until = Callable[..., Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -203,6 +205,50 @@ async def test_idle_connections_are_closed_after_their_time(worker: Any, new_sin
     await until(lambda: pool.open == 0)
     await until(lambda: worker.closed_connections == 1)
     assert told == []
+    pool.close()
+
+
+class Unanswered:
+    """The transport of a connection whose worker takes everything and says nothing."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        return self._socket
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+async def test_silence_is_noticed_on_every_one_of_many_connections(new_sink: Any, until: Until) -> None:
+    """One of every fifty among more than are looked at in one turn of the loop; the others are paused."""
+    pool = WorkerPool("http://worker:1", timeouts=UpstreamTimeouts(5.0, 0.1, 5.0))
+    sinks = [new_sink() for _ in range(2 * CHECKED_AT_ONCE + 1)]
+    silent = sinks[::50]
+    with socket.socket() as sock:
+        for sink in sinks:
+            connection = WorkerConnection(pool, asyncio.get_running_loop())
+            connection.connection_made(cast("asyncio.Transport", Unanswered(sock)))
+            pool._connections.add(connection)
+            pool.release(connection)
+            request = pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+            if sink not in silent:
+                request.pause()
+        pool._connect_more()
+        await until(lambda: all(sink.done for sink in silent))
+
+    assert {sink.error.code for sink in silent} == {"upstream_timeout"}
+    assert sum(sink.done for sink in sinks) == len(silent)
     pool.close()
 
 
