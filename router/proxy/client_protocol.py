@@ -3,13 +3,14 @@
     bytes --> httptools --+--> proxied route: Answer --> start_exchange(request, answer)
                           +--> any other:     uvicorn's ASGI cycle --> the FastAPI application
 
-uvicorn keeps sockets, TLS, accepting, keep-alive and graceful shutdown. This class
-decides, when a head is complete, which of the two serves it, and enforces limits for both:
+uvicorn keeps sockets, TLS, accepting and graceful shutdown. This class decides, when a head is complete,
+which of the two serves it, and enforces limits for both:
 
 * a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431);
 * the body of a proxied request is read whole, up to `body_bytes_max` (413);
 * a request that begins must be complete in time (408), a client must take its answer in time;
-* malformed or ambiguous framing is refused (400), and the connection closed.
+* malformed or ambiguous framing is refused (400), and the connection closed;
+* a connection on which nothing is asked closes after uvicorn's keep-alive time.
 
 A refusal waits for its turn like any answer, so that pipelined requests never mix. After it
 we stop sending and discard what the client still sends for a moment: closing at

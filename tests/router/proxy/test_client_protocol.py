@@ -378,7 +378,7 @@ async def test_a_long_answer_is_not_a_late_request(
     assert (await read_answer(reader))[1] == b"hi"
 
 
-async def test_an_idle_connection_is_closed_by_uvicorns_keep_alive(
+async def test_an_idle_connection_is_closed_after_uvicorns_keep_alive_time(
     gateway: Any, read_answer: ReadAnswer
 ) -> None:
     gateway.on_start = echo
