@@ -33,10 +33,12 @@ import asyncio
 import functools
 import select
 import string
+from collections.abc import Collection
 from typing import ClassVar, Protocol, cast
 
 import httptools
 from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from router.errors import ClientError
@@ -70,6 +72,22 @@ class IsProxied(Protocol):
 
     def __call__(self, method: bytes, path: bytes) -> bool:
         """Whether an exchange serves this method and raw path."""
+
+
+class _Flow(FlowControl):
+    """uvicorn's flow control, which reads no more requests while some wait for their turn.
+
+    uvicorn reads on after each answer, so a client that pipelines fast would fill our memory.
+    """
+
+    def __init__(self, transport: asyncio.Transport, waiting: Collection[object]) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, if nobody waits."""
+        if not self._waiting:
+            super().resume_reading()
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -106,6 +124,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; the first request must come in time."""
         super().connection_made(transport)
+        self.flow = _Flow(transport, self.pipeline)
         transport.set_write_buffer_limits(high=64 * 1024, low=16 * 1024)
         self._noted: dict[bytes, bytes] = {}
         self._read_bytes = 0  # of the read that is being parsed
@@ -346,13 +365,15 @@ class GatewayProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            if self.transport.is_closing():
+                return
         elif self._receives():
             self._watch_receiving()
         else:
             self.idle.add(self, self.timeout_keep_alive)
+        self.flow.resume_reading()
 
     # Refusing
 

@@ -1,6 +1,7 @@
 """The server side on real sockets: who serves what, in which order, within which limits."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import ssl
@@ -106,6 +107,44 @@ async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
 
     for _ in range(3000):
         assert (await read_answer(reader))[1] == b""
+
+
+@pytest.mark.parametrize("request_bytes", [POST, HELLO])
+async def test_a_client_that_pipelines_for_ever_is_not_read_ahead(
+    gateway: Any, until: Until, read_answer: ReadAnswer, request_bytes: bytes
+) -> None:
+    """What waits came with one read, of at most 256 KiB; without the limit each answer lets another in."""
+    gateway.on_start = lambda exchange: asyncio.get_running_loop().call_soon(echo, exchange)
+    await gateway.start()
+    reader, writer = await gateway.connect()
+
+    async def send() -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(request_bytes * 1000)
+                await writer.drain()
+
+    sending = asyncio.create_task(send())
+    waiting: list[int] = []
+    for _ in range(3000):
+        await read_answer(reader)
+        waiting.append(len(gateway.connections[0].pipeline))
+    sending.cancel()
+    writer.transport.abort()
+
+    assert 0 < max(waiting) <= 2**18 / len(request_bytes)
+
+
+async def test_the_last_pipelined_request_may_be_incomplete(gateway: Any, read_answer: ReadAnswer) -> None:
+    """It waits for its turn, and then for its body."""
+    gateway.on_start = echo
+    await gateway.start()
+    reader, writer = await gateway.connect(POST * 3 + POST[:-1])
+    for _ in range(3):
+        await read_answer(reader)
+    writer.write(b"o")
+
+    assert (await read_answer(reader))[1] == b"ho"
 
 
 async def test_a_chunked_body_is_put_together(gateway: Any, until: Until) -> None:
