@@ -7,7 +7,7 @@ uvicorn keeps sockets, TLS, accepting and graceful shutdown. This class decides,
 which of the two serves it, and enforces limits for both:
 
 * a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431);
-* the body of a proxied request is read whole, up to `body_bytes_max` (413);
+* a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
 * a request that begins must be complete in time (408), a client must take its answer in time;
 * malformed or ambiguous framing is refused (400), and the connection closed;
 * a connection on which nothing is asked closes after uvicorn's keep-alive time.
@@ -132,6 +132,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._in_head = False
         self._receiver: Answer | None = None  # the proxied request whose body is coming in
         self._app_body = False  # the body of an application request is coming in
+        self._app_body_bytes = 0
         self._ignores_upgrade = False
         self._turn: Answer | None = None  # the next to start, as soon as it can
         self._active: Answer | None = None  # started and not complete
@@ -271,12 +272,12 @@ class GatewayProtocol(HttpToolsProtocol):
         coding = noted.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or not speaks_1_1):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
+        if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
+            raise self._too_large()
         path, query = self._target()
         if not self.is_proxied(method, path):
             self._begin_application_request()
             return
-        if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
-            raise self._too_large()
         answer = Answer(
             self,
             self.headers,
@@ -292,11 +293,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._enqueue(answer)
 
     def on_body(self, body: bytes) -> None:
-        """Collect the body of a proxied request, up to the limit."""
+        """Collect the body of a proxied request, or pass it to the application, up to the limit."""
         self._framing_bytes = 0
         if self._receiver is None:
             super().on_body(body)
-        elif self._receiver.add_body(body) > self.limits.body_bytes_max:
+            self._app_body_bytes = body_bytes = self._app_body_bytes + len(body)
+        else:
+            body_bytes = self._receiver.add_body(body)
+        if body_bytes > self.limits.body_bytes_max:
             raise self._too_large()
 
     def on_message_complete(self) -> None:
@@ -386,14 +390,20 @@ class GatewayProtocol(HttpToolsProtocol):
             self._receiver = None
             self._advance()
             return
-        cycle = self._unanswered()
-        if self._app_body and cycle is not None:
-            # The application is reading this very body: from now on it talks to nobody.
-            cycle.disconnected = cycle.response_complete = True
-            cycle.message_event.set()
-            if cycle.response_started or self.pipeline:
-                self.transport.close()
+        if self._app_body:
+            cycle = self._unanswered()
+            if cycle is None:  # it was answered before its end: a second answer would be taken for another's
+                self.close_politely()
                 return
+            if self.pipeline:  # the application has not seen it yet
+                self.pipeline.popleft()
+            else:
+                # The application is reading this very body: from now on it talks to nobody.
+                cycle.disconnected = cycle.response_complete = True
+                cycle.message_event.set()
+                if cycle.response_started:
+                    self.transport.close()
+                    return
         answer = Answer(self, self.headers or [])
         answer.refusal = error
         self._enqueue(answer)
@@ -430,7 +440,7 @@ class GatewayProtocol(HttpToolsProtocol):
         return None if cycle is None or cycle.response_complete else cycle
 
     def _receives(self) -> bool:
-        return self._in_head or self._receiver is not None
+        return self._in_head or self._app_body or self._receiver is not None
 
     def _watch_receiving(self) -> None:
         """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
@@ -443,8 +453,9 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _receive_timed_out(self) -> None:
         self._receive_timer = None
-        if self._active is not None or self.pipeline or self._unanswered() not in (None, self._receiver):
-            self._watch_receiving()  # an earlier answer keeps this request from being read
+        waits = self._active is not None or self._unanswered() not in (None, self._receiver)
+        if self.flow.read_paused or (waits and not self._app_body):
+            self._watch_receiving()  # an earlier answer, or the application, keeps it from being read
         elif self._receives():
             self._in_head = False
             self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
@@ -520,6 +531,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.headers.extend(headers)
         self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
         self._app_body = True
+        self._app_body_bytes = 0
         super().on_headers_complete()
 
     def _parse(self, data: bytes) -> bytes:

@@ -199,7 +199,8 @@ async def test_a_large_body_that_stops_coming_is_refused_in_time(
 
 
 async def test_the_application_reads_its_own_large_bodies(gateway: Any, read_answer: ReadAnswer) -> None:
-    await gateway.start(ClientLimits(body_bytes_max=10))
+    """Larger than any buffer on the way, so that the application takes it piece by piece."""
+    await gateway.start()
     reader, writer = await gateway.connect(
         b"POST /size HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n"
     )
@@ -307,6 +308,36 @@ async def test_a_refusal_waits_for_the_answers_before_it(
     assert await reader.read() == b""
 
 
+@pytest.mark.parametrize("path", [b"/v1/x", b"/size"])
+async def test_a_refusal_within_a_body_waits_for_the_answers_before_it(
+    gateway: Any, until: Until, read_answer: ReadAnswer, path: bytes
+) -> None:
+    await gateway.start()
+    broken = b"POST %b HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n" % path
+    reader, _ = await gateway.connect(POST + broken)
+    await until(lambda: gateway.exchanges)
+    gateway.exchanges[0].answer(b"first")
+
+    assert (await read_answer(reader))[1] == b"first"
+    assert error_code((await read_answer(reader))[1]) == "malformed_http"
+    assert await reader.read() == b""
+    assert len(gateway.exchanges) == 1
+
+
+async def test_a_request_that_is_answered_is_not_refused_as_well(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    """The application answers 404 without reading the body, whose framing breaks later."""
+    await gateway.start()
+    reader, writer = await gateway.connect(
+        b"POST /nowhere HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+    )
+    assert (await read_answer(reader))[0].startswith(b"http/1.1 404 ")
+    writer.write(b"zz\r\n" + HELLO)
+
+    assert await reader.read() == b""
+
+
 @pytest.mark.parametrize(
     "request_bytes",
     [
@@ -317,6 +348,9 @@ async def test_a_refusal_waits_for_the_answers_before_it(
             b"POST /v1/x HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\n"
             b"Expect: 100-continue\r\nContent-Length: 101\r\n\r\n"
         ),
+        b"POST /size HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\nContent-Length: 101\r\n\r\n",
+        b"POST /size HTTP/1.1\r\nHost: g\r\nX-Request-Id: r1\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + b"32\r\n%b\r\n" % bytes(50) * 3,
     ],
 )
 async def test_a_body_over_the_limit_is_refused_before_it_is_read(
@@ -376,7 +410,11 @@ async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer)
 
 @pytest.mark.parametrize(
     "request_bytes",
-    [b"POST /v1/x HT", b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n\r\nhe"],
+    [
+        b"POST /v1/x HT",
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n\r\nhe",
+        b"POST /size HTTP/1.1\r\nHost: g\r\nContent-Length: 5\r\n\r\nhe",
+    ],
 )
 async def test_a_request_that_does_not_come_in_time_is_refused(
     gateway: Any, read_answer: ReadAnswer, request_bytes: bytes
