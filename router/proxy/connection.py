@@ -340,9 +340,13 @@ class WorkerConnection(asyncio.Protocol):
         if self._framing_bytes > HEAD_BYTES_MAX and sum(map(len, self._lines)) > HEAD_BYTES_MAX:
             raise Malformed("a head that is too long")
         status = self._parser.get_status_code()
-        if status < 200:
+        if status < 100:
+            raise Malformed("a status that is none")
+        if status < 200:  # an interim answer: nothing of it is part of the answer, whatever it says
             self._lines = []
             self._hop_names = frozenset()
+            self._length = None
+            self._chunked = False
             return
         if self._hop_names:
             self._lines = [line for line in self._lines if line.partition(b":")[0] not in self._hop_names]
