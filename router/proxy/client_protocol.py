@@ -6,7 +6,8 @@
 uvicorn keeps sockets, TLS, accepting and graceful shutdown. This class decides, when a head is complete,
 which of the two serves it, and enforces limits for both:
 
-* a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431);
+* a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431, or 414 if it is the
+  target that is long);
 * a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
 * a request that begins must be complete in time (408), a client must take its answer in time;
 * malformed or ambiguous framing is refused (400), and the connection closed;
@@ -177,9 +178,7 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             if self._framing_bytes > self.limits.head_bytes_max and self._receives():
                 self._refuse(
-                    _too_many_headers("the head is too long")
-                    if self._in_head
-                    else _malformed("too much framing around the body")
+                    self._head_too_long() if self._in_head else _malformed("too much framing around the body")
                 )
         if self._turn is not None:
             self._advance()
@@ -244,7 +243,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._framing_bytes + self._read_bytes > limits.head_bytes_max:
             head_bytes = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
             if head_bytes > limits.head_bytes_max:
-                raise _too_many_headers("the head is too long")
+                raise self._head_too_long()
         self._framing_bytes = 0
         method = parser.get_method()
         if parser.should_upgrade():
@@ -425,6 +424,11 @@ class GatewayProtocol(HttpToolsProtocol):
             self._receive_timer.cancel()
         self._receive_timer = self.loop.call_later(LINGER_S, transport.abort)
 
+    def _head_too_long(self) -> ClientError:
+        if len(self.url) > self.limits.head_bytes_max / 2:
+            return ClientError("the target is too long", code="uri_too_long", status=414)
+        return _too_many_headers("the head is too long")
+
     def _too_large(self) -> ClientError:
         return ClientError(
             f"the body is longer than {self.limits.body_bytes_max} bytes",
@@ -518,11 +522,16 @@ class GatewayProtocol(HttpToolsProtocol):
     # Requests for the application, and upgrades
 
     def _target(self) -> tuple[bytes, bytes]:
-        if self.url.startswith(b"/"):
-            path, _, query = self.url.partition(b"?")
-            return path, query
-        url = httptools.parse_url(self.url)
-        return url.path or b"/", url.query or b""
+        """Path and query of a target; one in absolute form (RFC 9112 section 3.2.2) is brought into ours."""
+        if b"#" in self.url:
+            raise _malformed("a fragment in the target")
+        if not self.url.startswith((b"/", b"*")):
+            url = httptools.parse_url(self.url)
+            if url.schema.lower() not in (b"http", b"https") or url.userinfo:
+                raise _malformed("a target of another kind")
+            self.url = (url.path or b"/") + (b"?" + url.query if url.query else b"")
+        path, _, query = self.url.partition(b"?")
+        return path, query
 
     def _begin_application_request(self) -> None:
         url, headers = self.url, self.headers

@@ -262,6 +262,9 @@ async def test_an_offered_upgrade_is_ignored_and_the_body_is_not_lost(
         b"POST /v1/x HTTP/1.1\nContent-Length: 0\n\n",
         b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST /size HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nzz\r\n",
+        POST.replace(b"?", b"#"),
+        POST.replace(b"/v1", b"ftp://g/v1"),
+        POST.replace(b"/v1", b"http://user@g/v1"),
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
     ],
@@ -383,7 +386,6 @@ async def test_a_client_still_sending_hears_why_it_was_refused(gateway: Any, rea
     [
         b"GET /hello HTTP/1.1\r\nHost: g\r\n" + b"".join(b"X-%d: y\r\n" % n for n in range(101)) + b"\r\n",
         b"GET /hello HTTP/1.1\r\nHost: g\r\nX: " + b"y" * 66_000 + b"\r\n\r\n",
-        b"GET /hello?" + b"y" * 66_000 + b" HTTP/1.1\r\n\r\n",
         b"GET /hello HTTP/1.1\r\nHost: g\r\nX: " + b"y" * 600_000,
     ],
 )
@@ -396,6 +398,16 @@ async def test_a_head_over_the_limits_is_refused(
 
     assert head.startswith(b"http/1.1 431 ")
     assert error_code(body) == "too_many_headers"
+
+
+@pytest.mark.parametrize("end", [b"", b" HTTP/1.1\r\nHost: g\r\n\r\n"])
+async def test_a_target_over_the_limit_is_refused(gateway: Any, read_answer: ReadAnswer, end: bytes) -> None:
+    await gateway.start()
+    reader, _ = await gateway.connect(b"GET /hello?" + b"y" * 600_000 + end)
+    head, body = await read_answer(reader)
+
+    assert head.startswith(b"http/1.1 414 ")
+    assert error_code(body) == "uri_too_long"
 
 
 async def test_endless_framing_is_refused(gateway: Any, read_answer: ReadAnswer) -> None:
@@ -579,7 +591,11 @@ async def test_an_absolute_target_is_understood(gateway: Any, read_answer: ReadA
     reader, _ = await gateway.connect(POST.replace(b"/v1/x", b"http://gateway/v1/x"))
 
     assert (await read_answer(reader))[1] == b"hi"
-    assert gateway.exchanges[0].request.path == b"/v1/x"
+    assert (gateway.exchanges[0].request.path, gateway.exchanges[0].request.query) == (b"/v1/x", b"a=1")
+    reader, _ = await gateway.connect(HELLO.replace(b"/hello", b"HTTP://gateway/hello?b=1"))
+    assert (await read_answer(reader))[1] == b'{"from":"app"}'
+    reader, _ = await gateway.connect(HELLO.replace(b"/hello", b"http://gateway"))
+    assert (await read_answer(reader))[0].startswith(b"http/1.1 404 ")
 
 
 async def test_everything_works_behind_tls(gateway: Any, read_answer: ReadAnswer) -> None:
