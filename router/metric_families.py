@@ -245,7 +245,8 @@ rate(cacheway_predicted_cached_tokens_total[5m]) / rate(cacheway_reported_prompt
 # P99 of the time to first token
 histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
 # share of the moments in which the event loop was more than 2 ms late
-1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m])) / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
+1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m]))
+  / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
 # share of requests that did not complete
 1 - sum(rate(cacheway_requests_total{outcome="completed"}[5m])) / sum(rate(cacheway_requests_total[5m]))
 ```
