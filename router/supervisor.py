@@ -1,13 +1,16 @@
-"""Several processes on one listening socket, and what keeps and ends them.
+"""Several processes on one port, and what keeps and ends them.
 
     start --> running --ended--> started again after a pause
                 |  `--status 3 (it cannot start)--> the others end, too; status 3
                 `--told to stop--> ended, not started again
 
-The first SIGTERM or SIGINT is passed on to all, and the supervisor's own copy of the listening socket is
-closed: the last process that closes it closes the port. A second one, or SIGQUIT, is passed on as
-SIGQUIT: they end at once, and the status is 128 + signal. uvicorn's supervisor knows neither, and gives
-no way to choose the server that its processes run.
+Each process listens on the port with a socket of its own. The supervisor's only holds the port, so that it is
+no stranger's while a process is started again, and never listens: a connection to it would wait for nobody.
+
+The first SIGTERM or SIGINT is passed on to all, and the supervisor lets the port go: it is free when the
+last process has closed it. A second one, or SIGQUIT, is passed on as SIGQUIT: they end at once, and the
+status is 128 + signal. uvicorn's supervisor knows neither, and gives no way to choose the server that its
+processes run.
 
 A process is started with the signals blocked and lets them in when it has handlers, so that none is lost or
 shows as a traceback while it imports.
@@ -38,16 +41,16 @@ class Supervisor:
     """Keeps processes running until told to stop. Use it in the main thread's event loop.
 
     Args:
-        listener: The socket they share, bound.
+        port: A socket bound to their port.
         target: What each of them runs; importable by name.
         arguments: For ``target``; they are pickled.
         count: How many.
     """
 
     def __init__(
-        self, listener: socket.socket, target: Callable[..., None], arguments: tuple[Any, ...], *, count: int
+        self, port: socket.socket, target: Callable[..., None], arguments: tuple[Any, ...], *, count: int
     ) -> None:
-        self._listener = listener
+        self._port = port
         self._target = target
         self._arguments = arguments
         self._count = count
@@ -78,7 +81,7 @@ class Supervisor:
 
     def _stop(self, number: int) -> None:
         self._stopping.set()
-        self._listener.close()
+        self._port.close()
         for process in self._running:
             if process.exitcode is None:  # asked of the system: the number is not another process's yet
                 assert process.pid is not None

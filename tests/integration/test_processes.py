@@ -186,6 +186,58 @@ async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fl
     assert events.count("gateway.stopped") == 2
 
 
+async def test_a_killed_process_takes_its_own_streams_with_it_and_is_replaced(fleet: Fleet) -> None:
+    """What it counted stays counted; the stream of the other process goes on to its end."""
+    engine = await fleet.engine(EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=20))
+    port = free_port()
+    body = chat(stream=True, max_tokens=250, ignore_eos=True)
+    async with contextlib.AsyncExitStack() as stack:
+        process, _ = await stack.enter_async_context(serving(port, engine.url, "--workers", "2"))
+        clients: dict[int, httpx.AsyncClient] = {}
+
+        async def client_of_a_process_but(*known: int) -> bool:
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20, trust_env=False)
+            )
+            answer = (await client.get("/readiness")).json()
+            pid = int(answer["replica"].split("-")[-2])
+            if answer["workers"]["healthy"] and pid not in known:
+                clients.setdefault(pid, client)
+            return len(clients) > len(known)
+
+        await until_async(client_of_a_process_but)
+        await until_async(lambda: client_of_a_process_but(*clients))
+        (dying, its_client), (surviving, other_client) = clients.items()
+        assert (await its_client.post("/v1/chat/completions", json=chat())).status_code == 200
+
+        async def counted() -> bool:
+            return requests_total((await other_client.get("/metrics")).text) == 1
+
+        await until_async(counted)
+        async with (
+            other_client.stream("POST", "/v1/chat/completions", json=body) as whole,
+            its_client.stream("POST", "/v1/chat/completions", json=body) as broken,
+        ):
+            lines, broken_lines = whole.aiter_lines(), broken.aiter_lines()
+            received = [await anext(lines), await anext(broken_lines)]
+            os.kill(dying, signal.SIGKILL)
+            with pytest.raises(httpx.RemoteProtocolError):
+                received += [line async for line in broken_lines]
+            await until_async(lambda: client_of_a_process_but(dying, surviving), within_s=30)
+            received = [line async for line in lines if line]
+        assert received[-1] == "data: [DONE]"
+        replaced = list(clients.values())[-1]
+        assert (await replaced.post("/v1/chat/completions", json=chat())).status_code == 200
+
+        async def counted_by_all() -> bool:
+            return requests_total((await replaced.get("/metrics")).text) == 3
+
+        await until_async(counted_by_all)
+        process.send_signal(signal.SIGTERM)
+        assert await ended(process) == 0
+    assert [line["event"] for line in log_lines(process)].count("process.ended") == 1
+
+
 def embedded_socket(folder: str) -> str:
     return str(next(Path(folder).glob("cacheway-*/valkey.sock")))
 

@@ -1,5 +1,6 @@
 """How a process is configured. Its whole life, with signals and siblings, is in the integration tests."""
 
+import contextlib
 import pickle
 import resource
 import signal
@@ -13,7 +14,7 @@ from fakes.running import free_port
 from uvicorn.config import STARTUP_FAILURE
 
 from router.gateway import Gateway
-from router.serving import GatewayConfig, serve
+from router.serving import GatewayConfig, _bound, serve
 from router.settings import Settings
 from router.sources import SettingsError
 
@@ -88,6 +89,37 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: No
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_processes_that_share_a_port_each_get_a_part_of_a_burst() -> None:
+    """Of 64 connections none gets fewer than 5, if the kernel draws, once in ten thousand million runs."""
+    server = settings(server={"host": "127.0.0.1", "port": free_port()}).server
+    with contextlib.ExitStack() as stack:
+        holder = stack.enter_context(_bound(server, shared=True))
+        listeners = [stack.enter_context(_bound(server, shared=True)) for _ in range(2)]
+        for listener in listeners:
+            listener.listen(64)
+            listener.setblocking(False)
+        for _ in range(64):
+            stack.enter_context(socket.create_connection(holder.getsockname()))
+        accepted = []
+        for listener in listeners:
+            accepted.append(0)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    stack.enter_context(listener.accept()[0])
+                    accepted[-1] += 1
+    assert sum(accepted) == 64, "the one that does not listen gets none"
+    assert min(accepted) >= 5
+
+
+def test_a_shared_port_is_not_shared_with_another_gateway(signals: None) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        server = {"host": "127.0.0.1", "port": other.getsockname()[1], "workers": 2}
+        assert serve(settings(server=server)) == STARTUP_FAILURE
 
 
 def test_a_tls_file_that_cannot_be_used_is_found_before_anything_starts(

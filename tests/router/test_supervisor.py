@@ -87,7 +87,7 @@ async def test_a_signal_is_passed_on_and_all_processes_waited_for(
     async with supervised(OBEDIENT, tmp_path) as (supervisor, task, listener):
         await until(lambda: len(pids(tmp_path, "ready")) == 2)
         supervisor.told(number)
-        assert listener.fileno() == -1, "the port is closed when the last process has closed it"
+        assert listener.fileno() == -1, "the port is free when the last process has closed it"
         assert await ended(task) == 0
     assert pids(tmp_path, number.name) == pids(tmp_path, "ready")
 
