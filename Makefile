@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-peers clean
+  bench-streams bench-processes bench-soak bench-peers clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,12 @@ bench-faults: setup ## What each failure of Valkey or a replica costs under load
 bench-streams: setup ## 10,000 slow streams on one process, 2,000 fast ones on two (5 min)
 	@$(BIN)/python -m loadtest.bench.streams
 	@$(BIN)/python -m loadtest.bench.streams --streams 2000 --gap-s 0.02 --chunks 1500 --processes 2
+
+bench-processes: setup ## Requests per CPU-second of one process, and of two on one port (4 min)
+	@$(BIN)/python -m loadtest.bench.processes
+
+bench-soak: setup ## Memory under constant load (30 min)
+	@$(BIN)/python -m loadtest.bench.soak
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
