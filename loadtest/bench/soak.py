@@ -4,7 +4,7 @@
 
 One ``cacheway serve`` in front of four mock engines gets ``--rate-per-s`` requests: streams of 20 chunks,
 half of a prompt shared with others and half of it new, so that the prefix tree, the log and the snapshots
-turn over all the time. The engines' caches are small enough to be full after a minute. Every answer is checked.
+turn over all the time. The engines' caches are small enough to be full after a minute. Answers are checked.
 
 Resident memory is sampled with every report of the load. What comes after the warm-up, a quarter of the time,
 is judged by its slope (`loadtest.bench.trend`); growth, or a broken answer, fails the run.
