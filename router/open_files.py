@@ -4,13 +4,14 @@ A stream takes two, its client's connection and its worker's. The system gives a
 on most, and a hard one up to which the process may raise it, often half a million. The low soft limit
 protects programs that use ``select``, which we do not, so we take what there is. Child processes inherit it.
 
-At the limit clients are not accepted and workers cannot be connected to, so a limit that does not fit the
-settings is told when the process starts.
+At the limit clients are dropped as they come, and healthy workers look unreachable. So a process takes on no
+more requests than it has files for, and a limit that does not fit the settings is told at the start.
 """
 
 import contextlib
 import logging
 import resource
+import sys
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +19,14 @@ OTHER_FILES = 128
 """For all that is no request: Redis, health checks, metrics files, sockets that listen."""
 
 
-def raise_open_files(connections_max: int) -> None:
+def raise_open_files(connections_max: int) -> int:
     """Raise the limit as far as the system lets us, and say so; warn if that is too low.
 
     Args:
         connections_max: Most connections to one worker. To be used, all of them need as many clients.
+
+    Returns:
+        For how many requests at a time there are files, at least 1.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS calls its hard limit infinite and refuses that.
@@ -34,10 +38,13 @@ def raise_open_files(connections_max: int) -> None:
             "raised the limit of open files",
             extra={"event": "files.raised", "before": soft, "limit": limit},
         )
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
     needed = 2 * connections_max + OTHER_FILES
-    if limit != resource.RLIM_INFINITY and limit < needed:
+    if limit < needed:
         logger.warning(
             "the limit of open files is too low for the connections that the settings allow to one worker; "
             "raise it (ulimit -Hn, LimitNOFILE) or lower upstream.connections_max",
             extra={"event": "files.scarce", "limit": limit, "needed": needed},
         )
+    return max((limit - OTHER_FILES) // 2, 1)

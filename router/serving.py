@@ -105,7 +105,7 @@ def serve(settings: Settings) -> int:
     """
     check_tls_files(settings)
     configure_logs(settings.observability.log_level)
-    raise_open_files(settings.upstream.connections_max)
+    settings = _within_open_files(settings)
     _end_on_sigterm()
     several = settings.server.workers > 1
     try:
@@ -117,6 +117,15 @@ def serve(settings: Settings) -> int:
         return _failed(error)
     except KeyboardInterrupt:
         return 0
+
+
+def _within_open_files(settings: Settings) -> Settings:
+    """The settings, with no more requests at a time than a process may have files open for."""
+    requests_max = raise_open_files(settings.upstream.connections_max)
+    if 0 < settings.server.max_concurrent_requests <= requests_max:
+        return settings
+    server = settings.server.model_copy(update={"max_concurrent_requests": requests_max})
+    return settings.model_copy(update={"server": server})
 
 
 def _end_on_sigterm() -> None:

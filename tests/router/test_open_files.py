@@ -28,7 +28,7 @@ def test_the_soft_limit_becomes_the_hard_one_and_the_log_says_so_once(
     hard: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    raise_open_files(16)
+    assert raise_open_files(16) == (hard - OTHER_FILES) // 2
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     (said,) = caplog.records
     assert (said.event, said.before, said.limit) == (  # type: ignore[attr-defined]

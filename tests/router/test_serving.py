@@ -14,7 +14,8 @@ from fakes.running import free_port
 from uvicorn.config import STARTUP_FAILURE
 
 from router.gateway import Gateway
-from router.serving import GatewayConfig, _bound, serve
+from router.open_files import OTHER_FILES
+from router.serving import GatewayConfig, _bound, _within_open_files, serve
 from router.settings import Settings
 from router.sources import SettingsError
 
@@ -89,6 +90,16 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: No
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("given", "effective"), [(-1, None), (0, None), (5, 5), (10**9, None)])
+def test_no_more_requests_at_a_time_than_there_are_files_for(given: int, effective: int | None) -> None:
+    """Beyond that, clients would be dropped without an answer and healthy workers seem to be down."""
+    wanted = settings(server={"max_concurrent_requests": given, "port": 31000})
+    server = _within_open_files(wanted).server
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert server.max_concurrent_requests == (effective or (hard - OTHER_FILES) // 2)
+    assert server.port == 31000
 
 
 def test_processes_that_share_a_port_each_get_a_part_of_a_burst() -> None:
