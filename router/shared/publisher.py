@@ -9,9 +9,6 @@ The pause comes behind the flush and not before it: a lone operation goes at onc
 flush all the same. An operation waits half as long as with the pause in front, for as many flushes.
 While no sibling waits for them the pause is long (`router.shared.company`).
 
-Waking up for an answer costs more than what is in it, so a flush carries the next read along: one write,
-one answer. When there is nothing left to flush, the reader reads for itself again (`router.shared.reader`).
-
 An operation leaves the buffer when Redis has acknowledged its entry. If the acknowledgement is
 lost, the entry may come twice, which operations bear. What was acknowledged last is remembered, in case
 Redis loses it (`router.shared.acknowledged`). The buffer is bounded in operations and
@@ -31,8 +28,7 @@ from router.shared.company import Company
 from router.shared.keys import Keys
 from router.shared.ports import SharedListener
 from router.shared.problems import Problems
-from router.shared.reader import Reader
-from router.shared.server import Command, RedisLink, RedisRefused
+from router.shared.server import RedisLink, RedisRefused
 
 logger = logging.getLogger(__name__)
 
@@ -99,12 +95,8 @@ class Publisher:
         if not self._wake.is_set():
             self._wake.set()
 
-    async def run(self, link: RedisLink, reader: Reader) -> None:
+    async def run(self, link: RedisLink) -> None:
         """Append what was put, at once but not too often. Runs as long as the session.
-
-        Args:
-            link: For short commands.
-            reader: Whose reads the flushes carry along.
 
         Raises:
             RedisLost: What was not acknowledged stays buffered for the next session.
@@ -112,16 +104,11 @@ class Publisher:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            pause_s = self._company.pause_s(self._interval_s)
-            carries = pause_s <= reader.pause_s
             try:
-                await self.flush(link, reader if carries else None)
+                await self.flush(link)
                 self._problems.clear("flush")
-                await asyncio.sleep(pause_s)
-                if not self._wake.is_set():
-                    reader.resume()
+                await asyncio.sleep(self._company.pause_s(self._interval_s))
             except RedisRefused as error:
-                reader.resume()
                 self._problems.set("flush", f"Redis refused the log entry: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
                 self._wake.set()
@@ -134,12 +121,8 @@ class Publisher:
         if bodies:
             self._wake.set()
 
-    async def flush(self, link: RedisLink, reader: Reader | None = None) -> None:
+    async def flush(self, link: RedisLink) -> None:
         """Append everything put before now, as entries of about `ENTRY_BYTES_MAX` at most.
-
-        Args:
-            link: For short commands.
-            reader: Reads along if it likes.
 
         Raises:
             StateError: What was not acknowledged stays buffered.
@@ -147,19 +130,17 @@ class Publisher:
         async with self._turn:  # also for what another flush has under way
             left = self._bytes
             while left > 0:
-                left -= await self._append(link, reader)
+                left -= await self._append(link)
 
-    async def _append(self, link: RedisLink, reader: Reader | None) -> int:
+    async def _append(self, link: RedisLink) -> int:
         started_s = time.monotonic()
         batch, size = self._take()
         entry = array_header(len(batch)) + b"".join(batch)
-        append: Command = (
-            *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),
-            *("v", VERSION, "r", self._writer, "o", entry),
-        )
-        read = reader.carried_command() if reader is not None else None
         try:
-            replies = await link.calls(append) if read is None else await link.calls(append, read)
+            await link.call(
+                *("XADD", self._key, "MAXLEN", "~", ENTRIES_MAX, "*"),
+                *("v", VERSION, "r", self._writer, "o", entry),
+            )
         except BaseException:
             self._bodies.extendleft(reversed(batch))
             self._bytes += size
@@ -170,8 +151,6 @@ class Publisher:
         self._dropping = False
         self._acknowledged.keep(batch, size, ended_s)
         self._listener.flushed(len(batch), len(entry), ended_s - started_s)
-        if reader is not None and read is not None:
-            reader.carried(replies[1])
         return size
 
     def _take(self) -> tuple[list[bytes], int]:

@@ -1,9 +1,8 @@
 """What the others did: the log read in order, and where in it we are.
 
-    locate --> XREAD BLOCK --> apply --> pause --> XREAD BLOCK ...
-       ^            |                    |  ^
-       `-- gap -----'                    v  `-- nothing more to flush, or more came than a flush may apply
-                                       carried: own flushes bring an XREAD along, and we apply its answer
+    locate --> XREAD BLOCK --> apply --> XREAD BLOCK ...
+       ^            |
+       `-- gap -----'   the log was trimmed past our position
 
 Entries of this process are skipped, since they were applied when they were published. Everything
 else is applied in the order of the log; what cannot be understood or applied is counted and
@@ -22,8 +21,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from policies import Left, decode_ops
 from router.shared.clock import LogClock
@@ -33,7 +31,7 @@ from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import Fold, SharedListener, SkipReason
 from router.shared.problems import Problems
-from router.shared.server import Command, RedisLink, RedisLost, RedisRefused
+from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import Snapshot, SnapshotStore
 from router.shared.streams import START, StreamId, parse_id, stream_id
 
@@ -52,9 +50,6 @@ SLICE_S = 0.002
 SNAPSHOT_SLICE_S = 0.001
 # Of the time that a snapshot takes, the rest is merging (`loadtest.bench.snapshots`).
 FETCHED_SHARE = 0.1
-
-Entry = tuple[bytes, list[bytes]]
-Fields = dict[bytes, bytes]
 
 
 class Reader:
@@ -121,8 +116,6 @@ class Reader:
         # How much of the snapshot has been merged, while it is; and where reading the log began after it.
         self._restored: float | None = None
         self._read_from = START
-        self._pausing = False
-        self._resumed = asyncio.Event()
         self.ready = asyncio.Event()
         self.cold = False
         self.lag_s = 0.0
@@ -187,7 +180,6 @@ class Reader:
         Raises:
             RedisLost: Redis is gone, or the log in it; the position is kept.
         """
-        self.resume()
         while True:
             try:
                 await self._read(blocking, commands, bulk)
@@ -195,31 +187,6 @@ class Reader:
             except RedisRefused as error:
                 self._problems.set("read", f"Redis refused to be read: {error}")
                 await asyncio.sleep(REFUSED_PAUSE_S * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-
-    @property
-    def pause_s(self) -> float:
-        """How long a read that found something waits for the next one, seconds."""
-        return self._company.pause_s(READ_INTERVAL_S)
-
-    def carried_command(self) -> Command | None:
-        """Give what a flush may carry along; None while a read of our own is under way.
-
-        Whoever takes it calls `carried` or `resume` in the end, and `resume` when no more flushes follow.
-        """
-        if not self._pausing:
-            return None
-        self._resumed.clear()
-        return ("XREAD", "COUNT", READ_ENTRIES_MAX, "STREAMS", self._keys.log, stream_id(self.position))
-
-    def carried(self, reply: Any) -> None:
-        """Apply the answer; what would take longer than a slice is left to the next read of our own."""
-        entries = reply[0][1] if reply else ()
-        if entries and (self._may_hide_gap(entries) or self._apply_slice(entries, 0) < len(entries)):
-            self.resume()
-
-    def resume(self) -> None:
-        """Read for ourselves again."""
-        self._resumed.set()
 
     async def _read(self, blocking: RedisLink, commands: RedisLink, bulk: RedisLink) -> None:
         started_s = time.monotonic()
@@ -232,68 +199,35 @@ class Reader:
             self.lag_s = 0.0
             return
         entries = reply[0][1]
-        if self._may_hide_gap(entries) and self._trimmed_past((await self._ends(commands))[0]):
+        if await self._gap_before(parse_id(entries[0][0]), commands):
             if await self.vanished(commands):
                 raise RedisLost("the log is gone from Redis")
             await self.locate(commands, bulk)
             return
         await self._apply_entries(entries, bulk)
         if len(entries) < READ_ENTRIES_MAX:
-            await self._pause()
+            await asyncio.sleep(self._company.pause_s(READ_INTERVAL_S))
 
-    async def _pause(self) -> None:
-        self._pausing = True
-        try:
-            await asyncio.sleep(self.pause_s)
-            while not self._resumed.is_set():
-                await self._resumed.wait()
-        finally:
-            self._pausing = False
-
-    async def _apply_entries(self, entries: Sequence[Entry], bulk: RedisLink) -> None:
-        applied = 0
-        while (applied := self._apply_slice(entries, applied)) < len(entries):
-            if self._is_mark(_fields(entries[applied])):
-                position = parse_id(entries[applied][0])
-                await self._reload(bulk, position, missed=False)
-                self._passed(position)
-                self.marks += 1
-                applied += 1
-            else:
-                await asyncio.sleep(0)
-
-    def _apply_slice(self, entries: Sequence[Entry], start: int) -> int:
-        """Apply entries for one slice of time, and up to a mark at most.
-
-        Args:
-            entries: Of the log.
-            start: Number of the first that is not applied yet.
-
-        Returns:
-            The same afterwards.
-        """
-        ends_s = time.monotonic() + SLICE_S
-        for number in range(start, len(entries)):
-            fields, position = _fields(entries[number]), parse_id(entries[number][0])
-            if self._is_mark(fields):
-                return number
+    async def _apply_entries(self, entries: list[tuple[bytes, list[bytes]]], bulk: RedisLink) -> None:
+        slice_ends_s = time.monotonic() + SLICE_S
+        for entry_id, flat in entries:
+            position = parse_id(entry_id)
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
             if fields.get(b"r") != self._writer:
                 self._company.heard()
-                self._apply(position, fields)
-            self._passed(position)
-            if time.monotonic() > ends_s:
-                return number + 1
-        return len(entries)
-
-    def _is_mark(self, fields: Fields) -> bool:
-        return b"s" in fields and fields.get(b"r") != self._writer
-
-    def _passed(self, position: StreamId) -> None:
-        self.position = max(self.position, position)
-        self.entries += 1
+                if b"s" in fields:
+                    await self._reload(bulk, position, missed=False)
+                    self.marks += 1
+                else:
+                    self._apply(position, fields)
+            self.position = max(self.position, position)
+            self.entries += 1
+            if time.monotonic() > slice_ends_s:
+                await asyncio.sleep(0)
+                slice_ends_s = time.monotonic() + SLICE_S
         self._note_ready()
 
-    def _apply(self, position: StreamId, fields: Fields) -> None:
+    def _apply(self, position: StreamId, fields: dict[bytes, bytes]) -> None:
         """Apply one entry of another replica. What cannot be applied is counted."""
         if fields.get(b"v") != VERSION:
             self._skip(1, "unknown_version")
@@ -355,9 +289,11 @@ class Reader:
             return False
         return True
 
-    def _may_hide_gap(self, entries: Sequence[Entry]) -> bool:
-        age_us = self._clock.now_us() - parse_id(entries[0][0])[0] * 1000
-        return age_us >= self._gap_check_us and self.position > START
+    async def _gap_before(self, first_read: StreamId, commands: RedisLink) -> bool:
+        if self._clock.now_us() - first_read[0] * 1000 < self._gap_check_us or self.position == START:
+            return False
+        first, _ = await self._ends(commands)
+        return self._trimmed_past(first)
 
     async def _in_log(self, position: StreamId, commands: RedisLink) -> bool:
         at = stream_id(position)
@@ -382,8 +318,3 @@ class Reader:
     def _note_ready(self) -> None:
         if self.position >= self._target:
             self.ready.set()
-
-
-def _fields(entry: Entry) -> Fields:
-    flat = entry[1]
-    return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -224,7 +224,7 @@ class SharedState:
             failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             async with asyncio.TaskGroup() as group:
                 loops = (
-                    ("flush", self._publisher.run(commands, self._reader)),
+                    ("flush", self._publisher.run(commands)),
                     ("read", self._reader.run(blocking, commands, bulk)),
                     ("heartbeat", self._beat_loop(commands)),
                     ("clock", self._clock_loop(commands)),

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -14,8 +14,7 @@ from router.shared.keys import Keys
 from router.shared.ports import NoListener
 from router.shared.problems import Problems
 from router.shared.publisher import ENTRY_BYTES_MAX, Publisher, array_header
-from router.shared.reader import Reader
-from router.shared.server import Command, RedisLink, RedisLost
+from router.shared.server import RedisLink, RedisLost
 
 
 def make(namespace: str, *, ops_max: int = 1000, bytes_max: int = 1 << 30) -> Publisher:
@@ -141,77 +140,17 @@ async def test_what_was_acknowledged_is_not_worth_dropping_anything_for(
     assert (len(publisher), publisher.dropped_ops) == (1, 0)
 
 
-class Riding:
-    """A reader that would like to read from the start of the log with every flush."""
-
-    def __init__(self, namespace: str, pause_s: float = 1.0) -> None:
-        self.pause_s = pause_s
-        self.command = ("XREAD", "STREAMS", Keys(namespace).log, "0")
-        self.replies: list[Any] = []
-        self.resumed = asyncio.Event()
-
-    def carried_command(self) -> Command:
-        self.resumed.clear()
-        return self.command
-
-    def carried(self, reply: Any) -> None:
-        self.replies.append(reply)
-
-    def resume(self) -> None:
-        self.resumed.set()
-
-
-@contextlib.asynccontextmanager
-async def running(publisher: Publisher, link: RedisLink, reader: Riding) -> AsyncIterator[None]:
-    task = asyncio.create_task(publisher.run(link, cast(Reader, reader)))
-    try:
-        async with asyncio.timeout(10):
-            yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str, namespace: str) -> None:
     publisher = make(namespace)
-    async with running(publisher, link, Riding(namespace)):
-        publisher.put(Finished("a", 1))
+    task = asyncio.create_task(publisher.run(link))
+    publisher.put(Finished("a", 1))
+    async with asyncio.timeout(10):
         while not await entries(redis_url, namespace):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        publisher.put(Finished("b", 2))
+    publisher.put(Finished("b", 2))
+    async with asyncio.timeout(10):
         while len(await entries(redis_url, namespace)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-
-
-async def test_a_flush_carries_a_read_along_and_lets_it_go_when_nothing_follows(
-    link: RedisLink, namespace: str
-) -> None:
-    """The read comes behind the appending, so it sees the entry itself."""
-    publisher, reader = make(namespace), Riding(namespace)
-    async with running(publisher, link, reader):
-        publisher.put(Finished("a", 1))
-        await reader.resumed.wait()
-        ((_, ((_, fields),)),) = reader.replies[0]
-        assert fields[-1] == encode_ops([Finished("a", 1)])
-
-
-async def test_a_reader_that_reads_more_often_than_we_flush_is_not_carried(
-    link: RedisLink, redis_url: str, namespace: str
-) -> None:
-    publisher, reader = make(namespace), Riding(namespace, pause_s=0.0005)
-    async with running(publisher, link, reader):
-        publisher.put(Finished("a", 1))
-        await reader.resumed.wait()
-    assert len(await entries(redis_url, namespace)) == 1
-    assert not reader.replies
-
-
-async def test_a_refused_entry_lets_the_reader_go(link: RedisLink, namespace: str) -> None:
-    publisher, reader = make(namespace), Riding(namespace)
-    await link.call("SET", Keys(namespace).log, "not a stream")
-    async with running(publisher, link, reader):
-        publisher.put(Finished("a", 1))
-        await reader.resumed.wait()
-    assert not reader.replies
-    assert len(publisher) == 1
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
@@ -66,15 +65,14 @@ class Bench:
         self.lefts: list[Left] = []
         self.problems = Problems(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
-        self.alone = False
-        self.ahead_ns = 0
+        self.alone = True
         self.company = Company(lambda: self.alone)
         self.reader = Reader(
             ME,
             "me",
             self.keys,
             self.fold,
-            LogClock(lambda: time.monotonic_ns() + self.ahead_ns),
+            LogClock(),
             self.store,
             NoListener(),
             self.lefts.append,
@@ -128,7 +126,6 @@ async def test_own_entries_are_skipped_and_a_left_is_passed_on(bench: Bench) -> 
 
 
 async def test_who_reads_an_entry_of_another_replica_is_not_alone(bench: Bench) -> None:
-    bench.alone = True
     await bench.locate()
     await bench.append(ME, Finished("mine", 1))
     await bench.read_until(lambda: bench.reader.entries == 1)
@@ -182,82 +179,6 @@ async def test_a_mark_of_another_replica_has_the_snapshot_merged(bench: Bench) -
     assert bench.fold.restored == [b"what the log does not tell"]
     assert bench.fold.missed == [False]
     assert bench.reader.skipped_ops == 0
-
-
-async def carry(bench: Bench) -> None:
-    """A flush that reads along, as the publisher makes it."""
-    command = bench.reader.carried_command()
-    assert command is not None
-    bench.reader.carried(await bench.link.call(*command))
-
-
-@contextlib.asynccontextmanager
-async def pausing(bench: Bench) -> AsyncIterator[None]:
-    """A reader that has read one entry and waits, carried by an own flush, until it is let go."""
-    await bench.locate()
-    assert bench.reader.carried_command() is None
-    await bench.append(OTHER, Finished("first", 1))
-    task = asyncio.create_task(bench.reader.run(bench.link, bench.link, bench.link))
-    try:
-        async with asyncio.timeout(10):
-            while bench.reader.carried_command() is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
-            yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-async def test_a_carried_read_is_applied_at_once_and_not_read_again(bench: Bench) -> None:
-    async with pausing(bench):
-        await bench.append(OTHER, Finished("second", 2))
-        await bench.append(ME, Finished("mine", 3))
-        await carry(bench)
-        assert bench.fold.ops == [Finished("first", 1), Finished("second", 2)]
-        await carry(bench)
-        bench.reader.resume()
-        await bench.append(OTHER, Finished("third", 4))
-        while len(bench.fold.ops) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    assert bench.fold.ops[2:] == [Finished("third", 4)]
-    assert bench.reader.entries == 4
-
-
-async def test_while_it_is_carried_it_does_not_read_by_itself(bench: Bench) -> None:
-    """Five pauses are time enough for a reader that does not wait to be let go."""
-    async with pausing(bench):
-        await bench.append(OTHER, Finished("second", 2))
-        await asyncio.sleep(5 * bench.reader.pause_s)
-        assert len(bench.fold.ops) == 1
-        bench.reader.resume()
-        while len(bench.fold.ops) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
-async def test_a_carried_read_stops_in_front_of_a_mark_and_leaves_it_to_the_reader(bench: Bench) -> None:
-    async with pausing(bench):
-        await bench.append(OTHER, Finished("second", 2))
-        await bench.write_snapshot(b"what the log does not tell", await bench.append(ME, Finished("mine", 3)))
-        await bench.link.call("XADD", bench.keys.log, "*", "v", 1, "r", OTHER, "s", 1)
-        await bench.append(OTHER, Finished("behind it", 4))
-        await carry(bench)
-        assert [op.request_id for op in bench.fold.ops if isinstance(op, Finished)] == ["first", "second"]
-        while len(bench.fold.ops) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-    assert bench.fold.restored == [b"what the log does not tell"]
-    assert bench.reader.marks == 1
-
-
-async def test_a_carried_read_that_may_hide_a_gap_is_left_to_the_reader(bench: Bench) -> None:
-    """An entry that is older than half the margin may have others before it that were trimmed."""
-    async with pausing(bench):
-        bench.ahead_ns = 6_000_000_000
-        await bench.append(OTHER, Finished("second", 2))
-        await carry(bench)
-        assert len(bench.fold.ops) == 1
-        while len(bench.fold.ops) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 async def test_a_log_that_was_emptied_is_noticed_and_read_from_its_start(bench: Bench) -> None:
