@@ -26,6 +26,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.bench.peers.descendants import descendants_ended
 from loadtest.bench.peers.field import CACHEWAY, PEERS, Peer
 from loadtest.bench.peers.machine import cacheway_version, nginx_version, package_version
 from loadtest.bench.peers.results import Repetition
@@ -185,7 +186,11 @@ class Kit:
                         if not ended:
                             await asyncio.sleep(POLL_S)
                 finally:
-                    await process.end(END_TIMEOUT_S)
+                    with contextlib.ExitStack() as stack:
+                        if process.returncode is None:
+                            # It forgets a router that it still waits for.
+                            stack.enter_context(descendants_ended(process.pid))
+                        await process.end(END_TIMEOUT_S)
         if process.returncode:
             raise KitFailed(f"bench.py ended with status {process.returncode}: {self.last_words()}")
 

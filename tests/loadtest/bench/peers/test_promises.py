@@ -58,6 +58,15 @@ def test_no_promise_is_kept_by_failing() -> None:
     assert not w1(Results(RUN, [ONE, broken, rival])).kept
 
 
+def test_a_fill_that_failed_once_breaks_the_promise_about_memory() -> None:
+    fill = replace(ONE, workload="W7fill")
+    rival = replace(fill, peer="smg-ca", rss_mib=300.0)
+
+    (verdict,) = judge(Results(RUN, [fill, replace(fill, round_number=1, failed=4), rival]))
+
+    assert (verdict.failed, verdict.kept) == (4, False)
+
+
 def test_without_a_rival_or_without_us_nothing_is_judged() -> None:
     assert judge(Results(RUN, [ONE])) == []
     assert judge(Results(RUN, [replace(ONE, peer="smg-ca")])) == []
