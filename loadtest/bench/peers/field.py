@@ -72,7 +72,7 @@ class Figure(Enum):
 
     CPU_PER_REQUEST = "CPU µs/request"
     CPU_PER_CHUNK = "CPU µs/chunk"
-    ADDED_LATENCY = "added latency, ms"
+    ADDED_LATENCY = "added latency P50, ms"
     MEMORY = "resident memory, MiB"
 
 
@@ -95,7 +95,7 @@ class Workload:
 
 WORKLOADS = (
     Workload("W1", "1 KB prompts, 64 connections", Figure.CPU_PER_REQUEST),
-    Workload("W1P", "50 shared prefixes of 4 KB, 512 B of its own, 64 connections", Figure.CPU_PER_REQUEST),
+    Workload("W1P", "50 shared prefixes of 4 KB and 512 B unique, 64 connections", Figure.CPU_PER_REQUEST),
     Workload("W2", "64 KB prompts, 16 connections", Figure.CPU_PER_REQUEST),
     Workload("W3", "4 MB prompts, 4 connections", Figure.CPU_PER_REQUEST),
     Workload("W4", "64 streams of 100 chunks, as fast as they go", Figure.CPU_PER_CHUNK),
