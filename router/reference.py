@@ -63,7 +63,8 @@ def configuration_reference() -> str:
     ]
     lines += ["| Policy | Options | What it picks |", "|---|---|---|"]
     lines += [
-        f"| `{name}` | {_options(rule.options)} | {_about(rule.costs)} |" for name, rule in POLICIES.items()
+        f"| `{name}` | {_options(rule.options)} | {_about(rule.price or rule.costs)} |"
+        for name, rule in POLICIES.items()
     ]
     return "\n".join(lines) + "\n"
 

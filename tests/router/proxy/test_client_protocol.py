@@ -51,8 +51,8 @@ async def test_headers_that_connection_names_are_named(gateway: Any, until: Unti
     """However many lines it takes."""
     await gateway.start()
     await gateway.connect(
-        b"POST /v1/x HTTP/1.1\r\nConnection: Accept\r\nAccept: 1\r\nConnection: keep-alive, X-A\r\n"
-        b"Content-Length: 0\r\n\r\n"
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nConnection: Accept\r\nAccept: 1\r\n"
+        b"Connection: keep-alive, X-A\r\nContent-Length: 0\r\n\r\n"
     )
     await until(lambda: gateway.exchanges)
 
@@ -170,7 +170,7 @@ async def test_a_large_body_ends_where_its_length_says(
     gateway.on_start = echo
     await gateway.start()
     large = (POST + HELLO) * 10_000
-    request = b"POST /v1/x HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(large), large)
+    request = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%b" % (len(large), large)
     reader, writer = await gateway.connect()
     sent = (request + POST) * 2 + HELLO
     for size in (100, 70_000, 1, 300_000, len(sent)):
@@ -189,7 +189,7 @@ async def test_a_large_body_that_stops_coming_is_refused_in_time(
 ) -> None:
     await gateway.start(ClientLimits(receive_s_max=0.2))
     reader, _ = await gateway.connect(
-        b"POST /v1/x HTTP/1.1\r\nContent-Length: 400000\r\n\r\n" + bytes(200_000)
+        b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: 400000\r\n\r\n" + bytes(200_000)
     )
     head, body = await read_answer(reader)
 
