@@ -269,7 +269,7 @@ class GatewayProtocol(HttpToolsProtocol):
         elif not _can_be_host(host):
             raise _malformed("a host that cannot be one")
         coding = noted.get(b"transfer-encoding")
-        if coding is not None and (coding.lower() != b"chunked" or not speaks_1_1):
+        if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
         if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
             raise self._too_large()
@@ -567,7 +567,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
 def _can_be_host(value: bytes) -> bool:
-    return not value.translate(None, _HOST_BYTES)
+    return not value.rstrip(b" \t").translate(None, _HOST_BYTES)  # llhttp leaves what follows a value
 
 
 def _malformed(message: str) -> ClientError:
