@@ -211,7 +211,9 @@ async def _measure(options: argparse.Namespace) -> str:
             urls += [word for word in ready.split() if word.startswith("http://")]
         port = free_port()
         serve = ("serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "warning")
-        arguments = (*serve, *options.serve, "--worker-urls", *urls)
+        # The engine that takes the uploads is busier than any gateway: it may be late with its health.
+        patient = ("--health-check-timeout-secs", "60", "--health-check-interval-secs", "60")
+        arguments = (*serve, *patient, *options.serve, "--worker-urls", *urls)
         gateway = await stack.enter_async_context(Child("gateway", arguments, directory))
         await gateway.wait_for_answer(f"http://127.0.0.1:{port}/readiness")
         client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=TIMEOUT_S))
