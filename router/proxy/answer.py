@@ -58,7 +58,7 @@ class Answer(RequestResponseCycle):
     _chunked = False
     _bodyless = False
     _left_bytes: int | None = None
-    _body_bytes = 0
+    body_bytes = 0
 
     def __init__(
         self,
@@ -96,8 +96,8 @@ class Answer(RequestResponseCycle):
             last += data
         else:
             pieces.append(bytearray(data))
-        self._body_bytes += len(data)
-        return self._body_bytes
+        self.body_bytes += len(data)
+        return self.body_bytes
 
     def start(self) -> None:
         """Begin the exchange. The body is complete (or refused) and every earlier answer is sent."""

@@ -9,6 +9,7 @@ which of the two serves it, and enforces limits for both:
 * a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431, or 414 if it is the
   target that is long);
 * a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
+* of bodies that are coming in, one pass of the event loop reads so much and no more (`Intake`);
 * a request that begins must be complete in time (408), a client must take its answer in time;
 * malformed or ambiguous framing is refused (400), and the connection closed;
 * a connection on which nothing is asked closes after uvicorn's keep-alive time.
@@ -46,6 +47,7 @@ from router.errors import ClientError
 from router.proxy.answer import Answer
 from router.proxy.deadlines import Deadlines
 from router.proxy.ending import Ending
+from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, StartExchange
 
@@ -119,6 +121,7 @@ class GatewayProtocol(HttpToolsProtocol):
     ending: ClassVar[Ending]
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
     """The connections on which the next request is awaited."""
+    intake: ClassVar[Intake]
 
     # asyncio.Protocol
 
@@ -151,6 +154,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
         self.idle.discard(self)
+        self.intake.forget(self.flow)
         for timer in (self._stall_timer, self._receive_timer):
             if timer is not None:
                 timer.cancel()
@@ -167,8 +171,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self.idle.discard(self)
         if self._refused:
             return
-        self._read_bytes = len(data)
-        self._framing_bytes += len(data)
+        size = self._read_bytes = len(data)
+        self._framing_bytes += size
         try:
             while data:
                 data = self._parse(data)
@@ -184,6 +188,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._advance()
         if self._active is None or self._receive_timer is not None:
             self._watch_receiving()
+        receiver = self._receiver
+        if receiver is not None and receiver.body_bytes >= LARGE_BODY_BYTES:
+            self.intake.took(self.flow, size, self.loop)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
@@ -602,5 +609,6 @@ def make_protocol(
             "limits": limits or ClientLimits(),
             "ending": ending or Ending(),
             "idle": Deadlines(asyncio.get_running_loop(), GatewayProtocol.timeout_keep_alive_handler),
+            "intake": Intake(),
         },
     )
