@@ -107,6 +107,7 @@ class RequestExchange:
         "_prefilled",
         "_released",
         "_request",
+        "_request_bytes",
         "_request_id",
         "_sending",
         "_tail",
@@ -117,6 +118,7 @@ class RequestExchange:
     def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
         self._gateway = gateway
         self._request = request
+        self._request_bytes = len(request.body)
         self._client = client
         self._request_id = b""
         self._endpoint: Endpoint | None = None
@@ -156,7 +158,7 @@ class RequestExchange:
             self._request_id = gateway.request_id_of(noted)
             gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
-            if len(self._request.body) >= LARGE_BODY_BYTES:
+            if self._request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(self._endpoint, noted)
                 gateway.lane.add(self._parsing)
                 return
@@ -221,6 +223,8 @@ class RequestExchange:
         self._send_head(data)
         assert self._answer_head is not None
         if len(data) != self._answer_head[2]:
+            # It is sent to nobody any more, and a long answer must not keep a long prompt.
+            self._request = msgspec.structs.replace(self._request, body=b"", headers=())
             self.prefill_ended()
 
     def upstream_end(self) -> None:
@@ -579,7 +583,7 @@ class RequestExchange:
             self._endpoint,
             outcome,
             duration_s,
-            len(self._request.body),
+            self._request_bytes,
             self._bytes_sent,
         )
         if not gateway.request_logs:
@@ -592,7 +596,7 @@ class RequestExchange:
             "status": status,
             "outcome": outcome,
             "duration_s": _microseconds(duration_s),
-            "request_bytes": len(self._request.body),
+            "request_bytes": self._request_bytes,
             "answer_bytes": self._bytes_sent,
             "attempts": self._attempts,
         }

@@ -57,6 +57,19 @@ def test_an_answer_passes_through_with_our_headers(bench: Bench) -> None:
     assert client.headers[b"x-cacheway-cached-tokens"] == b"0"
 
 
+def test_a_stream_does_not_keep_its_prompt(bench: Bench) -> None:
+    """Until it begins, the prompt may be sent again."""
+    exchange, _ = bench.start(chat(stream=True))
+    sent = exchange._request.body
+    bench.upstream.fail(unreachable())
+    bench.upstream.head(200, SSE)
+    assert exchange._request.body == sent
+    bench.upstream.data(b"data: {}\n\n")
+    assert exchange._request.body == b""
+    bench.upstream.end()
+    assert bench.log[-1]["request_bytes"] == len(sent)
+
+
 def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
     bench = Bench()
     body = b'{ "model" : "m", "messages": [ ] , "unknown": 1e0 }'
