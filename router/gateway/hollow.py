@@ -181,6 +181,17 @@ class Hollow:
         if any(value is not None and _MARK in value for value in values):
             raise Unusual
 
+    def refuse_arrays(self, text: str | list[str] | None) -> None:
+        """Check that this is text or nothing, although nobody reads it.
+
+        Raises:
+            Unusual: If an array of numbers stands there.
+        """
+        for value in [text] if isinstance(text, str) else text or ():
+            hole = self._hole(value)
+            if hole is not None and hole.is_array:
+                raise Unusual
+
     def filled(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The stream of a conversation with all it had; see `conversation.append_turns`.
 

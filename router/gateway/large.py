@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from radix import BlockChain
-from router.gateway.bodies import ChatBody, PassedThroughBody, ResponsesBody, decode
+from router.gateway.bodies import ChatBody, GenerateBody, PassedThroughBody, ResponsesBody, decode
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.hollow import DEFAULT_SIZES, ID_BYTES, Hollow, Sizes, Unusual, packed_ids
@@ -110,6 +110,8 @@ def _prompts(identifier: Identifier, fields: Any, hollow: Hollow) -> Iterator[tu
         if stream:
             yield b"chat", hollow.filled(stream)
         return
+    if isinstance(fields, GenerateBody) and fields.input_ids is not None:
+        hollow.refuse_arrays(fields.text)
     for prompt in identifier.prompts(fields):
         if isinstance(prompt, bytes):
             yield b"chat", hollow.filled((prompt[:1], prompt[1:]))  # a mark and a hash
