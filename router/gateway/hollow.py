@@ -20,6 +20,7 @@ import secrets
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -181,14 +182,14 @@ class Hollow:
         if any(value is not None and _MARK in value for value in values):
             raise Unusual
 
-    def refuse_arrays(self, text: str | list[str] | None) -> None:
-        """Check that this is text or nothing, although nobody reads it.
+    def refuse_arrays(self, text: Any) -> None:
+        """Check that this is not an array of numbers that was cut out, nor a list with one.
 
         Raises:
-            Unusual: If an array of numbers stands there.
+            Unusual: If it is.
         """
-        for value in [text] if isinstance(text, str) else text or ():
-            hole = self._hole(value)
+        for value in text if isinstance(text, list) else [text]:
+            hole = self._hole(value) if isinstance(value, str) else None
             if hole is not None and hole.is_array:
                 raise Unusual
 
