@@ -529,6 +529,16 @@ async def test_the_application_answers_and_the_connection_stays(
     assert len(stage.worker.seen) == 1
 
 
+async def test_the_answer_to_head_has_no_body(stage: Stage) -> None:
+    """RFC 9110 section 9.3.2: what follows its head is the next answer."""
+    client = await stage.send(get(b"/readiness").replace(b"GET", b"HEAD") + BEHIND)
+    data = await client.read_until(lambda data: ANSWER in data)
+
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert b"\r\ncontent-length: " in head
+    assert [answer.body for answer in read_answers(rest)] == [ANSWER]
+
+
 async def test_a_hundred_pipelined_requests_are_answered_in_order(stage: Stage) -> None:
     """RFC 9112 section 9.3.2. One in three is the application's; nobody waits but for its turn."""
     three = post(b"X-Request-Id: a", LENGTH) + get(b"/liveness") + chunked(CHUNKS, b"X-Request-Id: b")
