@@ -156,15 +156,21 @@ def has_scope_fields(fields: Scalars) -> bool:
     return kind in _scope_of and bool(_scope_of[kind](fields) != _NO_SCOPE[kind])
 
 
-def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque) -> Scalars:
+class Misfit(Exception):
+    """A body does not fit the types of its endpoint."""
+
+
+def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque, *, strictly: bool = False) -> Scalars:
     """Decode a body into the struct of its endpoint.
 
     Args:
         endpoint: Where it was sent.
         body: All of it.
         digest: Hashes what has no shape that we know.
+        strictly: Do not make the best of a body that does not fit.
 
     Raises:
+        Misfit: If it does not fit, and has to.
         ClientError: If it is no object, or a scalar has the wrong type.
         ValueError: If it is not JSON.
         RecursionError: If it is nested too deeply.
@@ -172,7 +178,9 @@ def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque) -> Scalars:
     kind = _TYPES[endpoint]
     try:
         return _DECODERS[kind].decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if strictly:
+            raise Misfit from error
         return _decode_leniently(kind, body, digest)
 
 

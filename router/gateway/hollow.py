@@ -173,6 +173,11 @@ class Hollow:
 
     # What was cut out
 
+    @property
+    def has_arrays(self) -> bool:
+        """Whether arrays of numbers were cut out: in the skeleton they are strings."""
+        return any(hole.is_array for hole in self._holes)
+
     def refuse(self, *values: str | None) -> None:
         """Check that these values are all there.
 

@@ -6,14 +6,14 @@ The result is that of `Identifier.parse` for the same body. What is decoded at o
 
 * the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them;
 * a tool's arguments given as an object, tools, and what has no shape that we know, 1 ms per MB or more;
-* a body that has numbers where text belongs. No engine takes it, so it is rare.
+* a body that has numbers where text or objects belong. No engine takes it, so it is rare.
 """
 
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from radix import BlockChain
-from router.gateway.bodies import ChatBody, GenerateBody, PassedThroughBody, ResponsesBody, decode
+from router.gateway.bodies import ChatBody, GenerateBody, Misfit, PassedThroughBody, ResponsesBody, decode
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.hollow import DEFAULT_SIZES, ID_BYTES, Hollow, Sizes, Unusual, packed_ids
@@ -50,7 +50,7 @@ def parse_in_steps(
     hollow = Hollow(body, sizes)
     yield from hollow.cut()
     try:
-        fields: Any = decode(endpoint, hollow.skeleton, hollow.digest)
+        fields: Any = decode(endpoint, hollow.skeleton, hollow.digest, strictly=hollow.has_arrays)
         scope = tuple((yield from _filled(identifier.scope(endpoint, fields, tenant, hollow.digest), hollow)))
         if isinstance(fields, PassedThroughBody):
             key = identifier.hasher.body_key(scope, body)
@@ -59,7 +59,7 @@ def parse_in_steps(
             identity = yield from _identified(identifier, scope, fields, hollow)
         request = parsed_request(endpoint, fields, tenant, identity)
         hollow.refuse(request.model, request.session, request.lora)
-    except Unusual:
+    except (Unusual, Misfit):
         request = identifier.parse(endpoint, body, tenant=tenant)
     except (ValueError, RecursionError) as error:
         raise invalid_json(error) from error

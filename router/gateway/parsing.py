@@ -230,7 +230,8 @@ def _split(prompt: Any) -> Sequence[Prompt]:
         return (prompt,)
     if not prompt:
         return ()
-    return (prompt,) if isinstance(prompt[0], int) else prompt
+    # Numbers among texts are no batch that an engine takes: together they count as one prompt.
+    return (prompt,) if int in map(type, prompt) else prompt
 
 
 def _limits(fields: Any) -> tuple[int | None, int]:

@@ -435,3 +435,11 @@ def test_whatever_comes_nothing_but_a_client_error_is_raised(endpoint: Endpoint,
     codes = {None, "invalid_json", "not_an_object", "missing_model", "invalid_value"}
 
     assert refusal(endpoint, body) in codes
+
+
+def test_numbers_among_texts_are_one_prompt_without_a_path() -> None:
+    """No engine takes them, and it is the engine that says so."""
+    mixed = parse(Endpoint.COMPLETIONS, {"model": "m", "prompt": ["", 0]})
+
+    assert mixed.paths == (b"",)
+    assert mixed.key != parse(Endpoint.COMPLETIONS, {"model": "m", "prompt": ["", 1]}).key
