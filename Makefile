@@ -53,6 +53,7 @@ docs: setup ## Write the generated parts of docs/ again
 bench: setup ## CPU cost of the tree, of prompt identity, of a request and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
 	@$(BIN)/python -m loadtest.bench.identity
+	@$(BIN)/python -m loadtest.bench.decision
 	@$(BIN)/python -m loadtest.bench.request
 	@$(BIN)/python -m loadtest.bench.snapshots
 
