@@ -26,7 +26,7 @@ class Deadlines(Generic[Item]):
     shorter, add those that wait already anew.
     """
 
-    __slots__ = ("_due_s", "_loop", "_on_due", "_timer")
+    __slots__ = ("_due_s", "_look_s", "_loop", "_on_due", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Item], None]) -> None:
         """Wait for nothing yet.
@@ -38,7 +38,8 @@ class Deadlines(Generic[Item]):
         self._loop = loop
         self._on_due = on_due
         self._due_s: dict[Item, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._look_s = 0.0  # when it fires; uvloop's handles do not all say
 
     def __contains__(self, item: Item) -> bool:
         return item in self._due_s
@@ -52,14 +53,18 @@ class Deadlines(Generic[Item]):
         self._due_s.pop(item, None)
         self._due_s[item] = due_s
         if self._timer is None:
-            self._timer = self._loop.call_at(due_s, self._look)
-        elif due_s < self._timer.when():
+            self._look_at(due_s)
+        elif due_s < self._look_s:
             self._timer.cancel()
-            self._timer = self._loop.call_at(due_s, self._look)
+            self._look_at(due_s)
 
     def discard(self, item: Item) -> None:
         """Forget an item, if it waits."""
         self._due_s.pop(item, None)
+
+    def _look_at(self, due_s: float) -> None:
+        self._look_s = due_s
+        self._timer = self._loop.call_at(due_s, self._look)
 
     def _look(self) -> None:
         now_s = self._loop.time()
@@ -70,7 +75,9 @@ class Deadlines(Generic[Item]):
                 next_s = due_s
                 break
             due.append(item)
-        self._timer = None if next_s is None else self._loop.call_at(next_s, self._look)
+        self._timer = None
+        if next_s is not None:
+            self._look_at(next_s)
         for item in due:
             if self._due_s.pop(item, None) is not None:
                 self._on_due(item)

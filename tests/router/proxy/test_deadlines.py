@@ -1,9 +1,11 @@
 """Deadlines on a clock of their own: who is ended when, and how many timers that takes."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from router.proxy.deadlines import DUE_AT_ONCE_MAX, Deadlines
 
@@ -15,9 +17,6 @@ class Timer:
         self.when_s = when_s
         self.callback = callback
         self.cancelled = False
-
-    def when(self) -> float:
-        return self.when_s
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -160,3 +159,20 @@ def test_ending_one_may_discard_or_add_another(clock: Clock) -> None:
     clock.now_s += 1.0
     clock.turn()
     assert ended == [1, 3]
+
+
+def test_on_the_loop_that_serves_items_may_have_no_delay_at_all() -> None:
+    """Uvloop has another kind of handle for what is due already, and it knows less."""
+    ended: list[str] = []
+
+    async def run() -> None:
+        deadlines: Deadlines[str] = Deadlines(asyncio.get_running_loop(), ended.append)
+        deadlines.add("late", 60.0)
+        for item in ("one", "other"):
+            deadlines.add(item, 0.0)
+        deadlines.add("late", 0.0)
+        while len(ended) < 3:  # noqa: ASYNC110 - it is a deadline that ends it
+            await asyncio.sleep(0)
+
+    uvloop.run(run())
+    assert ended == ["one", "other", "late"]
