@@ -26,7 +26,6 @@ from router.proxy import (
     ClientLimits,
     ClientRequest,
     GatewayProtocol,
-    Header,
     UpstreamTimeouts,
     WorkerPool,
     make_protocol,
@@ -157,7 +156,7 @@ class Echo:
     """An exchange that answers at once."""
 
     def __init__(self, request: ClientRequest, connection: ClientConnection) -> None:
-        connection.send_head(200, [(b"x-from", b"exchange")], length=len(request.body))
+        connection.send_head(200, b"x-from: exchange\r\n", length=len(request.body))
         connection.send_body(request.body)
         connection.finish()
 
@@ -462,19 +461,19 @@ class Heard:
     """What a request heard of its answer, in legal order."""
 
     status: int = 0
-    headers: list[Header] = field(default_factory=list)
+    lines: bytes = b""
     length: int | None = None
     body: bytes = b""
     ended: bool = False
     error: Exception | None = None
     kept: bool = False
 
-    def upstream_head(self, status: int, headers: list[Header], length: int | None) -> None:
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         assert not self.status
         assert not self.ended
         assert self.error is None
         assert 200 <= status <= 999
-        self.status, self.headers, self.length = status, headers, length
+        self.status, self.lines, self.length = status, lines, length
 
     def upstream_data(self, data: bytes) -> None:
         assert self.status
@@ -527,7 +526,7 @@ async def hear(pieces: Sequence[bytes], *, closes: bool) -> Heard:
     connection = WorkerConnection(pool, asyncio.get_running_loop())
     wire.protocol = connection
     connection.connection_made(cast("asyncio.Transport", wire))
-    connection.start(PooledRequest(pool, b"POST / HTTP/1.1\r\n\r\n", [b"{}"], 2, heard, is_head=False))
+    connection.start(PooledRequest(pool, [b"POST / HTTP/1.1\r\n\r\n{}"], heard, is_head=False))
     await wire.receive(pieces)
     if closes and not wire.closed:
         connection.eof_received()
