@@ -185,7 +185,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return self.slow.held_tokens
 
     def work_s(self, prompt_tokens: float) -> Floats:
-        """X = s(u, c) + X: prefill of what is not cached, and exposed transfer."""
+        """Prefill of what is not cached, and exposed transfer: ``x = s(u, c) + X``."""
         slow, cached = self.slow, self.safe_tokens
         work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - cached, cached)
         work_s += slow.transfer_s
