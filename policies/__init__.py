@@ -1,6 +1,7 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
 from policies.breaker import Breaker, BreakerRules, probe_from_us
+from policies.cache_pools import HOLDER, POOL_LABEL, CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
@@ -30,12 +31,15 @@ from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
     "FULL_ATTENTION",
+    "HOLDER",
     "POLICIES",
+    "POOL_LABEL",
     "PROFILES",
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
     "BytesPerToken",
+    "CachePool",
     "Candidates",
     "Chosen",
     "Circuit",

@@ -17,7 +17,7 @@ A worker is a row (*slot*) in every column. Slots are local to the process; the 
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.loads import Loads
@@ -46,7 +47,7 @@ from policies.ops import (
     encode_ops,
 )
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
-from policies.views import FEW_MAX, Candidates, Prices, Slots, SlowColumns
+from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns
 from radix import (
     AttentionProfile,
     Forget,
@@ -116,6 +117,7 @@ class FleetRules:
         lifetime_s_max: A request in flight for longer is released.
         memory_s: How long ended requests and removed workers are remembered, seconds.
         default_model: Service model of a worker class without a fit or a profile.
+        pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
     """
 
     block_tokens: int = 256
@@ -125,6 +127,7 @@ class FleetRules:
     lifetime_s_max: float = 7200.0
     memory_s: float = 30.0
     default_model: ServiceModel = PROFILES["default"]
+    pools: Mapping[str, CachePool] = field(default_factory=dict)
 
 
 class FleetState:
@@ -155,10 +158,13 @@ class FleetState:
         self._slow: dict[int, tuple[SlowColumns, list[Prices]]] = {}
         self._worker_hash = np.zeros(0, dtype=np.uint64)
         self._allocate(8)
+        self._pool_of: dict[int, int] = {}
+        """Slot of the pool that the worker in a slot shares."""
+        self._pool_writes = PoolWrites(self.loads, self._hold)
         self._apply: dict[type, Callable[[Any], None]] = {
             Placed: self._placed,
-            FirstToken: self.loads.first_token,
-            Finished: self.loads.finished,
+            FirstToken: self._first_token,
+            Finished: self._finished,
             Left: self.loads.left,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
@@ -185,7 +191,10 @@ class FleetState:
         """
         expired = self.loads.collect(now_us, round(self.rules.lifetime_s_max * 1e6))
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
+        self._pool_writes.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+            if worker.worker_id.startswith(HOLDER):
+                continue
             idle = self.loads.inflight_requests[worker.slot] == 0
             if idle and worker.version[0] < horizon_us:
                 if worker.gone:
@@ -217,6 +226,12 @@ class FleetState:
         worker = self._by_slot[slot]
         assert worker is not None
         return worker
+
+    def pool_of(self, worker_id: str) -> str | None:
+        """What the pool that a worker shares is called in operations; None if it shares none."""
+        worker = self._workers.get(worker_id)
+        slot = None if worker is None else self._pool_of.get(worker.slot)
+        return None if slot is None else self.at_slot(slot).worker_id
 
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
@@ -441,7 +456,6 @@ class FleetState:
         columns, count = self._columns, len(slots)
         first = slots.item(0) if count else 0
         together = bool((slots == np.arange(first, first + count)).all())
-        zeros = np.zeros(count)
         slow = SlowColumns(
             slots,
             slice(first, first + count) if together else slots,
@@ -451,12 +465,38 @@ class FleetState:
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
             columns["congestion_per_s"][slots],
-            zeros,
-            zeros,
+            np.zeros(count),
+            self._pools(slots.tolist()),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         kept = self._slow[id(slots)] = slow, few
         return kept
+
+    def _pools(self, slots: list[int]) -> Pools | None:
+        """The pools of these workers as columns; None if none of them has one."""
+        if not any(slot in self._pool_of for slot in slots):
+            return None
+        pool_slots = [self._pool_of.get(slot, slot) for slot in slots]
+        pools = [
+            self.rules.pools.get(self.at_slot(slot).worker_id.removeprefix(HOLDER)) for slot in pool_slots
+        ]
+        return Pools(
+            np.array(pool_slots, dtype=np.intp),
+            np.array([pool.fetch_base_s if pool else 0.0 for pool in pools]),
+            np.array([1.0 / pool.fetch_tokens_per_s if pool else 0.0 for pool in pools]),
+            np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
+        )
+
+    def _join_pool(self, worker: Worker) -> None:
+        """Note which pool a worker shares, if any."""
+        name = worker.labels.get(POOL_LABEL, ANY_POOL)
+        pool = self.rules.pools.get(name)
+        if pool is None or not self._exists(worker):
+            self._pool_of.pop(worker.slot, None)
+            return
+        slot = self._pool_of[worker.slot] = self._slot(HOLDER + name)
+        blocks = max(1, pool.capacity_tokens // self.rules.block_tokens) if pool.capacity_tokens else None
+        self.tree.set_capacity(slot, blocks)
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
@@ -467,6 +507,7 @@ class FleetState:
         capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
         blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
         self.tree.set_capacity(slot, blocks)
+        self._join_pool(worker)
         self.revision += 1
 
     def _allocate(self, rows: int) -> None:
@@ -506,6 +547,22 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
         self.loads.placed(op, slot)
+        self._hold(op, slot)
+        if self._pool_of and slot in self._pool_of:
+            self._pool_writes.placed(op, self._pool_of[slot])
+
+    def _first_token(self, op: FirstToken) -> None:
+        self.loads.first_token(op)
+        if self._pool_of:
+            self._pool_writes.ended(op.request_id)
+
+    def _finished(self, op: Finished) -> None:
+        self.loads.finished(op)
+        if self._pool_of:
+            self._pool_writes.ended(op.request_id)
+
+    def _hold(self, op: Placed, slot: int) -> None:
+        """A holder has the prompts of a request."""
         for path in op.paths:
             self.tree.insert(slot, path, op.at_us, end=op.ends)
 

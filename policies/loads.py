@@ -283,6 +283,14 @@ class Loads:
 
     # What decisions read.
 
+    def prefilled(self, request_id: str) -> bool | None:
+        """Whether the first token of a request came; None if it ended, or was given up, without one."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            return request.prefilled
+        request = self._trace(request_id)
+        return True if request is not None and request.prefilled else None
+
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
         return self._left_us.get(replica, 0)

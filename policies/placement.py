@@ -8,6 +8,7 @@ evenly over requests, the same in every replica, and no worker is favoured by it
 Why the chosen one was chosen (`Reason`), judged by the window-safe match:
 
     only       there was one candidate
+    fetched    it fetches what it lacks from the cache that it shares (`policies.cache_pools`)
     cold       nobody has a match
     affinity   nobody has a longer match than the chosen one
     balanced   somebody has, but load, price or the policy spoke against it
@@ -36,6 +37,7 @@ class Reason(StrEnum):
     """Why a worker was chosen; a label of metrics and a field of logs."""
 
     ONLY = "only"
+    FETCHED = "fetched"
     COLD = "cold"
     AFFINITY = "affinity"
     BALANCED = "balanced"
@@ -77,7 +79,8 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
         estimated_ttft_s=timing.ready_s + timing.work_s,
-        reason=_reason(candidates, timings, timing.safe_tokens),
+        reason=_reason(candidates, timings, timing),
+        fetched_tokens=round(timing.fetched_tokens),
     )
 
 
@@ -101,18 +104,20 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
 
 
-def _reason(candidates: Candidates, timings: list[Timing], chosen: float) -> Reason:
+def _reason(candidates: Candidates, timings: list[Timing], chosen: Timing) -> Reason:
     if len(candidates) == 1:
         return Reason.ONLY
+    if chosen.fetched_tokens:
+        return Reason.FETCHED
     if not candidates.matches:
         return Reason.COLD
-    if chosen >= candidates.deepest_tokens:
+    if chosen.safe_tokens >= candidates.deepest_tokens:
         return Reason.AFFINITY
     if timings:
-        longest = max([timing.safe_tokens for timing in timings])
+        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in timings])
     else:
         safe_tokens = candidates.safe_tokens
         longest = safe_tokens.item(safe_tokens.argmax())
     if longest <= 0.0:
         return Reason.COLD
-    return Reason.AFFINITY if chosen >= longest else Reason.BALANCED
+    return Reason.AFFINITY if chosen.safe_tokens >= longest else Reason.BALANCED

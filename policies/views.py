@@ -27,8 +27,11 @@ FEW_MAX = 16
 
 Slots = NDArray[np.intp]
 
-Prices = tuple[int, float, float, float, float, float, float]
-"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, fetch_s, transfer_s (`SlowColumns`)."""
+Fetching = tuple[int, float, float, float]
+"""From the pool of one worker: slot, base_s, token_s, tokens_min (`Pools`)."""
+
+Prices = tuple[int, float, float, float, float, float, Fetching | None]
+"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s (`SlowColumns`), and its pool."""
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +52,22 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
+class Pools(msgspec.Struct, frozen=True, gc=False):
+    """The caches that candidates share with other workers, one row per candidate (`policies.cache_pools`).
+
+    Attributes:
+        slots: Row number of the pool in the fleet state; of the worker itself if it has none.
+        base_s: Seconds before a fetch brings anything.
+        token_s: Seconds per token of it.
+        tokens_min: Fewer are not fetched; +inf if there is no pool.
+    """
+
+    slots: Slots
+    base_s: Floats
+    token_s: Floats
+    tokens_min: Floats
+
+
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """What of the candidates does not change with every request; all arrays have the same length n >= 1.
 
@@ -61,8 +80,8 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         b_s: Service model: seconds per uncached token at an empty context.
         c0_tokens: Service model: context that doubles the cost of a token.
         congestion_per_s: kappa: min(kappa_max, arrivals per second / (1 - utilisation)).
-        fetch_s: F: seconds to fetch the match from a shared tier; 0 if local.
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
+        pools: What they can fetch from; None if nobody has a pool.
     """
 
     slots: Slots
@@ -73,19 +92,27 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     b_s: Floats
     c0_tokens: Floats
     congestion_per_s: Floats
-    fetch_s: Floats
     transfer_s: Floats
+    pools: Pools | None = None
 
     def prices_at(self, row: int) -> Prices:
         """What the prefill on one of them depends on."""
+        pools = self.pools
         return (
             self.slots.item(row),
             self.a_s.item(row),
             self.b_s.item(row),
             self.c0_tokens.item(row),
             self.congestion_per_s.item(row),
-            self.fetch_s.item(row),
             self.transfer_s.item(row),
+            None
+            if pools is None
+            else (
+                pools.slots.item(row),
+                pools.base_s.item(row),
+                pools.token_s.item(row),
+                pools.tokens_min.item(row),
+            ),
         )
 
 
@@ -94,7 +121,8 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         slot: Its row in the fleet state.
-        safe_tokens: Its window-safe match.
+        safe_tokens: Its window-safe match, with what it fetches.
+        fetched_tokens: Of these, what comes from its pool.
         service_s: s: seconds to prefill the rest.
         ready_s: V' = max(V, F): when it could begin, with the match at hand.
         work_s: x = s + X: prefill and exposed transfer.
@@ -103,6 +131,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
 
     slot: int
     safe_tokens: float
+    fetched_tokens: float
     service_s: float
     ready_s: float
     work_s: float
@@ -147,22 +176,17 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     @property
     def matched_tokens(self) -> Floats:
         """Prefix match, 0 <= matched <= prompt."""
-        return self._tokens([match.matched for match in self.matches])
+        return self._tokens([match.matched for match in self.matches], self.slow.index)
 
     @property
     def safe_tokens(self) -> Floats:
         """Window-safe prefix match, 0 <= safe <= matched. What a score uses."""
-        return self._tokens([match.safe for match in self.matches])
+        return self._tokens([match.safe for match in self.matches], self.slow.index)
 
     @property
     def backlog_s(self) -> Floats:
         """V: seconds of prefill reserved by all replicas and not yet done."""
         return self.loads.backlog_s(self.slow.index, self.now_us)
-
-    @property
-    def ready_s(self) -> Floats:
-        """V' = max(V, F)."""
-        return np.maximum(self.backlog_s, self.slow.fetch_s)
 
     @property
     def prefill_tokens(self) -> Floats:
@@ -184,31 +208,58 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         """Tokens the tree believes each holds."""
         return self.slow.held_tokens
 
-    def work_s(self, prompt_tokens: float) -> Floats:
-        """Prefill of what is not cached, and exposed transfer: ``x = s(u, c) + X``."""
-        slow, cached = self.slow, self.safe_tokens
-        work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - cached, cached)
-        work_s += slow.transfer_s
-        return work_s
+    def times(self, prompt_tokens: float) -> tuple[Floats, Floats]:
+        """When each could begin and how long it would work, ``V' = max(V, F)`` and ``x = s(u, c) + X``.
+
+        With what it holds, or after fetching what its pool holds beyond that, whichever answers sooner
+        (theory E1: g in {0, L3 match - h}).
+        """
+        slow, own, ready_s = self.slow, self.safe_tokens, self.backlog_s
+        work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - own, own)
+        pools = slow.pools
+        if pools is not None and self.matches:
+            pooled = self._tokens([match.safe for match in self.matches], pools.slots)
+            fetched = pooled - own
+            fetched_s = np.maximum(ready_s, pools.base_s + fetched * pools.token_s)
+            rest_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - pooled, pooled)
+            fetches = (fetched >= pools.tokens_min) & (fetched_s + rest_s < ready_s + work_s)
+            ready_s = np.where(fetches, fetched_s, ready_s)
+            work_s = np.where(fetches, rest_s, work_s)
+        return ready_s, work_s + slow.transfer_s
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
         """The same for a few workers, one by one."""
         now_us, backlog_at_s = self.now_us, self.loads.backlog_at_s
-        blocks = [0] * len(prices)
-        for match in self.matches:
-            match.add_safe(blocks, [worker[0] for worker in prices])
+        blocks = self._safe_blocks([worker[0] for worker in prices])
+        pooled_blocks = blocks
+        if self.slow.pools is not None:
+            pooled_blocks = self._safe_blocks([worker[6][0] if worker[6] else worker[0] for worker in prices])
         timings: list[Timing] = []
-        for worker, safe_blocks in zip(prices, blocks, strict=True):
-            slot, a_s, b_s, c0_tokens, congestion_per_s, fetch_s, transfer_s = worker
+        for worker, safe_blocks, pool_blocks in zip(prices, blocks, pooled_blocks, strict=True):
+            slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching = worker
             cached = safe_blocks * self.tokens_per_block
             if cached > self.prompt_tokens:
                 cached = self.prompt_tokens
             prefill_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - cached, cached)
             ready_s = backlog_at_s(slot, now_us)
-            if ready_s < fetch_s:
-                ready_s = fetch_s
-            timings.append(Timing(slot, cached, prefill_s, ready_s, prefill_s + transfer_s, congestion_per_s))
+            fetched = 0.0
+            if fetching is not None and pool_blocks > safe_blocks:
+                pooled = min(pool_blocks * self.tokens_per_block, self.prompt_tokens)
+                fetched_s = max(ready_s, fetching[1] + (pooled - cached) * fetching[2])
+                rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
+                if pooled - cached >= fetching[3] and fetched_s + rest_s < ready_s + prefill_s:
+                    fetched = pooled - cached
+                    cached, ready_s, prefill_s = pooled, fetched_s, rest_s
+            work_s = prefill_s + transfer_s
+            timings.append(Timing(slot, cached, fetched, prefill_s, ready_s, work_s, congestion_per_s))
         return timings
+
+    def _safe_blocks(self, slots: list[int]) -> list[int]:
+        """Window-safe match of each in blocks, over all prompts."""
+        blocks = [0] * len(slots)
+        for match in self.matches:
+            match.add_safe(blocks, slots)
+        return blocks
 
     @property
     def deepest_tokens(self) -> float:
@@ -221,13 +272,13 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         blocks = sum([match.matched_at(slot) for match in self.matches])
         return min(blocks * self.tokens_per_block, self.prompt_tokens)
 
-    def _tokens(self, columns: list[NDArray[np.int32]]) -> Floats:
+    def _tokens(self, columns: list[NDArray[np.int32]], rows: slice | Slots) -> Floats:
         """What a sum of matches is in tokens."""
         if not columns:
             return np.zeros(len(self))
-        blocks = columns[0][self.slow.index]
+        blocks = columns[0][rows]
         for column in columns[1:]:
-            blocks = blocks + column[self.slow.index]
+            blocks = blocks + column[rows]
         tokens: Floats = np.minimum(blocks * self.tokens_per_block, self.prompt_tokens)
         return tokens
 
@@ -243,6 +294,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
         service_s: Predicted prefill time.
         estimated_ttft_s: Predicted backlog plus fetch plus prefill plus transfer.
         reason: Why, as a stable word for metrics and logs (see `policies.placement`).
+        fetched_tokens: Of the safe tokens, what the worker would fetch from its pool.
     """
 
     slot: int
@@ -252,6 +304,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     service_s: float
     estimated_ttft_s: float
     reason: str
+    fetched_tokens: int = 0
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):

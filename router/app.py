@@ -23,7 +23,7 @@ from importlib.metadata import version
 import httpx
 from fastapi import FastAPI
 
-from policies import PROFILES, BreakerRules, FleetRules, FleetState, make_policy
+from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
 from router.admin import AdminPorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
@@ -335,6 +335,12 @@ def _fleet_rules(settings: Settings) -> FleetRules:
         congestion_max_per_s=placement.congestion_max,
         lifetime_s_max=2 * settings.server.request_timeout_s,
         default_model=model,
+        pools={
+            name: CachePool(
+                pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min
+            )
+            for name, pool in placement.cache_pools.items()
+        },
     )
 
 

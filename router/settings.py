@@ -245,6 +245,19 @@ class AttentionSettings(Section):
         return self
 
 
+class CachePoolSettings(Section):
+    """A KV cache that several workers share (L3): the value type of placement.cache_pools."""
+
+    capacity_tokens: int = Field(default=0, ge=0, description="What it can hold, in tokens; 0 for no bound.")
+    fetch_base_s: float = Field(
+        default=0.005, ge=0, description="Time before a fetch brings anything, in seconds."
+    )
+    fetch_tokens_per_s: float = Field(
+        default=50_000.0, gt=0, description="Tokens a second that come to one worker."
+    )
+    fetch_tokens_min: int = Field(default=256, ge=1, description="Engines do not fetch fewer tokens.")
+
+
 class PlacementSettings(Section):
     """How a worker is chosen for a request, and what the prefix tree assumes."""
 
@@ -298,6 +311,14 @@ class PlacementSettings(Section):
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
         "linear, window_tokens: W, retained_interval_tokens: N}. Models not listed count as full "
         "attention.",
+    )
+    cache_pools: dict[str, CachePoolSettings] = setting(
+        {},
+        "Caches that workers share behind their own (HiCache L3, Mooncake Store), by name: "
+        "{capacity_tokens: N, fetch_base_s: S, fetch_tokens_per_s: R, fetch_tokens_min: 256}. A worker "
+        "shares the pool that its label cache_pool names, '*' without one; what a fetch saves and costs is "
+        "then part of its price. "
+        "Must be equal in all replicas of a namespace.",
     )
 
     @model_validator(mode="after")

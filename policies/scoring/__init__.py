@@ -76,8 +76,8 @@ class Rule:
 
 def _priced(price: Price) -> Rule:
     def costs(request: RequestView, candidates: Candidates) -> Floats:
-        work_s = candidates.work_s(request.prompt_tokens)
-        return price(candidates.ready_s, work_s, candidates.slow.congestion_per_s)
+        ready_s, work_s = candidates.times(request.prompt_tokens)
+        return price(ready_s, work_s, candidates.slow.congestion_per_s)
 
     return Rule(costs, uses_cache=True, price=price)
 

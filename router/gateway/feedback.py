@@ -188,16 +188,28 @@ class Feedback:
         goes are older branches below the first block that was missing: other sessions with the same
         start. So a shortfall must be more than an error of the estimate: blocks are measured in this
         prompt's own tokens, with `TEXT_SLACK` for text.
+
+        A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
+        that fetched a part does not: engines stop a fetch when the prefill can begin.
         """
         chosen = attempt.chosen
         estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
         tokens_per_block = attempt.tokens_per_block * prompt_tokens / estimated_tokens
         slack = TEXT_SLACK if request.prompt_bytes else 1.0
         held_blocks = int(slack * cached_tokens / tokens_per_block)
-        predicted_blocks = int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)
+        own_tokens = chosen.safe_tokens - chosen.fetched_tokens
+        predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
+        path = request.paths[0][: 8 * (held_blocks + 1)]
         if held_blocks + 1 < predicted_blocks:
-            path = request.paths[0][: 8 * (held_blocks + 1)]
             self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
+        elif (
+            chosen.fetched_tokens
+            and held_blocks <= predicted_blocks
+            and 8 * held_blocks < len(request.paths[0])
+        ):
+            pool = self._fleet.pool_of(attempt.worker_id)
+            if pool is not None:
+                self._publish(Trim(pool, path, attempt.guard_us))
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> None:
         """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.

@@ -16,6 +16,7 @@ from policies import (
     BreakerRules,
     Finished,
     FirstToken,
+    FleetRules,
     FleetState,
     Op,
     Placed,
@@ -225,8 +226,8 @@ class FakePool:
 class FakeShared:
     """The shared log of a fleet with one replica: applies at once, keeps what was said."""
 
-    def __init__(self) -> None:
-        self.fleet = FleetState()
+    def __init__(self, rules: FleetRules | None = None) -> None:
+        self.fleet = FleetState(rules or FleetRules())
         self.ops: list[Op] = []
 
     def publish(self, op: Op) -> None:

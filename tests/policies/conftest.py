@@ -9,14 +9,15 @@ from hypothesis import settings
 
 from policies import Candidates, RequestView
 from policies.loads import Loads
-from policies.views import SlowColumns
+from policies.views import Pools, SlowColumns
 from radix import Match
 
 settings.register_profile("long", max_examples=2_000, deadline=None)
 
 COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
-    *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "fetch_s", "transfer_s"),
+    *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "transfer_s"),
+    *("pooled_tokens", "base_s", "token_s", "tokens_min"),
 )
 
 MakeRequest = Callable[..., RequestView]
@@ -30,7 +31,10 @@ def _request(
 
 
 def _candidates(**columns: Sequence[float]) -> Candidates:
-    """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise."""
+    """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise.
+
+    With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``.
+    """
     n = len(next(iter(columns.values())))
     defaults: dict[str, Sequence[float]] = {
         "matched_tokens": columns.get("safe_tokens", [0.0] * n),
@@ -40,6 +44,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
     given = {
         name: np.array(columns.get(name, defaults.get(name, [0.0] * n)), dtype=np.float64) for name in COLUMNS
     }
+    pooled = "pooled_tokens" in columns
     slots = np.array(columns.get("slots", range(n)), dtype=np.intp)
     rows = max(slots, default=0) + 1
     loads = Loads()
@@ -47,18 +52,22 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
     loads.prefill_us[slots] = given["backlog_s"] * 1e6
     for name in ("prefill_tokens", "inflight_requests", "inflight_tokens"):
         getattr(loads, name)[slots] = given[name]
-    matched, safe = np.zeros(rows), np.zeros(rows)
+    # Behind the workers come their pools.
+    matched, safe = np.zeros(2 * rows), np.zeros(2 * rows)
     matched[slots], safe[slots] = given["matched_tokens"], given["safe_tokens"]
+    safe[slots + rows] = given["pooled_tokens"]
     # A token to the block, and another worker's match is longer than all of these.
-    match: Any = Match(rows, rows, [1 << rows], [1_000_000], matched, safe)  # type: ignore[arg-type]
+    match: Any = Match(rows, rows, [1 << 2 * rows], [1_000_000], matched, safe)  # type: ignore[arg-type]
     slow = SlowColumns(
         slots,
         slots,
         np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),
         **{name: given[name] for name in SlowColumns.__struct_fields__ if name in given},
+        pools=Pools(slots + rows, given["base_s"], given["token_s"], given["tokens_min"]) if pooled else None,
     )
     few = [slow.prices_at(row) for row in range(n)]
-    return Candidates(slow, few, [match] if matched.any() else [], loads, float("inf"), 1.0, 0)
+    matches = [match] if matched.any() or pooled else []
+    return Candidates(slow, few, matches, loads, float("inf"), 1.0, 0)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from msgspec import structs
 from policies import Candidates, Chosen, RequestView, Shed
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
 from policies.scoring import POLICIES, Policy, make_policy
-from policies.views import SlowColumns
+from policies.views import Pools, SlowColumns
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -26,7 +26,8 @@ def columns_of(workers: Candidates) -> list[list[float]]:
     columns = (
         *(workers.matched_tokens, workers.safe_tokens, workers.backlog_s, workers.prefill_tokens),
         *(workers.inflight_requests, workers.inflight_tokens, workers.held_tokens),
-        *(getattr(workers.slow, name) for name in SlowColumns.__struct_fields__),
+        *(getattr(workers.slow, name) for name in SlowColumns.__struct_fields__ if name != "pools"),
+        *(getattr(workers.slow.pools, name) for name in Pools.__struct_fields__ if workers.slow.pools),
     )
     return [column.tolist() for column in columns]
 
@@ -49,8 +50,17 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
         "held_tokens": column(0.0, 1e5, 1e6),
         "a_s": column(0.0, 0.02),
         "congestion_per_s": column(0.0, 1.0, 20.0),
-        "fetch_s": column(0.0, 0.3),
         "transfer_s": column(0.0, 0.2),
+        **(
+            {
+                "pooled_tokens": column(0.0, 1000.0, 3500.0),
+                "base_s": column(0.0, 0.3),
+                "token_s": column(0.0, 0.0001),
+                "tokens_min": column(0.0, 1e9),
+            }
+            if draw(st.booleans())
+            else {}
+        ),
     }
 
 
@@ -61,7 +71,6 @@ def test_the_choice_says_what_to_expect(make_request: MakeRequest, make_candidat
         matched_tokens=[0, 3200],
         safe_tokens=[0, 3000],
         backlog_s=[0, 1.5],
-        fetch_s=[0, 0.5],
         transfer_s=[0, 0.25],
     )
 
@@ -89,6 +98,7 @@ def test_the_choice_holds_plain_numbers(make_request: MakeRequest, make_candidat
         float,
         float,
         Reason,
+        int,
     ]
 
 

@@ -29,20 +29,40 @@ def test_a_match_saves_its_prefill_and_what_that_prefill_takes_from_others(
 def test_a_fetch_overlaps_the_backlog_and_a_transfer_adds_to_the_work(
     make_request: MakeRequest, make_candidates: MakeCandidates
 ) -> None:
-    """With kappa 0.5, 3,000 of 4,000 matched: s = 1.
+    """With kappa 0.5 and 3,000 of 4,000 in the pool of the first two: s = 1 behind the fetch.
 
     F = 2 over V = 1:  V' = 2, x = 1: 3 + 0.5·1·2.5 = 4.25.     V = 2 over F = 1: the same.
     X = 1:             V' = 0, x = 2: 2 + 0.5·2·1 = 3.
     """
     workers = make_candidates(
-        safe_tokens=[3000, 3000, 3000],
+        safe_tokens=[0, 0, 3000],
+        pooled_tokens=[3000, 3000, 0],
+        base_s=[2, 1, 0],
         backlog_s=[1, 2, 0],
-        fetch_s=[2, 1, 0],
         transfer_s=[0, 0, 1],
         congestion_per_s=[0.5, 0.5, 0.5],
     )
 
     assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [4.25, 4.25, 3.0]
+
+
+def test_a_fetch_is_taken_only_where_it_answers_sooner_and_is_not_too_small(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """1,000 of 4,000 held and kappa 0: 3 s.
+
+    1,000 more from the pool at 1 ms each save nothing, at 0.5 ms half a second on an idle worker and all of
+    it behind a backlog of 5 s; 255 tokens are not fetched.
+    """
+    workers = make_candidates(
+        safe_tokens=[1000, 1000, 1000, 1000],
+        pooled_tokens=[2000, 2000, 2000, 1255],
+        token_s=[0.001, 0.0005, 0.0005, 0],
+        tokens_min=[256, 256, 256, 256],
+        backlog_s=[0, 0, 5, 0],
+    )
+
+    assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [3.0, 2.5, 7.0, 3.0]
 
 
 def test_a_token_behind_a_long_context_costs_more(
@@ -61,7 +81,13 @@ def test_where_nobody_else_waits_it_is_the_time_to_first_token(
     rows: list[tuple[float, float, float, float]],
 ) -> None:
     safe, backlog, fetch, transfer = zip(*rows, strict=True)
-    workers = make_candidates(safe_tokens=safe, backlog_s=backlog, fetch_s=fetch, transfer_s=transfer)
+    workers = make_candidates(
+        safe_tokens=safe,
+        pooled_tokens=[4000.0] * len(rows),
+        base_s=fetch,
+        backlog_s=backlog,
+        transfer_s=transfer,
+    )
 
     np.testing.assert_allclose(
         make_policy("expected_cost").costs(make_request(), workers),

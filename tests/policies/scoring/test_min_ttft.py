@@ -12,9 +12,10 @@ def test_it_adds_the_longer_of_backlog_and_fetch_the_prefill_and_the_transfer(
 ) -> None:
     """4,000 tokens at 1,000/s: 2 + 1, 0 + 4, max(1, 2) + 1 + 0.5; a = 0.25: 0.25 + 4."""
     workers = make_candidates(
-        safe_tokens=[3000, 0, 3000, 0],
+        safe_tokens=[3000, 0, 0, 0],
+        pooled_tokens=[0, 0, 3000, 0],
         backlog_s=[2, 0, 1, 0],
-        fetch_s=[0, 0, 2, 0],
+        base_s=[0, 0, 2, 0],
         transfer_s=[0, 0, 0.5, 0],
         a_s=[0, 0, 0, 0.25],
     )

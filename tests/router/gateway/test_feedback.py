@@ -13,8 +13,11 @@ from fakes.gateway import FakeShared
 from policies import (
     FULL_ATTENTION,
     BytesPerToken,
+    CachePool,
     Chosen,
+    FirstToken,
     Fitted,
+    FleetRules,
     Forget,
     Placed,
     ServiceModel,
@@ -54,8 +57,8 @@ def attempt(matched_blocks: int = 0, blocks: int = 16, *, backlog_s: float = 0.0
 
 
 class Setup:
-    def __init__(self) -> None:
-        self.shared = FakeShared()
+    def __init__(self, rules: FleetRules | None = None) -> None:
+        self.shared = FakeShared(rules)
         self.shared.publish(WorkerPut("w:80", NOW_US, "r1", "http://w:80"))
         self.feedback = Feedback(
             self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0
@@ -145,6 +148,40 @@ def test_branches_used_since_survive_a_correction(setup: Setup) -> None:
     assert setup.held(old) == 8  # the request's own path holds the common start again
     assert setup.held(new) == 16
     assert setup.held(path(16, 3, common=8)) == 16
+
+
+@pytest.fixture
+def pooled() -> Setup:
+    """The worker shares a pool that holds 16 blocks; it was believed to hold 4 of them, and to fetch 12."""
+    shared = Setup(FleetRules(pools={"*": CachePool()}))
+    shared.place(path(16), NOW_US - 10)
+    shared.shared.publish(FirstToken("a1", NOW_US - 5))
+    return shared
+
+
+def fetching(own_blocks: int = 4) -> Attempt:
+    tried = attempt(16)
+    fetched_tokens = round(TOKENS_PER_BLOCK * (16 - own_blocks))
+    return msgspec.structs.replace(
+        tried, chosen=msgspec.structs.replace(tried.chosen, fetched_tokens=fetched_tokens)
+    )
+
+
+def test_a_fetch_that_brought_nothing_corrects_the_pool(pooled: Setup) -> None:
+    pooled.answer(4096, 1024, tried=fetching(), asked=request(prompt_bytes=0))
+    (trim,) = pooled.shared.said(Trim)
+    assert (trim.worker, trim.path) == ("pool/*", path(16)[: 8 * 5])
+
+
+def test_a_fetch_that_was_cut_short_says_nothing_about_the_pool(pooled: Setup) -> None:
+    pooled.answer(4096, 2048, tried=fetching(), asked=request(prompt_bytes=0))
+    assert not pooled.shared.said(Trim)
+
+
+def test_a_worker_that_lacks_its_own_part_is_corrected_and_not_its_pool(pooled: Setup) -> None:
+    pooled.answer(4096, 0, tried=fetching(), asked=request(prompt_bytes=0))
+    (trim,) = pooled.shared.said(Trim)
+    assert trim.worker == "w:80"
 
 
 @pytest.mark.parametrize("paths", [(), (path(16), path(8))])
