@@ -1,6 +1,7 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
 from policies.breaker import Breaker, BreakerRules, probe_from_us
+from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import HOLDER, POOL_LABEL, CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
@@ -30,6 +31,7 @@ from policies.views import Candidates, Chosen, RequestView, Shed
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
+    "BUCKET_LABEL",
     "FULL_ATTENTION",
     "HOLDER",
     "POLICIES",
@@ -53,6 +55,7 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Left",
+    "LengthBuckets",
     "Op",
     "Placed",
     "Policy",
