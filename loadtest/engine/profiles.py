@@ -1,0 +1,265 @@
+"""Engines to simulate: published models on named hardware, every constant with its source.
+
+A source in brackets is none: ``[D]`` is derived here from published figures, ``[guess]`` is a guess, with
+its reason. Replace what you have measured: ``dataclasses.replace(PROFILES["dense-70b"], chunk_tokens=4096)``.
+
+    memory for KV = GPUs x memory x static fraction - weights, divided by `ModelShape.pools`
+    decode step   = overhead + weights read / bandwidth + KV read / bandwidth
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
+
+from loadtest.engine.shape import ModelShape, Pools, gqa_bytes, kda_state_bytes, mla_bytes
+from loadtest.engine.timing import DecodeTiming, LinkTiming, PrefillTiming
+from policies import PROFILES as SERVICE_PROFILES
+
+Interleave = Literal["apart", "mixed", "prefill_first"]
+QueueOrder = Literal["fcfs", "lpm", "uncached"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """One engine: a model on hardware, and how it is run.
+
+    Attributes:
+        name: Its key in `PROFILES`.
+        shape: Layers of the model.
+        prefill: Prices of prefill.
+        decode: Prices of decode.
+        pools: KV memory of one data-parallel rank.
+        block_tokens: Tokens of a KV block.
+        chunk_tokens: Prompt tokens of one prefill step, over all ranks; 0: one whole prompt at a time.
+        max_running: Requests that prefill or decode at the same time, over all ranks.
+        dp_ranks: Data-parallel attention ranks, each with its own cache and queue.
+        interleave: What decode does during a prefill step. ``mixed``: one step with it (vLLM, and SGLang's
+            ``--enable-mixed-chunk``); ``prefill_first``: nothing (SGLang's default); ``apart``: it goes on as
+            if alone.
+        queue_order: Who is admitted first; see `loadtest.engine.service`.
+        aging: k of the order ``uncached``, in seconds of waiting per second of work.
+        host: Loading KV from host memory, per rank.
+        handover: Sending KV from a prefill to a decode worker.
+    """
+
+    name: str
+    shape: ModelShape
+    prefill: PrefillTiming
+    decode: DecodeTiming
+    pools: Pools
+    block_tokens: int = 64
+    chunk_tokens: int = 8192
+    max_running: int = 128
+    dp_ranks: int = 1
+    interleave: Interleave = "mixed"
+    queue_order: QueueOrder = "fcfs"
+    aging: float = 1.0
+    host: LinkTiming
+    handover: LinkTiming
+
+    def faster(self, speed: float) -> "EngineProfile":
+        """The same engine ``speed`` times as fast at everything, with the same memory."""
+        return replace(
+            self,
+            prefill=self.prefill.faster(speed),
+            decode=self.decode.faster(speed),
+            host=self.host.faster(speed),
+            handover=self.handover.faster(speed),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """Hardware of an engine.
+
+    Attributes:
+        count: How many GPUs.
+        memory_bytes: Memory of each.
+        bandwidth_bytes_per_s: Memory bandwidth of each, as specified.
+    """
+
+    count: int
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+
+    def kv_bytes(self, static_fraction: float, weights_bytes: float) -> float:
+        return self.count * self.memory_bytes * static_fraction - weights_bytes
+
+    def decode(self, shape: ModelShape, read_bytes: float, mtp_speedup: float = 1.0) -> DecodeTiming:
+        """Decode steps that read ``read_bytes`` of weights and the KV of every request."""
+        bytes_per_s = self.count * self.bandwidth_bytes_per_s * _BANDWIDTH_REACHED
+        request_bytes = shape.window_tokens * shape.window_token_bytes + shape.state_bytes
+        return DecodeTiming(
+            base_s=_STEP_OVERHEAD_S + read_bytes / bytes_per_s,
+            request_s=request_bytes / bytes_per_s,
+            kv_token_s=shape.token_bytes / bytes_per_s,
+            mtp_speedup=mtp_speedup,
+        )
+
+    def host(self, ranks: int = 1, copies: int = 1) -> LinkTiming:
+        return LinkTiming(self.count * _PCIE_BYTES_PER_S / ranks / copies)
+
+
+_BANDWIDTH_REACHED = 0.6
+"""Share of the specified memory bandwidth that decode reaches. [guess] attention and expert kernels are
+commonly reported between a half and three quarters."""
+
+_STEP_OVERHEAD_S = 0.005
+"""Scheduling, sampling and communication of a decode step. [guess] milliseconds on multi-GPU engines."""
+
+_EXPERTS_READ = 0.5
+"""Share of an expert model's weights that a decode step reads. [guess] with top-8 of 384 experts a batch of
+32 tokens touches half of them: 1 - (1 - 8/384)^32 = 0.49."""
+
+_PCIE_BYTES_PER_S = 50e9
+"""Host to device, per GPU. PCIe 5.0 x16 carries 64 GB/s each way; [guess] four fifths of it are reached."""
+
+_FABRIC = LinkTiming(bytes_per_s=100e9, latency_s=0.0003)
+"""Between engines: 800 Gbit/s RDMA per node (PrfaaS, arXiv:2604.15039, 4.1); 280 us until the first MB is
+there (MiMo-V2.5, arXiv:2607.13095, GCache)."""
+
+_H200 = 141e9, 4.8e12
+"""NVIDIA H200 datasheet: 141 GB, 4.8 TB/s."""
+
+_H100 = 80e9, 3.35e12
+"""NVIDIA H100 SXM datasheet: 80 GB, 3.35 TB/s."""
+
+_MTP_SPEEDUP = 2.6
+"""Decoding with three MTP layers against none, at an acceptance length of 3.6 (MiMo-V2-Flash technical
+report, arXiv:2601.02780, abstract: "up to")."""
+
+_SWA_RATIO = 1 / 15
+"""Tokens of the SWA pool per token of the full pool. [D] MiMo-V2.5-Pro then holds 70/(10 + 60/15) = 5 times
+the tokens of an all-full model: "nearly 5x effective capacity" in production (MiMo-V2.5 blog, 2026-05-30;
+the arithmetic limit is 7). SGLang's default, 0.8, is for short contexts; its cookbook has 0.3 for Pro."""
+
+
+def _flash() -> EngineProfile:
+    """MiMo-V2-Flash on 8 H200.
+
+    Layers: config.json: 9 full layers with 4 KV heads, 39 with W = 128 and 8; key 192, value 128.
+    Prefill: [D] PrfaaS table 3 gives S_kv/T = 0.82, 2.85, 4.66, 4.71 Gbit/s at 1K, 8K, 32K, 128K on 8 H200;
+    with the KV bytes of this shape T = 0.480, 0.602, 1.340, 5.173 s, and least squares of the relative error
+    gives the prices below, each point met within 6 %.
+    Run as in the model's README: TP 8, DP 2, 128 running, 16K chunks, static fraction 0.75. 309 GB in FP8.
+    """
+    gpus = _Gpus(8, *_H200)
+    shape = ModelShape(
+        full_layers=9,
+        full_layer_bytes=gqa_bytes(4, 192, 128),
+        window_layers=39,
+        window_layer_bytes=gqa_bytes(8, 192, 128),
+        window_tokens=128,
+    )
+    return EngineProfile(
+        name="mimo-v2-flash",
+        shape=shape,
+        prefill=_FLASH_PREFILL,
+        decode=gpus.decode(shape, 309e9 * _EXPERTS_READ, _MTP_SPEEDUP),
+        pools=shape.pools(gpus.kv_bytes(0.75, 309e9), swa_ratio=_SWA_RATIO, ranks=2),
+        chunk_tokens=16_384,
+        dp_ranks=2,
+        host=gpus.host(ranks=2),
+        handover=_FABRIC,
+    )
+
+
+_FLASH_PREFILL = PrefillTiming(a_s=0.441, b_s=2.26e-5, c0_tokens=108_000.0)
+
+
+def _pro() -> EngineProfile:
+    """MiMo-V2.5-Pro on 16 H200.
+
+    Layers: 70, 10 full and 60 with W = 128 (MiMo-V2.5, arXiv:2607.13095, 3.1.3); 8 KV heads, key 192,
+    value 128 (model card; [guess] the same heads in both kinds of layers).
+    Prefill: c0 = 140K, since throughput at 16K chunks falls to 0.12 behind 1M tokens (the same paper, figure
+    7; theory B1). b: [D] Flash's price times 42B/15B active parameters on twice the GPUs. a: [guess] Flash's.
+    Run as in SGLang's cookbook (docs_new/cookbook/autoregressive/Xiaomi/MiMo-V2.5-Pro.mdx): TP 16, DP 2, 128
+    running, 32K chunks, static fraction 0.7. 1.02T weights, FP8.
+    """
+    gpus = _Gpus(16, *_H200)
+    shape = ModelShape(
+        full_layers=10,
+        full_layer_bytes=gqa_bytes(8, 192, 128),
+        window_layers=60,
+        window_layer_bytes=gqa_bytes(8, 192, 128),
+        window_tokens=128,
+    )
+    return EngineProfile(
+        name="mimo-v2.5-pro",
+        shape=shape,
+        prefill=PrefillTiming(_FLASH_PREFILL.a_s, _FLASH_PREFILL.b_s * 42 / 15 * 8 / 16, 140_000.0),
+        decode=gpus.decode(shape, 1.02e12 * _EXPERTS_READ, _MTP_SPEEDUP),
+        pools=shape.pools(gpus.kv_bytes(0.7, 1.02e12), swa_ratio=_SWA_RATIO, ranks=2),
+        chunk_tokens=32_768,
+        dp_ranks=2,
+        host=gpus.host(ranks=2),
+        handover=_FABRIC,
+    )
+
+
+def _kimi() -> EngineProfile:
+    """The 1T hybrid model (KDA to MLA 3:1) of PrfaaS, on 8 H200.
+
+    Layers: [D] from table 5, S_kv = 190.8, 308.9, 701.3, 2316.3 MiB at 1K, 8K, 32K, 128K. 15 MLA layers of
+    576 dimensions (512 + 64, as in every MLA model of the family) weigh 16.9 MiB per 1024 tokens, 42 KDA
+    layers of 64 heads of 128 x 128 173.9 MiB; the first two points come out exactly, the others within 2 %.
+    The pattern is that of Kimi-Linear-48B's config.json: every fourth layer and the last one are full.
+    Prefill: `policies.PROFILES`, fitted to table 5 within 2 %.
+    Memory: [guess] INT4 experts as in Kimi-K2-Thinking (594 GB), static fraction 0.85, SGLang's default
+    --mamba-full-memory-ratio 0.9, and TP 8 without DP attention, so each GPU holds all latent KV.
+    """
+    gpus = _Gpus(8, *_H200)
+    weights_bytes = 594e9
+    shape = ModelShape(
+        full_layers=15,
+        full_layer_bytes=mla_bytes(512, 64),
+        state_layers=42,
+        state_layer_bytes=kda_state_bytes(heads=64, key_dim=128, value_dim=128, conv_tokens=3),
+    )
+    fitted = SERVICE_PROFILES["8xh200-1t-hybrid"]
+    return EngineProfile(
+        name="kimi-linear-1t",
+        shape=shape,
+        prefill=PrefillTiming(fitted.a_s, fitted.b_s, fitted.c0_tokens),
+        decode=gpus.decode(shape, weights_bytes * _EXPERTS_READ),
+        pools=shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=8),
+        host=gpus.host(copies=8),
+        handover=_FABRIC,
+    )
+
+
+def _dense() -> EngineProfile:
+    """A dense 70B model, Llama-3-70B, on 8 H100.
+
+    Layers: config.json: 80 layers, 8 KV heads of 128.
+    Prefill: [D] 141 GFLOP per token at half of 8 x 989 TFLOP/s (BF16, datasheet; [guess] half is reached)
+    is 36 us; attention adds 4 x 80 layers x 8192 FLOP per token of context, so c0 = 141e9/2.62e6 = 54K.
+    a, step: [guess] tokenising and scheduling, a kernel launch per layer.
+    Memory: 141 GB of BF16 weights, static fraction 0.88 (SGLang's order on 80 GB GPUs).
+    """
+    gpus = _Gpus(8, *_H100)
+    weights_bytes = 141e9
+    shape = ModelShape(full_layers=80, full_layer_bytes=gqa_bytes(8, 128, 128))
+    token_flop = 2 * 70.6e9
+    return EngineProfile(
+        name="dense-70b",
+        shape=shape,
+        prefill=PrefillTiming(
+            a_s=0.020,
+            b_s=token_flop / (0.5 * 8 * 989e12),
+            c0_tokens=token_flop / (4 * 80 * 8192),
+            step_s=0.005,
+        ),
+        decode=gpus.decode(shape, weights_bytes),
+        pools=shape.pools(gpus.kv_bytes(0.88, weights_bytes)),
+        host=gpus.host(),
+        handover=_FABRIC,
+    )
+
+
+PROFILES: Mapping[str, EngineProfile] = MappingProxyType(
+    {profile.name: profile for profile in (_pro(), _flash(), _kimi(), _dense())}
+)
+"""Engines by name, for ``--engine`` and ``--profile``."""
