@@ -1,0 +1,148 @@
+"""What a simulated fleet is asked: sessions of requests, as block hashes and lengths.
+
+A workload holds no text. A prompt is the chained hashes of its full engine blocks, so that two prompts
+share exactly the prefixes that the recorded ones shared, and that is all that caches ask of it.
+
+    Workload ── sessions ── requests     [0] ──> [1] ──┬─> [2] ──┬─> [4]     4 waits for 2 and 3
+                                                       └─> [3] ──┘
+
+*Open loop*: a session starts at its own time. *Closed loop*: a session has no time; each of
+``users`` users takes the next one as soon as the last one ended. In both, a request of a session is sent
+``delay_s`` after the last request that it waits for has finished, be it answered or lost: who waits for
+an answer slows down with the fleet.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from radix.blocks import HASH_BYTES
+
+ENGINE_BLOCK_TOKENS = 64
+"""Tokens of an engine block: a usual page size of SGLang's, and what agentic traces are recorded in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimRequest:
+    """One request.
+
+    Attributes:
+        blocks: Packed chained hashes of the prompt's full blocks: ``tokens // block_tokens`` of them.
+        tokens: Prompt length, > 0.
+        output_tokens: Generated length, > 0.
+        answer: Packed hashes of the full blocks behind ``blocks`` that the answer completes. The last
+            generated token is sampled but never computed: no engine holds it.
+        delay_s: Pause between the end of what it waits for and its arrival, >= 0; without anything to
+            wait for it counts from the start of the session.
+        after: Indices in the session, all smaller than its own, of requests that must have finished.
+    """
+
+    blocks: bytes
+    tokens: int
+    output_tokens: int
+    answer: bytes = b""
+    delay_s: float = 0.0
+    after: tuple[int, ...] = ()
+
+    @property
+    def held(self) -> bytes:
+        """Prompt and answer blocks that an engine keeps when the request has finished."""
+        return self.blocks + self.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Requests that belong together.
+
+    Attributes:
+        start_s: Seconds since the start of the workload; None in a closed loop.
+        requests: At least one, each behind those that it waits for.
+    """
+
+    start_s: float | None
+    requests: tuple[SimRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Sessions in the order in which they start or are taken.
+
+    Attributes:
+        name: For tables and plots.
+        sessions: In a closed loop in the order in which users take them.
+        users: Sessions at work at the same time in a closed loop; 0 in an open one.
+        block_tokens: Tokens per block of all its requests.
+        notes: What was done to the recording, for reports.
+    """
+
+    name: str
+    sessions: tuple[Session, ...]
+    users: int = 0
+    block_tokens: int = ENGINE_BLOCK_TOKENS
+    notes: str = ""
+
+    def requests(self) -> Iterator[SimRequest]:
+        """All requests, session by session."""
+        for session in self.sessions:
+            yield from session.requests
+
+    @property
+    def request_count(self) -> int:
+        """How many requests there are."""
+        return sum(len(session.requests) for session in self.sessions)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all requests."""
+        return sum(request.tokens for request in self.requests())
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated tokens of all requests."""
+        return sum(request.output_tokens for request in self.requests())
+
+    def in_order(self) -> list[SimRequest]:
+        """All requests in the order in which they would arrive if every answer came at once.
+
+        What caches can do at best is counted in this order (`loadtest.simulator.bounds`).
+        In a closed loop the users take the sessions in turn.
+        """
+        arrivals: list[tuple[float, int, int, SimRequest]] = []
+        free_s = [0.0] * self.users
+        for number, session in enumerate(self.sessions):
+            if session.start_s is None:
+                user = min(range(self.users), key=free_s.__getitem__)
+                start_s = free_s[user]
+            else:
+                start_s = session.start_s
+            at_s: list[float] = []
+            for index, request in enumerate(session.requests):
+                from_s = max((at_s[other] for other in request.after), default=start_s)
+                at_s.append(from_s + request.delay_s)
+                arrivals.append((at_s[-1], number, index, request))
+            if session.start_s is None:
+                free_s[user] = max(at_s)
+        arrivals.sort(key=lambda arrival: arrival[:3])
+        return [arrival[3] for arrival in arrivals]
+
+    def check(self) -> None:
+        """Check what the dataclasses promise; for tests of readers and for workloads made by hand.
+
+        Raises:
+            ValueError: Something does not hold; the message names the session and the request.
+        """
+        for number, session in enumerate(self.sessions):
+            if (session.start_s is None) != (self.users > 0):
+                raise ValueError(f"session {number} starts at {session.start_s} among {self.users} users")
+            if not session.requests:
+                raise ValueError(f"session {number} has no request")
+            for index, request in enumerate(session.requests):
+                held_tokens = request.tokens + request.output_tokens - 1
+                if (
+                    request.tokens < 1
+                    or request.output_tokens < 1
+                    or request.delay_s < 0.0
+                    or len(request.blocks) != request.tokens // self.block_tokens * HASH_BYTES
+                    or len(request.held) != held_tokens // self.block_tokens * HASH_BYTES
+                    or any(not 0 <= other < index for other in request.after)
+                ):
+                    raise ValueError(f"session {number}, request {index}: {request!r:.200}")
