@@ -1,0 +1,228 @@
+"""KV cache events as the engines encode them: what changed in a cache, as lists and maps for msgpack.
+
+    SGLang    ["BlockStored", [hash], parent, token ids, block size, lora id, medium]
+    vLLM      {"type": "BlockStored", "block_hashes": [...], ..., "group_idx": 0, ...}
+
+* **SGLang** (mem_cache/events.py): one store per block, one removal per tree node, hashes signed, and
+  no groups. A sliding window that is freed alone is not told, so an index made from these events
+  overstates what can be reused.
+* **vLLM** (distributed/kv_events.py, and version 0.32 as observed): one store per span of a step and
+  cache group, one removal per block and group, hashes unsigned. A group that keeps only some blocks
+  of the span lists fewer hashes than ``token_ids`` has blocks, sometimes none, and names the parent
+  of the span: where its blocks are follows only from the full group's store in the same batch.
+* vLLM sent the same fields as tagged arrays before they became maps in 2026; ``legacy`` does so.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from loadtest.engine.tokens import TOKEN_BYTES, unpack_ids
+
+Event = list[Any] | dict[str, Any]
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that are cached together; the place in an engine's list of groups is its number.
+
+    Attributes:
+        name: What the cache calls it: ``full``, ``sliding_window`` or ``linear``.
+        kind: vLLM's ``kv_cache_spec_kind``.
+        window_tokens: The sliding window; None without one.
+    """
+
+    name: str
+    kind: str
+    window_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The sequence that a lease stands for.
+
+    Attributes:
+        blocks: Chained hashes of its full blocks, packed; at least of those that are told.
+        tokens: Packed tokens of prompt and answer.
+        salt: The request's ``cache_salt``.
+        lora_name: Its adapter.
+        lora_id: The adapter's number.
+    """
+
+    blocks: bytes
+    tokens: bytes
+    salt: str | None = None
+    lora_name: str | None = None
+    lora_id: int | None = None
+
+
+@dataclass(slots=True)
+class Stored:
+    """Blocks of one sequence that became reusable in one step, by the name of the group."""
+
+    content: Content
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Blocks that are gone: packed hashes, the deepest first."""
+
+    blocks: bytes
+    group: str
+    medium: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """Everything is gone."""
+
+
+Change = Stored | Removed | Cleared
+
+
+class Encoding(Protocol):
+    """How one kind of engine tells changes."""
+
+    def events(self, changes: Iterable[Change]) -> list[Event]:
+        """Everything that it tells about these changes, in order."""
+
+
+class SglangEncoding:
+    """See the module.
+
+    Args:
+        block_tokens: Tokens of a block.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+
+    def events(self, changes: Iterable[Change]) -> list[Event]:
+        """See `Encoding`."""
+        events: list[Event] = []
+        for change in changes:
+            match change:
+                case Stored():
+                    for start, end in change.spans.get("full", ()):
+                        self._store(change.content, start, end, events)
+                case Removed(blocks, "full", medium):
+                    events.append(["BlockRemoved", np.frombuffer(blocks, "<i8")[::-1].tolist(), medium])
+                case Cleared():
+                    events.append(["AllBlocksCleared"])
+        return events
+
+    def _store(self, content: Content, start: int, end: int, events: list[Event]) -> None:
+        size = self._block_tokens
+        hashes = np.frombuffer(content.blocks, "<i8")[max(0, start - 1) : end].tolist()
+        parent = hashes.pop(0) if start else None
+        ids = unpack_ids(_tokens(content, start, end, size))
+        for at, block_hash in enumerate(hashes):
+            block_ids = ids[at * size : (at + 1) * size]
+            events.append(["BlockStored", [block_hash], parent, block_ids, size, None, "GPU"])
+            parent = block_hash
+
+
+class VllmEncoding:
+    """See the module.
+
+    Args:
+        block_tokens: Tokens of a block.
+        groups: The engine's cache groups.
+        legacy: Whether events are arrays.
+    """
+
+    def __init__(self, block_tokens: int, groups: Sequence[CacheGroup], *, legacy: bool = False) -> None:
+        self._block_tokens = block_tokens
+        self._groups = groups
+        self._legacy = legacy
+
+    def events(self, changes: Iterable[Change]) -> list[Event]:
+        """See `Encoding`."""
+        events: list[dict[str, Any]] = []
+        for change in changes:
+            match change:
+                case Stored():
+                    for number, group in enumerate(self._groups):
+                        self._store(change, number, group, events)
+                case Removed(blocks, name, medium):
+                    hashes = np.frombuffer(blocks, "<u8").tolist()
+                    for number, group in enumerate(self._groups):
+                        if group.name == name:
+                            events += (_removal(block_hash, medium, number) for block_hash in hashes)
+                case Cleared():
+                    events.append({"type": "AllBlocksCleared"})
+        return [list(event.values()) for event in events] if self._legacy else [*events]
+
+    def _store(self, change: Stored, number: int, group: CacheGroup, events: list[dict[str, Any]]) -> None:
+        """Tell a group's blocks: within the spans of the full group, and each on its own elsewhere."""
+        told = change.spans.get("full", [])
+        kept = change.spans.get(group.name, [])
+        if group.name != "full":
+            told = told + _outside(kept, told)
+        for start, end in told:
+            places = sorted({at for first, last in kept for at in range(max(first, start), min(last, end))})
+            events.append(self._event(change.content, start, end, places, number, group))
+
+    def _event(
+        self,
+        content: Content,
+        start: int,
+        end: int,
+        places: list[int],
+        number: int,
+        group: CacheGroup,
+    ) -> dict[str, Any]:
+        hashes = np.frombuffer(content.blocks, "<u8")
+        event: dict[str, Any] = {
+            "type": "BlockStored",
+            "block_hashes": hashes[places].tolist(),
+            "parent_block_hash": int(hashes[start - 1]) if start else None,
+            "token_ids": unpack_ids(_tokens(content, start, end, self._block_tokens)),
+            "block_size": self._block_tokens,
+            "lora_id": content.lora_id,
+            "medium": "GPU",
+            "lora_name": content.lora_name,
+        }
+        # msgspec leaves out what equals its default, in maps anywhere and in arrays at the end.
+        if places or self._legacy:
+            event["extra_keys"] = _extra_keys(content, places) if places else None
+        event["group_idx"] = number
+        event["kv_cache_spec_kind"] = group.kind
+        if group.window_tokens is not None:
+            event["kv_cache_spec_sliding_window"] = group.window_tokens
+        return event
+
+
+def _tokens(content: Content, start: int, end: int, block_tokens: int) -> bytes:
+    size = block_tokens * TOKEN_BYTES
+    return content.tokens[start * size : end * size]
+
+
+def _removal(block_hash: int, medium: str, number: int) -> dict[str, Any]:
+    return {"type": "BlockRemoved", "block_hashes": [block_hash], "medium": medium, "group_idx": number}
+
+
+def _extra_keys(content: Content, places: list[int]) -> list[list[str] | None]:
+    """What goes into each block's hash beside its tokens: the adapter, and the salt in the first."""
+    lora = [] if content.lora_name is None else [content.lora_name]
+    keys: list[list[str] | None] = [lora or None] * len(places)
+    if content.salt is not None and places[0] == 0:
+        keys[0] = [*lora, content.salt]
+    return keys
+
+
+def _outside(spans: Sequence[Span], covers: Sequence[Span]) -> list[Span]:
+    """The parts of ``spans`` that no span of ``covers`` holds."""
+    left = list(spans)
+    for start, end in covers:
+        left = [
+            part
+            for first, last in left
+            for part in ((first, min(last, start)), (max(first, end), last))
+            if part[0] < part[1]
+        ]
+    return left

@@ -1,0 +1,88 @@
+"""What an engine tells about its KV cache: gathers the changes of a step and publishes them as one batch.
+
+    cache --stored, removed--> changes --end of the loop's turn--> encoding --> batch --> publisher
+
+The scheduler ends a step within one turn of the event loop, so a batch is what one turn changed: no
+one has to say where a step ends. Engines tell a flush only with the next step that changes
+something, so an idle engine keeps it to itself; here too.
+
+A batch is ``[seconds, [event, ...], data-parallel rank]`` in msgpack.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from loadtest.engine.kv_encoding import Change, Cleared, Content, Encoding, Removed, Stored
+
+L = TypeVar("L")
+
+
+class KvEvents(Generic[L]):
+    """The listener of one cache; ``L`` is its kind of lease.
+
+    Args:
+        encoding: The engine's dialect.
+        content_of: The sequence behind a lease, asked while the cache speaks.
+        publish: Takes a batch.
+        defer: Calls back at the end of the loop's turn, as ``loop.call_soon`` does.
+        rank: Data-parallel rank.
+        now_unix_s: Wall clock.
+    """
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        content_of: Callable[[L], Content],
+        publish: Callable[[bytes], None],
+        defer: Callable[[Callable[[], None]], object],
+        *,
+        rank: int = 0,
+        now_unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._encoding = encoding
+        self._content_of = content_of
+        self._publish = publish
+        self._defer = defer
+        self._rank = rank
+        self._now_unix_s = now_unix_s
+        self._changes: list[Change] = []
+        self._lease: L | None = None
+        self._due = False
+
+    def stored(self, lease: L, start_block: int, end_block: int, group: str) -> None:
+        """See `KvListener`."""
+        # The groups of one sequence belong together: some are told by what the full one stored.
+        if self._lease is not lease:
+            self._add(Stored(self._content_of(lease)))
+            self._lease = lease
+        change = self._changes[-1]
+        assert isinstance(change, Stored)
+        change.spans.setdefault(group, []).append((start_block, end_block))
+
+    def removed(self, blocks: bytes, group: str, medium: str) -> None:
+        """See `KvListener`."""
+        self._add(Removed(blocks, group, medium))
+
+    def cleared(self) -> None:
+        """See `KvListener`."""
+        if not self._changes or not isinstance(self._changes[-1], Cleared):
+            self._changes.append(Cleared())
+            self._lease = None
+
+    def _add(self, change: Change) -> None:
+        self._changes.append(change)
+        self._lease = None
+        if not self._due:
+            self._due = True
+            self._defer(self._flush)
+
+    def _flush(self) -> None:
+        self._due = False
+        self._lease = None
+        changes, self._changes = self._changes, []
+        events = self._encoding.events(changes)
+        if events:
+            self._publish(msgspec.msgpack.encode((self._now_unix_s(), events, self._rank)))
