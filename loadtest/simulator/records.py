@@ -1,0 +1,261 @@
+"""What a simulation found out: one row per request, the fleet over time, and their summary.
+
+Rows are in order of arrival. Times are virtual seconds since the start; what never happened is NaN. *Lost*
+tokens are those that an infinite cache would have reused and the worker did not; each is put down to the
+first cause that explains it:
+
+    placed elsewhere    another worker held it when the request was placed
+    not window-safe     a worker held its blocks, but not the window or state that goes with them (pseudo-hit)
+    evicted             some worker had computed it, and none holds it now
+    in flight           nobody had computed it yet: it was being computed somewhere, or waited there
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from loadtest.simulator.simulation import SimulationConfig
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+LONG_UNCACHED_TOKENS = 16_384
+"""What counts as a long request, by uncached tokens."""
+
+
+class Outcome(IntEnum):
+    """How a request ended."""
+
+    COMPLETED = 0
+    REJECTED = 1
+    FAILED = 2
+
+
+@dataclass(frozen=True)
+class Records:
+    """One row per request, in order of arrival.
+
+    Attributes:
+        arrival_s: When the gateway got it.
+        dispatched_s: When it was sent to its worker.
+        started_s: When its prefill began.
+        first_s: When its answer began.
+        finished_s: When its answer ended.
+        prompt_tokens: Length of the prompt.
+        output_tokens: Length of the answer.
+        device_tokens: Reused from the worker's device memory.
+        host_tokens: Loaded beyond it from the host's memory.
+        pool_tokens: Of those, what a prefetch had brought from a shared pool.
+        ideal_tokens: What one infinite cache would have reused, in this order of arrival.
+        floor_ttft_s: Time to first token with infinite caches and no queue.
+        worker: Which one it was sent to; -1 if none.
+        decode_worker: Which one decoded it; -1 if the same.
+        replica: Which one placed it.
+        predicted_tokens: Reuse that the gateway predicted.
+        predicted_ttft_s: Time to first token that it predicted.
+        best_tokens: What the best worker would have reused at dispatch.
+        computed_tokens: Of the prompt, what some worker had computed by then, held or not.
+        unsafe_tokens: What the best worker held of the blocks at dispatch, window-safe or not.
+        outcome: See `Outcome`.
+    """
+
+    arrival_s: Floats
+    dispatched_s: Floats
+    started_s: Floats
+    first_s: Floats
+    finished_s: Floats
+    prompt_tokens: Whole
+    output_tokens: Whole
+    device_tokens: Whole
+    host_tokens: Whole
+    pool_tokens: Whole
+    ideal_tokens: Whole
+    floor_ttft_s: Floats
+    worker: Whole
+    decode_worker: Whole
+    replica: Whole
+    predicted_tokens: Whole
+    predicted_ttft_s: Floats
+    best_tokens: Whole
+    computed_tokens: Whole
+    unsafe_tokens: Whole
+    outcome: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        """Number of requests."""
+        return len(self.arrival_s)
+
+    @property
+    def reused_tokens(self) -> Whole:
+        """What the worker reused, from all tiers."""
+        return self.device_tokens + self.host_tokens
+
+    @property
+    def ttft_s(self) -> Floats:
+        """From arrival to the first token."""
+        return self.first_s - self.arrival_s
+
+    @property
+    def tpot_s(self) -> Floats:
+        """Mean time of an output token after the first; NaN for answers of one."""
+        more = self.output_tokens - 1
+        spent_s = self.finished_s - self.first_s
+        tpot_s: Floats = np.divide(spent_s, more, out=np.full(len(self), np.nan), where=more > 0)
+        return tpot_s
+
+    def lost_tokens(self) -> dict[str, Whole]:
+        """Tokens that an infinite cache would have reused and the worker did not, by cause (see above)."""
+        reached = self.reused_tokens.copy()
+        lost: dict[str, Whole] = {}
+        for cause, limit in (
+            ("placed_elsewhere", self.best_tokens),
+            ("not_window_safe", self.unsafe_tokens),
+            ("evicted", self.computed_tokens),
+            ("in_flight", self.ideal_tokens),
+        ):
+            limit = np.minimum(limit, self.ideal_tokens)
+            lost[cause] = np.maximum(limit - reached, 0)
+            reached = np.maximum(reached, limit)
+        return lost
+
+    def since(self, start_s: float) -> "Records":
+        """The rows of requests that arrived at a time or later."""
+        rows = self.arrival_s >= start_s
+        return Records(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The fleet at k moments; one column per worker that takes requests.
+
+    Attributes:
+        time_s: The moments.
+        busy_ratio: Share of the time since the moment before that the worker computed prefills.
+        waiting: Requests in its queue.
+        held_tokens: Tokens in its cache.
+    """
+
+    time_s: Floats
+    busy_ratio: Floats
+    waiting: Whole
+    held_tokens: Whole
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no placement on this fleet can beat, over the requests in their order of arrival.
+
+    Attributes:
+        infinite_hit_ratio: Reuse of one infinite cache.
+        pooled_lru_hit_ratio: Reuse of one LRU cache as large as all workers' together.
+        pooled_tokens: Its size.
+    """
+
+    infinite_hit_ratio: float
+    pooled_lru_hit_ratio: float
+    pooled_tokens: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """One simulation.
+
+    Attributes:
+        config: What was simulated.
+        workload_name: On what.
+        records: What became of each request.
+        timeline: The fleet meanwhile.
+        bounds: What is the best possible.
+        cpu_s: Processor time that it took.
+        events: Calls of virtual time.
+        decisions_digest: Hash of all choices in their order: equal runs have equal digests.
+        time_scale: The engines took so many times as long as their profile says
+            (``SimulationConfig.utilisation``).
+    """
+
+    config: "SimulationConfig"
+    workload_name: str
+    records: Records
+    timeline: Timeline
+    bounds: Bounds
+    cpu_s: float
+    events: int
+    decisions_digest: str
+    time_scale: float = 1.0
+
+    def summary(self) -> dict[str, float | int | str | None]:
+        """Figures of the requests behind the warm-up, ready for JSON; None where nothing was measured."""
+        records = self.records.since(self.config.warmup_s)
+        done = records.outcome == Outcome.COMPLETED
+        prompts = max(int(records.prompt_tokens[done].sum()), 1)
+        ttft_s = records.ttft_s[done]
+        uncached = (records.prompt_tokens - records.reused_tokens)[done]
+        long = uncached > LONG_UNCACHED_TOKENS
+        hit_ratio = int(records.reused_tokens[done].sum()) / prompts
+        pooled_ratio = self.bounds.pooled_lru_hit_ratio
+        busy = self._busy_ratio()
+        reused = {
+            "hit_device_ratio": records.device_tokens,
+            "hit_host_ratio": records.host_tokens - records.pool_tokens,
+            "hit_pool_ratio": records.pool_tokens,
+        }
+        figures: dict[str, float | int | str | None] = {
+            "workload": self.workload_name,
+            "policy": self.config.policy,
+            "requests": len(records),
+            "completed": int(done.sum()),
+            "rejected": int((records.outcome == Outcome.REJECTED).sum()),
+            "failed": int((records.outcome == Outcome.FAILED).sum()),
+            "completed_share": float(done.mean()) if len(records) else None,
+            "hit_ratio": hit_ratio,
+            **{name: int(tokens[done].sum()) / prompts for name, tokens in reused.items()},
+            "ideal_hit_ratio": self.bounds.infinite_hit_ratio,
+            "pooled_hit_ratio": pooled_ratio,
+            "share_of_pooled": hit_ratio / pooled_ratio if pooled_ratio else None,
+            "ttft_mean_s": _mean(ttft_s),
+            **{f"ttft_p{share}_s": _percentile(ttft_s, share) for share in (50, 90, 99)},
+            "ttft_long_p90_s": _percentile(ttft_s[long], 90),
+            "ttft_short_p90_s": _percentile(ttft_s[~long], 90),
+            "floor_ttft_mean_s": _mean(records.floor_ttft_s[done]),
+            "tpot_mean_s": _mean(records.tpot_s[done]),
+            "tpot_p90_s": _percentile(records.tpot_s[done], 90),
+            "utilisation_mean": float(busy.mean()) if len(busy) else None,
+            "utilisation_max": float(busy.max()) if len(busy) else None,
+            "imbalance": float(busy.max() / busy.mean()) if len(busy) and busy.mean() > 0 else None,
+            "makespan_s": float(np.nanmax(self.records.finished_s)) if done.any() else None,
+            "time_scale": self.time_scale,
+            "cpu_s": self.cpu_s,
+            "events": self.events,
+            "decisions_digest": self.decisions_digest,
+        }
+        for cause, tokens in records.lost_tokens().items():
+            figures[f"lost_{cause}_ratio"] = int(tokens[done].sum()) / prompts
+        return figures
+
+    def _busy_ratio(self) -> Floats:
+        """Of each worker over the time in which requests came, behind the warm-up."""
+        time_s, busy = self.timeline.time_s, self.timeline.busy_ratio
+        steps_s = np.diff(time_s, prepend=0.0)
+        last_s = float(self.records.arrival_s[-1]) if len(self.records) else 0.0
+        rows = (time_s > self.config.warmup_s) & (time_s <= max(last_s, self.config.warmup_s))
+        if not rows.any():
+            rows = np.ones(len(time_s), dtype=bool)
+        total_s = steps_s[rows].sum()
+        if not total_s:
+            return np.zeros(0)
+        ratio: Floats = (busy[rows] * steps_s[rows, None]).sum(axis=0) / total_s
+        return ratio
+
+
+def _mean(values: Floats) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else None
+
+
+def _percentile(values: Floats, share: float) -> float | None:
+    values = values[~np.isnan(values)]
+    return float(np.percentile(values, share)) if len(values) else None

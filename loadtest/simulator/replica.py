@@ -1,0 +1,281 @@
+"""One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
+
+It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `place`,
+`Feedback` and `LogClock` are the production ones, on virtual time. Left out is what moves bytes.
+
+    dispatch ─── Placed ──> own FleetState at once
+        │           └─────> SharedLog ──late──> the others' FleetStates
+    first_token ─ FirstToken                    (likewise, as everything below)
+    completed ─── Finished, then what Feedback learned: Trim, Forget, Fitted
+    aborted ───── Finished, and Trim of what was inserted on trust
+
+A prompt is text of `BYTES_PER_TOKEN` bytes a token, so that a block of the gateway is whole blocks of the
+engine; its path is every k-th of the engine's chained hashes.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from loadtest.simulator.clock import VirtualClock
+from loadtest.simulator.shared_log import SharedLog
+from policies import (
+    AttentionProfile,
+    Chosen,
+    Finished,
+    FirstToken,
+    FleetRules,
+    FleetState,
+    Op,
+    Placed,
+    Policy,
+    RequestView,
+    Shed,
+    WorkerPut,
+    place,
+)
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Attempt, Feedback
+from router.gateway.parsing import ParsedRequest
+from router.gateway.usage import Usage
+from router.shared import LogClock
+
+BYTES_PER_TOKEN = 4
+"""Also what a gateway assumes until it has learned (``placement.bytes_per_token``)."""
+
+START_NS = 10**18
+"""Log time at the start of a simulation; any time will do that is later than 0."""
+
+BLOCK_BYTES = 8
+"""Of a block hash in a path."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRules:
+    """What a replica's settings would say.
+
+    Attributes:
+        policy: Chooses the worker of a request (its prefill worker, if there are decode workers).
+        decode_policy: Chooses its decode worker.
+        profile: What of a prefix match the model can reuse.
+        fleet: Rules of the fold.
+        engine_block_tokens: Tokens of a block of the engine, in which prompts come.
+        expected_output_tokens: Assumed of every answer.
+    """
+
+    policy: Policy
+    decode_policy: Policy
+    profile: AttentionProfile
+    fleet: FleetRules
+    engine_block_tokens: int = 64
+    expected_output_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A request on its way, as its replica remembers it.
+
+    Attributes:
+        parsed: The request as the gateway read it.
+        attempt: How it was placed.
+        decode_attempt_id: Of the reservation on its decode worker; empty without one.
+        decode_slot: Row of that worker; -1 without one.
+    """
+
+    parsed: ParsedRequest
+    attempt: Attempt
+    decode_attempt_id: str = ""
+    decode_slot: int = -1
+
+
+class Replica:
+    """One replica.
+
+    Args:
+        name: Unique among the replicas.
+        clock: Virtual time.
+        rules: Its settings.
+        log: Where it says what it does.
+    """
+
+    def __init__(self, name: str, clock: VirtualClock, rules: ReplicaRules, log: SharedLog) -> None:
+        self.name = name
+        self.fleet = FleetState(rules.fleet)
+        self._rules = rules
+        self._clock = clock
+        self._log_clock = LogClock(lambda: int(clock.time() * 1e9), lambda: START_NS)
+        self._writer = log.writer(self)
+        self._feedback = Feedback(
+            self.fleet, publish=self.publish, replica=name, bytes_per_token=BYTES_PER_TOKEN
+        )
+        self._attempt_ids = map(f"{name}-{{:x}}".format, count())
+        self._placed_count = 0
+        self._step = rules.fleet.block_tokens // rules.engine_block_tokens
+        assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
+        self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._decode_slots = self._slots
+
+    def know(self, workers: Iterable[WorkerPut]) -> None:
+        """Learn of the workers, in the order of their slots."""
+        for op in workers:
+            self.fleet.apply(op)
+        of_role: dict[bool, list[int]] = {False: [], True: []}
+        for worker in self.fleet.workers():
+            of_role[worker.role == "decode"].append(worker.slot)
+        self._slots, self._decode_slots = (
+            np.array(sorted(of_role[decode]), dtype=np.intp) for decode in (False, True)
+        )
+
+    def dispatch(self, blocks: bytes, tokens: int) -> Dispatch | Shed:
+        """Choose a worker, and reserve.
+
+        Args:
+            blocks: The prompt's packed chained hashes of the engine's blocks.
+            tokens: Its length.
+        """
+        rules, fleet = self._rules, self.fleet
+        parsed = self._parsed(blocks, tokens)
+        now_us = self._log_clock.now_us()
+        bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
+        prompt_tokens = max(parsed.prompt_bytes / bytes_per_token, 1.0)
+        tokens_per_block = BYTES_PER_TOKEN * rules.fleet.block_tokens / bytes_per_token
+        view = RequestView(
+            parsed.key,
+            parsed.prefix_key,
+            prompt_tokens,
+            float(rules.expected_output_tokens),
+            self._placed_count,
+        )
+        candidates = fleet.candidates(
+            self._slots, parsed.paths, rules.profile, prompt_tokens, tokens_per_block, now_us
+        )
+        chosen = place(view, candidates, rules.policy)
+        if isinstance(chosen, Shed):
+            return chosen
+        self._placed_count += 1
+        attempt = Attempt(
+            next(self._attempt_ids),
+            fleet.at_slot(chosen.slot).worker_id,
+            chosen,
+            now_us,
+            min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
+            tokens_per_block,
+            self._clock.time(),
+        )
+        self._reserve(attempt.request_id, attempt.worker_id, now_us, chosen, view, parsed.paths)
+        if not len(self._decode_slots):
+            return Dispatch(parsed, attempt)
+        candidates = fleet.candidates(
+            self._decode_slots, (), rules.profile, prompt_tokens, tokens_per_block, now_us
+        )
+        decode = place(view, candidates, rules.decode_policy)
+        assert isinstance(decode, Chosen)
+        decode_id = attempt.request_id + "d"
+        decode_worker = fleet.at_slot(decode.slot).worker_id
+        self._reserve(decode_id, decode_worker, now_us, None, view, (b"",))
+        return Dispatch(parsed, attempt, decode_id, decode.slot)
+
+    def first_token(self, dispatch: Dispatch) -> None:
+        """The prefill is over; with a decode worker its work goes on there."""
+        now_us, attempt_id = self._log_clock.now_us(), dispatch.attempt.request_id
+        if dispatch.decode_attempt_id:
+            self.publish(Finished(attempt_id, now_us, now_us))
+        else:
+            self.publish(FirstToken(attempt_id, now_us))
+
+    def completed(self, dispatch: Dispatch, usage: Usage, ttft_s: float, *, told: bool) -> None:
+        """The answer is complete: release, and learn from it.
+
+        Args:
+            dispatch: Of the request.
+            usage: What the engine reports.
+            ttft_s: From dispatch to first byte.
+            told: Whether `first_token` was called.
+        """
+        now_us = self._log_clock.now_us()
+        last_id = dispatch.decode_attempt_id or dispatch.attempt.request_id
+        self.publish(Finished(last_id, now_us, 0 if told else now_us))
+        understood = self._feedback.understood(dispatch.attempt.worker_id, usage)
+        self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, ttft_s, now_us)
+
+    def aborted(self, dispatch: Dispatch, *, told: bool) -> None:
+        """A worker failed, or the client left.
+
+        Args:
+            dispatch: Of the request.
+            told: Whether `first_token` was called.
+        """
+        now_us = self._log_clock.now_us()
+        if not (told and dispatch.decode_attempt_id):
+            self.publish(Finished(dispatch.attempt.request_id, now_us))
+        if dispatch.decode_attempt_id:
+            self.publish(Finished(dispatch.decode_attempt_id, now_us))
+        if not told:
+            self._feedback.abandoned(dispatch.parsed, dispatch.attempt)
+
+    def collect(self) -> int:
+        """Forget what is too old to matter, as the gateway does every second.
+
+        Returns:
+            Reservations that nobody ever released: each one is a bug somewhere.
+        """
+        return self.fleet.collect(self._log_clock.now_us())
+
+    def publish(self, op: Op) -> None:
+        """Apply an operation at once, and tell the others."""
+        self.fleet.apply(op)
+        self._writer.put(op)
+
+    def heard(self, ops: Sequence[Op]) -> None:
+        """See `loadtest.simulator.shared_log.Reader`."""
+        for op in ops:
+            self.fleet.apply(op)
+
+    def _parsed(self, blocks: bytes, tokens: int) -> ParsedRequest:
+        """What the gateway would make of the prompt."""
+        path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
+        key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
+        return ParsedRequest(
+            endpoint=Endpoint.CHAT,
+            model="simulated",
+            stream=True,
+            output_tokens_max=None,
+            n=1,
+            include_usage=True,
+            priority=0,
+            tenant="",
+            session="",
+            lora=None,
+            paths=(path,),
+            prompt_bytes=tokens * BYTES_PER_TOKEN,
+            prompt_token_ids=0,
+            key=key,
+            prefix_key=int.from_bytes(path[:BLOCK_BYTES], "little") if path else key,
+        )
+
+    def _reserve(
+        self,
+        attempt_id: str,
+        worker_id: str,
+        now_us: int,
+        chosen: Chosen | None,
+        view: RequestView,
+        paths: tuple[bytes, ...],
+    ) -> None:
+        self.publish(
+            Placed(
+                attempt_id,
+                now_us,
+                worker_id,
+                self.name,
+                round(chosen.service_s * 1e6) if chosen else 0,
+                chosen.uncached_tokens if chosen else 0,
+                round(view.prompt_tokens + view.output_tokens),
+                paths,
+                self._rules.profile.needs_ends,
+            )
+        )

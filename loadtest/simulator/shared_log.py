@@ -1,0 +1,91 @@
+"""The shared log in virtual time: what a replica says reaches the others a little later.
+
+    put put ... put --> flush --delay_s--> every other replica applies it
+                          └─ pause_s: what is put meanwhile goes with the next flush
+
+As in `router.shared.publisher` the pause comes behind a flush: a lone operation goes at once. All entries
+take equally long, as through one Redis, so all replicas read them in one order.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from loadtest.simulator.clock import VirtualClock
+from policies import Op
+
+
+class Reader(Protocol):
+    """Who reads the log."""
+
+    def heard(self, ops: Sequence[Op]) -> None:
+        """Apply what another one said."""
+
+
+class SharedLog:
+    """Delivers operations between replicas.
+
+    Args:
+        clock: Virtual time.
+        delay_s: From a flush until the others have applied it.
+        pause_s: Between two flushes of one replica.
+    """
+
+    def __init__(self, clock: VirtualClock, *, delay_s: float, pause_s: float) -> None:
+        self._clock = clock
+        self._delay_s = delay_s
+        self._pause_s = pause_s
+        self._readers: list[Reader] = []
+
+    def writer(self, reader: Reader) -> "Writer":
+        """Let one more replica read, and write."""
+        self._readers.append(reader)
+        return Writer(self, reader)
+
+    def leave(self, reader: Reader) -> None:
+        """A replica is gone: it reads no more."""
+        self._readers.remove(reader)
+
+    def append(self, reader: Reader, ops: Sequence[Op]) -> None:
+        """Send an entry of one replica to the others."""
+        if len(self._readers) > 1 or reader not in self._readers:
+            self._clock.call_later(self._delay_s, partial(self._deliver, reader, ops))
+
+    def _deliver(self, writer: Reader, ops: Sequence[Op]) -> None:
+        for reader in list(self._readers):
+            if reader is not writer:
+                reader.heard(ops)
+
+    @property
+    def clock(self) -> VirtualClock:
+        """Virtual time."""
+        return self._clock
+
+    @property
+    def pause_s(self) -> float:
+        """Between two flushes of one replica."""
+        return self._pause_s
+
+
+class Writer:
+    """What one replica has said and not flushed yet."""
+
+    def __init__(self, log: SharedLog, reader: Reader) -> None:
+        self._log = log
+        self._reader = reader
+        self._ops: list[Op] = []
+        self._waits = False
+        self._flushed_s = -log.pause_s
+
+    def put(self, op: Op) -> None:
+        """Say something: at once, or with the next flush."""
+        self._ops.append(op)
+        if not self._waits:
+            self._waits = True
+            self._log.clock.call_at(self._flushed_s + self._log.pause_s, self._flush)
+
+    def _flush(self) -> None:
+        ops, self._ops = self._ops, []
+        self._waits = False
+        self._flushed_s = self._log.clock.time()
+        self._log.append(self._reader, ops)

@@ -1,0 +1,340 @@
+"""One simulation: arrivals, replicas, engines and the book that is kept, on one virtual clock.
+
+    open loop     a session starts when the workload says so (``start_s``)
+    closed loop   ``users`` each take the next session when they have finished one; their first ones begin
+                  evenly spread over ``ramp_s``, so that they do not march in step
+
+Within a session a request comes ``delay_s`` after the last of those that it waits for (`SimRequest.after`)
+has ended. ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
+
+Beside the fleet the simulation keeps two books of its own, in one `radix.PrefixTree`: what has arrived (all
+that an infinite cache would hold, as if it were there at once) and what has been computed anywhere.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from random import Random
+from struct import pack
+from time import process_time
+
+import numpy as np
+
+from loadtest.engine.profiles import EngineProfile
+from loadtest.engine.shape import ModelShape
+from loadtest.simulator.clock import VirtualClock
+from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.flight import Flight
+from loadtest.simulator.records import Bounds, Records, Result, Timeline
+from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
+from loadtest.simulator.shared_log import SharedLog
+from loadtest.simulator.workload import Session, SimRequest, Workload
+from policies import FleetRules, make_policy
+from radix import FULL_ATTENTION, AttentionProfile, PrefixTree
+
+HOUSEKEEPING_S = 5.0
+"""Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
+
+TIMELINE_ROWS_MAX = 1_000
+"""With more, every other one is dropped."""
+
+ARRIVED, COMPUTED = 0, 1
+"""Slots in the books."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationConfig:
+    """What is simulated.
+
+    Attributes:
+        policy: Chooses the worker of a request.
+        policy_options: Its options.
+        engine: What the workers are.
+        workers: How many take requests.
+        decode_workers: How many only decode; 0: those that take requests decode, too.
+        decode_policy: Chooses the decode worker.
+        replicas: How many replicas of the gateway decide; each request comes to one at random.
+        log_delay_s: From a replica's word until the others have heard it.
+        flush_interval_s: Pause between two words of one replica (``shared.flush_interval_ms``).
+        speed: Divides the workload's starts and delays.
+        seed: Of everything that is drawn.
+        block_tokens: Block size of the gateway; whole blocks of the workload.
+        expected_output_tokens: What the gateway assumes of every answer.
+        rules: Overrides of `policies.FleetRules`.
+        warmup_s: Requests that come before are left out of the summary.
+        ramp_s: Closed loop: time over which the users begin.
+    """
+
+    engine: EngineProfile
+    policy: str = "expected_cost"
+    policy_options: Mapping[str, float] = field(default_factory=dict)
+    workers: int = 8
+    decode_workers: int = 0
+    decode_policy: str = "least_load"
+    replicas: int = 1
+    log_delay_s: float = 0.005
+    flush_interval_s: float = 0.003
+    speed: float = 1.0
+    seed: int = 1
+    block_tokens: int = 256
+    expected_output_tokens: int = 256
+    rules: Mapping[str, float] = field(default_factory=dict)
+    warmup_s: float = 0.0
+    ramp_s: float = 30.0
+
+
+def simulate(
+    workload: Workload,
+    config: SimulationConfig,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Result:
+    """Run a workload through a fleet.
+
+    Args:
+        workload: What comes.
+        config: Through what.
+        progress: Told now and then how many requests have ended, of how many.
+    """
+    return _Simulation(workload, config, progress).run()
+
+
+class _Visit:
+    """One session under way: which of its requests may come when."""
+
+    def __init__(self, session: Session) -> None:
+        self.requests = session.requests
+        self.open = len(session.requests)
+        self.missing = [len(request.after) for request in session.requests]
+        self.waiting_for: dict[int, list[int]] = {}
+        for index, request in enumerate(session.requests):
+            for other in request.after:
+                self.waiting_for.setdefault(other, []).append(index)
+
+
+class _Simulation:
+    """The run."""
+
+    def __init__(
+        self, workload: Workload, config: SimulationConfig, progress: Callable[[int, int], None] | None
+    ) -> None:
+        self._config = config
+        self._workload = workload
+        self._progress = progress
+        self._total = sum(len(session.requests) for session in workload.sessions)
+        self._ended = 0
+        self._chance = Random(f"{config.seed}/replicas")
+        self.clock = clock = VirtualClock()
+        self.fleet = Fleet(config.engine, clock, config.workers, config.decode_workers)
+        self.replicas = self._build_replicas()
+        self._sessions: Iterator[Session] = iter(workload.sessions)
+        self._visits: dict[Flight, tuple[_Visit, int]] = {}
+        self._flights: list[Flight] = []
+        self._rows: list[tuple[float, ...]] = []
+        self._books = PrefixTree(1 << 40, workload.block_tokens)
+        self._samples: list[tuple[float, list[float], list[int], list[int]]] = []
+        self._sample_every = 1
+        self._looks = 0
+        self._digest = blake2b(digest_size=16)
+
+    def _build_replicas(self) -> list[Replica]:
+        config, engine = self._config, self._config.engine
+        log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
+        rules = ReplicaRules(
+            policy=make_policy(config.policy, config.policy_options),
+            decode_policy=make_policy(config.decode_policy),
+            profile=_attention(engine.shape),
+            fleet=FleetRules(block_tokens=config.block_tokens, **config.rules),  # type: ignore[arg-type]
+            engine_block_tokens=self._workload.block_tokens,
+            expected_output_tokens=config.expected_output_tokens,
+        )
+        replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
+        puts = self.fleet.puts(START_NS // 1000)
+        for replica in replicas:
+            replica.know(puts)
+        return replicas
+
+    def run(self) -> Result:
+        """Run it to the end."""
+        began_s = process_time()
+        users = self._workload.users
+        if users:
+            for user in range(users):
+                self.clock.call_at(self._config.ramp_s * user / users, self._next_session)
+        else:
+            for session in self._workload.sessions:
+                start_s = session.start_s or 0.0
+                self.clock.call_at(start_s / self._config.speed, partial(self._visit, session))
+        self.clock.call_later(HOUSEKEEPING_S, self._look)
+        self.clock.run()
+        assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
+        return Result(
+            config=self._config,
+            workload_name=self._workload.name,
+            records=self._records(),
+            timeline=self._timeline(),
+            bounds=self._bounds(),
+            cpu_s=process_time() - began_s,
+            events=self.clock.events,
+            decisions_digest=self._digest.hexdigest(),
+        )
+
+    # Sessions.
+
+    def _next_session(self) -> None:
+        session = next(self._sessions, None)
+        if session is not None:
+            self._visit(session)
+
+    def _visit(self, session: Session) -> None:
+        visit = _Visit(session)
+        if not visit.open:
+            self._left()
+        for index, missing in enumerate(visit.missing):
+            if not missing:
+                self._await(visit, index)
+
+    def _await(self, visit: _Visit, index: int) -> None:
+        delay_s = visit.requests[index].delay_s / self._config.speed
+        self.clock.call_later(delay_s, partial(self._arrive, visit, index))
+
+    def _arrive(self, visit: _Visit, index: int) -> None:
+        request = visit.requests[index]
+        flight = Flight(request, self.fleet, self._replica(), self)
+        self._visits[flight] = visit, index
+        self._flights.append(flight)
+        self._note(request)
+        flight.begin()
+        self._digest.update(
+            pack("<hhh", self.replicas.index(flight.replica), flight.worker, flight.decode_worker)
+        )
+
+    def _left(self) -> None:
+        """A session is over: its user takes the next one."""
+        if self._workload.users:
+            self.clock.call_later(0.0, self._next_session)
+
+    def _replica(self) -> Replica:
+        replicas = self.replicas
+        return replicas[self._chance.randrange(len(replicas))] if len(replicas) > 1 else replicas[0]
+
+    # What flights tell (`loadtest.simulator.flight.Watcher`).
+
+    def began(self, flight: Flight) -> None:
+        """Its prompt has been computed."""
+        self._books.insert(COMPUTED, flight.request.blocks, self._now_us(), end=False)
+
+    def ended(self, flight: Flight) -> None:
+        """Its answer is cached, and what waited for it may come."""
+        if flight.dispatch is not None:
+            self._books.insert(COMPUTED, flight.request.held, self._now_us(), end=False)
+        visit, index = self._visits.pop(flight)
+        for waiting in visit.waiting_for.get(index, ()):
+            visit.missing[waiting] -= 1
+            if not visit.missing[waiting]:
+                self._await(visit, waiting)
+        visit.open -= 1
+        if not visit.open:
+            self._left()
+        self._ended += 1
+        if self._progress is not None and (self._ended % 100 == 0 or self._ended == self._total):
+            self._progress(self._ended, self._total)
+
+    # Books.
+
+    def _now_us(self) -> int:
+        return int(self.clock.time() * 1e6)
+
+    def _note(self, request: SimRequest) -> None:
+        """Note what of a prompt could be reused at its arrival, then that it came."""
+        block_tokens = self._workload.block_tokens
+        most = (request.tokens - 1) // block_tokens * block_tokens
+        match = self._books.match(request.blocks)
+        ideal, computed = (min(match.matched_at(slot) * block_tokens, most) for slot in (ARRIVED, COMPUTED))
+        best = self.fleet.best_match_tokens(request.blocks, request.tokens)
+        floor_s = self.fleet.profile.prefill.prompt_s(request.tokens - ideal, ideal)
+        self._rows.append((ideal, computed, best, best, floor_s))
+        self._books.insert(ARRIVED, request.held, self._now_us(), end=False)
+
+    def _look(self) -> None:
+        """Look at the fleet now and then, as long as there is anything to come."""
+        if self._ended == self._total:
+            self._sample()
+            return
+        assert len(self.clock) > 0, f"{self._total - self._ended} requests wait for nothing"
+        for replica in self.replicas:
+            replica.collect()
+        self._looks += 1
+        if self._looks % self._sample_every == 0:
+            self._sample()
+            if len(self._samples) > TIMELINE_ROWS_MAX:
+                self._samples = self._samples[1::2]
+                self._sample_every *= 2
+        self.clock.call_later(HOUSEKEEPING_S, self._look)
+
+    def _sample(self) -> None:
+        workers = self.fleet.workers
+        self._samples.append(
+            (
+                self.clock.time(),
+                [worker.busy_s for worker in workers],
+                [worker.waiting for worker in workers],
+                [worker.held_tokens for worker in workers],
+            )
+        )
+
+    def _timeline(self) -> Timeline:
+        time_s, busy_s, waiting, held = (np.array(column) for column in zip(*self._samples, strict=True))
+        steps_s = np.diff(time_s, prepend=0.0)[:, None]
+        ratio = np.diff(busy_s, axis=0, prepend=np.zeros((1, busy_s.shape[1]))) / steps_s
+        return Timeline(time_s, ratio, waiting, held)
+
+    def _bounds(self) -> Bounds:
+        prompt_tokens = sum(flight.request.tokens for flight in self._flights)
+        ideal_tokens = sum(row[0] for row in self._rows)
+        return Bounds(ideal_tokens / max(prompt_tokens, 1), 0.0, 0)
+
+    def _records(self) -> Records:
+        def jobs(name: str, missing: float) -> list[float]:
+            return [missing if flight.job is None else getattr(flight.job, name) for flight in flights]
+
+        flights = self._flights
+        nowhere = float("nan")
+        chosen = [flight.dispatch and flight.dispatch.attempt.chosen for flight in flights]
+        ideal, computed, best, unsafe, floor_s = (
+            np.array(column) for column in zip(*self._rows, strict=True)
+        )
+        arrival_s = np.array([flight.arrival_s for flight in flights])
+        return Records(
+            arrival_s=arrival_s,
+            dispatched_s=arrival_s,
+            started_s=np.array(jobs("started_s", nowhere)),
+            first_s=np.array([flight.first_s for flight in flights]),
+            finished_s=np.array([flight.finished_s for flight in flights]),
+            prompt_tokens=np.array([flight.request.tokens for flight in flights]),
+            output_tokens=np.array([flight.request.output_tokens for flight in flights]),
+            device_tokens=np.array(jobs("device_tokens", 0)),
+            host_tokens=np.array(jobs("host_tokens", 0)),
+            pool_tokens=np.array(jobs("pool_tokens", 0)),
+            ideal_tokens=ideal,
+            floor_ttft_s=floor_s,
+            worker=np.array([flight.worker for flight in flights]),
+            decode_worker=np.array([flight.decode_worker for flight in flights]),
+            replica=np.array([self.replicas.index(flight.replica) for flight in flights]),
+            predicted_tokens=np.array([one.safe_tokens if one else 0 for one in chosen]),
+            predicted_ttft_s=np.array([one.estimated_ttft_s if one else nowhere for one in chosen]),
+            best_tokens=best,
+            computed_tokens=computed,
+            unsafe_tokens=unsafe,
+            outcome=np.array([flight.outcome for flight in flights], dtype=np.uint8),
+        )
+
+
+def _attention(shape: ModelShape) -> AttentionProfile:
+    """What an operator would tell the gateway of this model."""
+    if shape.state_layers:
+        return AttentionProfile("linear")
+    if shape.window_layers:
+        return AttentionProfile("sliding_window", shape.window_tokens)
+    return FULL_ATTENTION

@@ -1,0 +1,158 @@
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+from fakes.workloads import arrivals, conversations
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.engine.shape import Pools
+from loadtest.simulator import simulation
+from loadtest.simulator.records import Outcome
+from loadtest.simulator.simulation import SimulationConfig, simulate
+from policies import POLICIES
+
+ENGINE = replace(PROFILES["dense-70b"], pools=Pools(60_000, 0, 0)).faster(0.5)
+
+
+def config(**changes: object) -> SimulationConfig:
+    return SimulationConfig(**{"engine": ENGINE, "workers": 4, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("decode_workers", [0, 2])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_every_request_ends_once_and_leaves_nothing_behind(policy: str, decode_workers: int) -> None:
+    workload = conversations(sessions=30, turns=4)
+    run = simulation._Simulation(
+        workload, config(policy=policy, replicas=3, decode_workers=decode_workers), None
+    )
+
+    result = run.run()
+
+    records = result.records
+    assert len(records) == 120
+    assert (records.outcome == Outcome.COMPLETED).all()
+    assert (records.arrival_s <= records.started_s).all()
+    assert (records.started_s < records.first_s).all()
+    assert (records.first_s <= records.finished_s).all()
+    assert (records.reused_tokens < records.prompt_tokens).all()
+    assert ((records.decode_worker >= 0) == (decode_workers > 0)).all()
+    for replica in run.replicas:
+        loads = replica.fleet.loads
+        assert not loads.requests
+        for column in (
+            loads.prefill_us,
+            loads.prefill_tokens,
+            loads.inflight_requests,
+            loads.inflight_tokens,
+        ):
+            assert not column.any()
+
+
+def test_the_same_seed_decides_the_same_in_every_process() -> None:
+    """Nothing may depend on the order of a set or on the hash of a string, which differ per process."""
+    script = (
+        "from fakes.workloads import conversations\n"
+        "from loadtest.engine.profiles import PROFILES\n"
+        "from loadtest.simulator.simulation import SimulationConfig, simulate\n"
+        "config = SimulationConfig(engine=PROFILES['dense-70b'], workers=4, replicas=3)\n"
+        "print(simulate(conversations(sessions=30, turns=4), config).decisions_digest, end='')\n"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([".", "tests"]), "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+
+    workload = conversations(sessions=30, turns=4)
+    same, other = (
+        simulate(workload, config(engine=PROFILES["dense-70b"], replicas=3, seed=seed)).decisions_digest
+        for seed in (1, 2)
+    )
+    assert digests == {same}
+    assert other != same
+
+
+def test_one_engine_waits_as_long_as_queueing_theory_says() -> None:
+    """M/D/1: the mean wait is rho / (2 (1 - rho)) services; 4,000 requests at rho = 0.7 come within 10 %."""
+    tokens = 1280
+    service_s = ENGINE.prefill.prompt_s(tokens, 0)
+    chance = Random(5)
+    at_s, times_s = 0.0, []
+    for _ in range(4_000):
+        at_s += chance.expovariate(0.7 / service_s)
+        times_s.append(at_s)
+
+    records = simulate(arrivals(times_s, tokens=tokens), config(workers=1)).records
+
+    waits = (records.started_s - records.arrival_s) / service_s
+    assert waits.mean() == pytest.approx(0.7 / (2 * 0.3), rel=0.1)
+    assert records.first_s - records.started_s == pytest.approx(np.full(4_000, service_s))
+
+
+@pytest.mark.parametrize("policy", ["expected_cost", "round_robin", "cache_aware"])
+def test_no_worker_is_idle_while_requests_wait_for_it(policy: str) -> None:
+    """Each worker is work conserving: a prefill starts at its arrival or when another one has ended there."""
+    records = simulate(conversations(sessions=60, turns=4, rate_per_s=8.0), config(policy=policy)).records
+
+    for worker in range(4):
+        mine = records.worker == worker
+        ends_s = records.first_s[mine]
+        for arrival_s, started_s in zip(records.arrival_s[mine], records.started_s[mine], strict=True):
+            assert started_s == arrival_s or np.abs(ends_s - started_s).min() < 1e-9
+
+
+def test_replicas_that_heard_everything_agree() -> None:
+    run = simulation._Simulation(conversations(sessions=30, turns=4), config(replicas=4), None)
+    run.run()
+
+    first, *others = [
+        [
+            [replica.fleet.tree.held_blocks(slot) for slot in range(4)],
+            replica.fleet.service_model("default"),
+            replica.fleet.snapshot()[-1],
+        ]
+        for replica in run.replicas
+    ]
+    assert sum(first[0]) > 0
+    assert all(other == first for other in others)
+
+
+def test_a_closed_loop_never_has_more_sessions_than_users() -> None:
+    records = simulate(conversations(sessions=40, turns=3, users=5), config()).records
+
+    changes = sorted([(at_s, 1) for at_s in records.arrival_s] + [(at_s, -1) for at_s in records.finished_s])
+    in_flight = np.cumsum([change for _, change in changes])
+    assert len(records) == 120
+    assert in_flight.max() <= 5
+
+
+def test_speed_divides_starts_and_delays_only() -> None:
+    slow, fast = (
+        simulate(conversations(sessions=30, turns=1, rate_per_s=0.01), config(speed=speed)).records
+        for speed in (1.0, 4.0)
+    )
+
+    assert slow.arrival_s == pytest.approx(fast.arrival_s * 4)
+    assert (slow.first_s - slow.started_s).sum() == pytest.approx((fast.first_s - fast.started_s).sum())
+
+
+def test_progress_is_told_up_to_the_end() -> None:
+    told: list[tuple[int, int]] = []
+
+    simulate(
+        conversations(sessions=50, turns=5),
+        config(),
+        progress=lambda ended, total: told.append((ended, total)),
+    )
+
+    assert told[-1] == (250, 250)
+    assert told == sorted(told)
