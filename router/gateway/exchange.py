@@ -24,18 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from policies import (
-    Chosen,
-    Finished,
-    FirstToken,
-    GiveUp,
-    Placed,
-    Redispatch,
-    RequestView,
-    Shed,
-    place,
-    redispatch,
-)
+from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     NoWorker,
     RouterError,
@@ -48,6 +37,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
+from router.gateway.decision import Decision
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
@@ -62,9 +52,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CRASHED = "request failed inside the gateway"
-
-NO_PROMPT = (b"",)
-"""Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
 
 PAUSE_S = 0.1
 """Before the only worker left is asked a second time; doubled each time after."""
@@ -317,8 +304,7 @@ class RequestExchange:
         """
         gateway, parsed = self._gateway, self._parsed
         assert parsed is not None
-        registry, fleet = gateway.registry, gateway.fleet
-        now_s = gateway.now_s()
+        registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
         slots = registry.eligible(parsed.model, now_us)
         if self._tried:
@@ -327,55 +313,21 @@ class RequestExchange:
         if not len(slots):
             raise gateway.nobody_for(parsed.model)
         slots = registry.ramped(slots, parsed.key, now_us)
-        bytes_per_token = gateway.feedback.bytes_per_token(parsed.model or "")
-        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
-        tokens_per_block = (
-            float(gateway.block_tokens) if parsed.prompt_token_ids else gateway.block_bytes / bytes_per_token
-        )
-        output_tokens = float(gateway.expected_output_tokens)
-        if parsed.output_tokens_max is not None:
-            output_tokens = min(output_tokens, parsed.output_tokens_max)
-        profile = gateway.profile_of(parsed.model)
-        candidates = fleet.candidates(slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us)
-        view = RequestView(
-            parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, gateway.placed_count
-        )
-        match place(view, candidates, gateway.policy):
+        match gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s):
             case Shed(retry_after_s=retry_after_s):
                 raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
-            case Chosen() as chosen:
-                pass
-        gateway.placed_count += 1
+            case Decision(attempt=attempt, placed=placed):
+                chosen = attempt.chosen
         self._local = local = registry.at_slot(chosen.slot)
-        worker_id = local.worker.worker_id
         self._attempts += 1
-        self._attempt = attempt = Attempt(
-            gateway.next_attempt_id(),
-            worker_id,
-            chosen,
-            now_us,
-            min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
-            tokens_per_block,
-            now_s,
-        )
-        self._placed = Placed(
-            attempt.request_id,
-            now_us,
-            worker_id,
-            gateway.replica,
-            round(chosen.service_s * 1e6),
-            chosen.uncached_tokens,
-            round(prompt_tokens + view.output_tokens),
-            parsed.paths or NO_PROMPT,
-            profile.needs_ends,
-        )
+        self._attempt, self._placed = attempt, placed
         registry.circuits.dispatched(local, now_us)
-        gateway.publish(self._placed)
+        gateway.publish(placed)
         self._released = False
         self._prefilled = False
         self._answer_head = None
         self._tail = None
-        gateway.metrics.decided(gateway.policy.name, chosen.reason, gateway.now_s() - now_s)
+        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, gateway.now_s() - now_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
             gateway.prefill_ends.expect(attempt.request_id, self, now_s + chosen.estimated_ttft_s)

@@ -11,6 +11,7 @@ from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
 from router.fleet import Registry
+from router.gateway.decision import Decider
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
@@ -54,7 +55,6 @@ class Gateway:
         self.registry = registry
         self.publish = publish
         self.clock = clock
-        self.policy = policy
         self.metrics = metrics
         self.request_log = request_log
         self.loop = loop
@@ -62,9 +62,8 @@ class Gateway:
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
-        self.placed_count = 0
-        self.block_tokens = settings.placement.block_tokens
-        self.block_bytes = 4 * settings.placement.block_tokens
+        block_tokens = settings.placement.block_tokens
+        block_bytes = 4 * block_tokens
         self.expected_output_tokens = settings.placement.expected_output_tokens
         self.request_timeout_s = settings.server.request_timeout_s
         self.request_logs = settings.observability.request_logs
@@ -80,7 +79,17 @@ class Gateway:
             fleet, publish=publish, replica=replica, bytes_per_token=settings.placement.bytes_per_token
         )
         self._identifier = Identifier(
-            namespace=settings.shared.namespace, block_tokens=self.block_tokens, block_bytes=self.block_bytes
+            namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
+        )
+        self.decider = Decider(
+            fleet,
+            policy,
+            self.feedback,
+            replica=replica,
+            next_attempt_id=self.next_attempt_id,
+            block_tokens=block_tokens,
+            block_bytes=block_bytes,
+            expected_output_tokens=self.expected_output_tokens,
         )
         self.lane = Lane(loop.call_soon)
         self._tenant_header = settings.tenancy.tenant_header.encode()

@@ -254,7 +254,7 @@ def test_without_a_worker_the_client_is_told_when_to_come_back() -> None:
 def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     """A policy that prices with NaN breaks an assertion in the core."""
     bench = Bench()
-    bench.gateway.policy = NotANumber()
+    bench.gateway.decider.policy = NotANumber()
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
@@ -264,7 +264,7 @@ def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) ->
 def test_a_mistake_of_ours_in_a_redispatch_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     _, client = bench.start(chat())
-    bench.gateway.policy = NotANumber()
+    bench.gateway.decider.policy = NotANumber()
     bench.upstream.fail(unreachable())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
@@ -962,7 +962,7 @@ def test_no_worker_for_a_large_body_is_an_answer_too() -> None:
 
 def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.gateway.policy = NotANumber()
+    bench.gateway.decider.policy = NotANumber()
     _, client = bench.start(chat(LARGE))
     bench.time.advance(0.0)
     assert (client.status, client.error["code"]) == (500, "internal_error")

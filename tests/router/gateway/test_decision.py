@@ -1,0 +1,132 @@
+"""What a decision says, and that it only says it."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.gateway import FakeShared
+
+from policies import FULL_ATTENTION, BytesPerToken, Placed, Policy, Shed, WorkerPut, make_policy
+from radix import AttentionProfile
+from router.gateway.decision import Decider, Decision
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Feedback
+from router.gateway.parsing import ParsedRequest
+
+NOW_US = 1_700_000_000_000_000
+PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
+TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+
+
+class Setup:
+    """Two workers; prompts of 16 blocks of 1 KiB."""
+
+    def __init__(self) -> None:
+        self.shared = FakeShared()
+        for worker in ("a:80", "b:80"):
+            self.shared.publish(WorkerPut(worker, NOW_US, "r1", f"http://{worker}"))
+        self.decider = Decider(
+            self.shared.fleet,
+            make_policy("expected_cost"),
+            Feedback(self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            replica="r1",
+            next_attempt_id=iter(("a1", "a2", "a3")).__next__,
+            block_tokens=256,
+            block_bytes=1024,
+            expected_output_tokens=100,
+        )
+
+    def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
+        parsed = msgspec.structs.replace(TEXT, **changes)
+        decided = self.decider.decide(parsed, profile, np.arange(2), NOW_US + 1, 5.0)
+        assert isinstance(decided, Decision)
+        return decided
+
+
+def test_a_decision_says_the_same_to_the_log_and_to_its_replica() -> None:
+    decision = Setup().decide()
+
+    attempt, placed = decision.attempt, decision.placed
+    assert placed.request_id == attempt.request_id == "a1"
+    assert placed.worker == attempt.worker_id
+    assert placed.at_us == attempt.placed_us == NOW_US + 1
+    assert placed.replica == "r1"
+    assert placed.uncached_tokens == attempt.chosen.uncached_tokens == 4096
+    assert placed.service_us == round(attempt.chosen.service_s * 1e6) > 0
+    assert placed.context_tokens == 4096 + 100
+    assert placed.paths == (PATH,)
+    assert attempt.started_s == 5.0
+
+
+def test_nothing_is_reserved_by_deciding() -> None:
+    setup = Setup()
+    said = len(setup.shared.ops)
+
+    setup.decide()
+
+    assert len(setup.shared.ops) == said
+    assert not setup.shared.fleet.loads.requests
+
+
+def test_what_a_worker_holds_is_predicted_and_guarded_by_its_oldest_prefill() -> None:
+    setup = Setup()
+    setup.shared.publish(Placed("other", NOW_US - 5, "b:80", "r2", 1, 1, 4096, (PATH,)))
+
+    attempt = setup.decide().attempt
+
+    assert (attempt.worker_id, attempt.chosen.safe_tokens, attempt.guard_us) == ("b:80", 4096, NOW_US - 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "context_tokens"),
+    [
+        ({"output_tokens_max": 7}, 4096 + 7),
+        ({"output_tokens_max": 7, "n": 3}, 4096 + 21),
+        ({"output_tokens_max": 10_000}, 4096 + 100),
+        ({"prompt_bytes": 0, "prompt_token_ids": 5000}, 5100),
+        ({"prompt_bytes": 0, "paths": ()}, 101),
+    ],
+)
+def test_context_is_the_prompt_and_what_may_be_answered(changes: Any, context_tokens: int) -> None:
+    assert Setup().decide(**changes).placed.context_tokens == context_tokens
+
+
+def test_text_is_measured_in_learned_bytes_per_token() -> None:
+    setup = Setup()
+    setup.shared.publish(BytesPerToken("m", NOW_US, "r2", 2.0))
+
+    text, ids = setup.decide(), setup.decide(prompt_bytes=0, prompt_token_ids=4096)
+
+    assert text.placed.uncached_tokens == 8192
+    assert text.attempt.tokens_per_block == 512
+    assert ids.attempt.tokens_per_block == 256
+
+
+def test_a_request_without_a_prompt_is_an_arrival_all_the_same() -> None:
+    assert Setup().decide(paths=(), prompt_bytes=0).placed.paths == (b"",)
+
+
+def test_ends_count_for_models_with_windows() -> None:
+    setup = Setup()
+    assert not setup.decide().placed.ends
+    assert setup.decide(AttentionProfile("sliding_window", 128)).placed.ends
+
+
+def test_if_the_policy_considers_nobody_nothing_is_counted() -> None:
+    setup = Setup()
+    setup.decider.policy = Policy("nobody", lambda _, candidates: np.full(len(candidates), np.inf), False)
+
+    decided = setup.decider.decide(TEXT, FULL_ATTENTION, np.arange(2), NOW_US, 0.0)
+
+    assert isinstance(decided, Shed)
+    assert setup.decider.placed_count == 0
+
+
+def test_placed_requests_are_counted_for_policies_that_take_turns() -> None:
+    setup = Setup()
+    setup.decider.policy = make_policy("round_robin")
+
+    workers = [setup.decide().attempt.worker_id for _ in range(3)]
+
+    assert workers == ["a:80", "b:80", "a:80"]
