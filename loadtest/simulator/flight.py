@@ -81,9 +81,9 @@ class Flight:
             return
         self.dispatch = dispatch
         self.worker = dispatch.attempt.chosen.slot
-        split = dispatch.decode_slot >= 0
-        if split:
-            self.decode_worker = dispatch.decode_slot - len(fleet.workers)
+        split = dispatch.decode_attempt is not None
+        if dispatch.decode_attempt is not None:
+            self.decode_worker = dispatch.decode_attempt.chosen.slot - len(fleet.workers)
         self.job = Job(
             request.blocks,
             request.tokens,

@@ -1,6 +1,6 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
-It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `place`,
+It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
 `Feedback` and `LogClock` are the production ones, on virtual time. Left out is what moves bytes.
 
     dispatch ─── Placed ──> own FleetState at once
@@ -17,27 +17,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.shared_log import SharedLog
-from policies import (
-    AttentionProfile,
-    Chosen,
-    Finished,
-    FirstToken,
-    FleetRules,
-    FleetState,
-    Op,
-    Placed,
-    Policy,
-    RequestView,
-    Shed,
-    WorkerPut,
-    place,
-)
+from policies import Finished, FirstToken, FleetRules, FleetState, Op, Policy, Shed, WorkerPut
+from radix import AttentionProfile
+from router.gateway.decision import Decider
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
@@ -82,14 +71,12 @@ class Dispatch:
     Attributes:
         parsed: The request as the gateway read it.
         attempt: How it was placed.
-        decode_attempt_id: Of the reservation on its decode worker; empty without one.
-        decode_slot: Row of that worker; -1 without one.
+        decode_attempt: How it was placed on a decode worker; None without one.
     """
 
     parsed: ParsedRequest
     attempt: Attempt
-    decode_attempt_id: str = ""
-    decode_slot: int = -1
+    decode_attempt: Attempt | None = None
 
 
 class Replica:
@@ -112,8 +99,19 @@ class Replica:
         self._feedback = Feedback(
             self.fleet, publish=self.publish, replica=name, bytes_per_token=BYTES_PER_TOKEN
         )
-        self._attempt_ids = map(f"{name}-{{:x}}".format, count())
-        self._placed_count = 0
+        self._decider, self._decode_decider = (
+            Decider(
+                self.fleet,
+                policy,
+                self._feedback,
+                replica=name,
+                next_attempt_id=map(f"{name}{prefix}{{:x}}".format, count()).__next__,
+                block_tokens=rules.fleet.block_tokens,
+                block_bytes=BYTES_PER_TOKEN * rules.fleet.block_tokens,
+                expected_output_tokens=rules.expected_output_tokens,
+            )
+            for policy, prefix in ((rules.policy, "-"), (rules.decode_policy, "-d"))
+        )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
         self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
@@ -137,52 +135,27 @@ class Replica:
             blocks: The prompt's packed chained hashes of the engine's blocks.
             tokens: Its length.
         """
-        rules, fleet = self._rules, self.fleet
         parsed = self._parsed(blocks, tokens)
-        now_us = self._log_clock.now_us()
-        bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
-        prompt_tokens = max(parsed.prompt_bytes / bytes_per_token, 1.0)
-        tokens_per_block = BYTES_PER_TOKEN * rules.fleet.block_tokens / bytes_per_token
-        view = RequestView(
-            parsed.key,
-            parsed.prefix_key,
-            prompt_tokens,
-            float(rules.expected_output_tokens),
-            self._placed_count,
-        )
-        candidates = fleet.candidates(
-            self._slots, parsed.paths, rules.profile, prompt_tokens, tokens_per_block, now_us
-        )
-        chosen = place(view, candidates, rules.policy)
-        if isinstance(chosen, Shed):
-            return chosen
-        self._placed_count += 1
-        attempt = Attempt(
-            next(self._attempt_ids),
-            fleet.at_slot(chosen.slot).worker_id,
-            chosen,
-            now_us,
-            min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
-            tokens_per_block,
-            self._clock.time(),
-        )
-        self._reserve(attempt.request_id, attempt.worker_id, now_us, chosen, view, parsed.paths)
+        now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
+        decision = self._decider.decide(parsed, profile, self._slots, now_us, now_s)
+        if isinstance(decision, Shed):
+            return decision
+        self.publish(decision.placed)
         if not len(self._decode_slots):
-            return Dispatch(parsed, attempt)
-        candidates = fleet.candidates(
-            self._decode_slots, (), rules.profile, prompt_tokens, tokens_per_block, now_us
-        )
-        decode = place(view, candidates, rules.decode_policy)
-        assert isinstance(decode, Chosen)
-        decode_id = attempt.request_id + "d"
-        decode_worker = fleet.at_slot(decode.slot).worker_id
-        self._reserve(decode_id, decode_worker, now_us, None, view, (b"",))
-        return Dispatch(parsed, attempt, decode_id, decode.slot)
+            return Dispatch(parsed, decision.attempt)
+        # Nothing is prefilled there, and what a prefill worker holds is of no use to it.
+        unmatched = msgspec.structs.replace(parsed, paths=())
+        decode = self._decode_decider.decide(unmatched, profile, self._decode_slots, now_us, now_s)
+        if isinstance(decode, Shed):
+            self.publish(Finished(decision.attempt.request_id, now_us))
+            return decode
+        self.publish(msgspec.structs.replace(decode.placed, service_us=0, uncached_tokens=0))
+        return Dispatch(parsed, decision.attempt, decode.attempt)
 
     def first_token(self, dispatch: Dispatch) -> None:
         """The prefill is over; with a decode worker its work goes on there."""
         now_us, attempt_id = self._log_clock.now_us(), dispatch.attempt.request_id
-        if dispatch.decode_attempt_id:
+        if dispatch.decode_attempt is not None:
             self.publish(Finished(attempt_id, now_us, now_us))
         else:
             self.publish(FirstToken(attempt_id, now_us))
@@ -197,8 +170,8 @@ class Replica:
             told: Whether `first_token` was called.
         """
         now_us = self._log_clock.now_us()
-        last_id = dispatch.decode_attempt_id or dispatch.attempt.request_id
-        self.publish(Finished(last_id, now_us, 0 if told else now_us))
+        last = dispatch.decode_attempt or dispatch.attempt
+        self.publish(Finished(last.request_id, now_us, 0 if told else now_us))
         understood = self._feedback.understood(dispatch.attempt.worker_id, usage)
         self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, ttft_s, now_us)
 
@@ -210,10 +183,10 @@ class Replica:
             told: Whether `first_token` was called.
         """
         now_us = self._log_clock.now_us()
-        if not (told and dispatch.decode_attempt_id):
+        if not told or dispatch.decode_attempt is None:
             self.publish(Finished(dispatch.attempt.request_id, now_us))
-        if dispatch.decode_attempt_id:
-            self.publish(Finished(dispatch.decode_attempt_id, now_us))
+        if dispatch.decode_attempt is not None:
+            self.publish(Finished(dispatch.decode_attempt.request_id, now_us))
         if not told:
             self._feedback.abandoned(dispatch.parsed, dispatch.attempt)
 
@@ -255,27 +228,4 @@ class Replica:
             prompt_token_ids=0,
             key=key,
             prefix_key=int.from_bytes(path[:BLOCK_BYTES], "little") if path else key,
-        )
-
-    def _reserve(
-        self,
-        attempt_id: str,
-        worker_id: str,
-        now_us: int,
-        chosen: Chosen | None,
-        view: RequestView,
-        paths: tuple[bytes, ...],
-    ) -> None:
-        self.publish(
-            Placed(
-                attempt_id,
-                now_us,
-                worker_id,
-                self.name,
-                round(chosen.service_s * 1e6) if chosen else 0,
-                chosen.uncached_tokens if chosen else 0,
-                round(view.prompt_tokens + view.output_tokens),
-                paths,
-                self._rules.profile.needs_ends,
-            )
         )
