@@ -73,7 +73,7 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
         TraceError: The file is missing, cannot be decompressed, or a row is not of the format.
     """
     decoder = msgspec.json.Decoder(_Row)
-    with _opened(path) as lines:
+    with opened_trace(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -95,7 +95,12 @@ def read_trace(path: Path) -> Iterator[TraceRequest]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Iterable[bytes]]:
+def opened_trace(path: Path) -> Iterator[Iterable[bytes]]:
+    """Open a trace of any format: its lines, decompressed as its name ends.
+
+    Raises:
+        TraceError: It is missing or cannot be decompressed, also while its lines are read.
+    """
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as lines:
@@ -121,7 +126,8 @@ def _zstd(path: Path) -> Iterator[IO[bytes]]:
         assert child.stdout is not None
         try:
             yield child.stdout
-            if child.wait() != 0:
+            # A reader that stops early leaves the child writing: only at the end there is a status.
+            if not child.stdout.read(1) and child.wait() != 0:
                 raise TraceError(f"Cannot decompress {path}: zstd ended with status {child.returncode}")
         finally:
             child.kill()

@@ -13,7 +13,7 @@ an answer slows down with the fleet.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from radix.blocks import HASH_BYTES
 
@@ -99,6 +99,17 @@ class Workload:
     def output_tokens(self) -> int:
         """Generated tokens of all requests."""
         return sum(request.output_tokens for request in self.requests())
+
+    def cut(self, requests_max: int) -> "Workload":
+        """The first so many requests, session by session; the last session may lose its end."""
+        kept: list[Session] = []
+        room = requests_max
+        for session in self.sessions:
+            if room <= 0:
+                break
+            kept.append(replace(session, requests=session.requests[:room]))
+            room -= len(session.requests)
+        return replace(self, sessions=tuple(kept))
 
     def in_order(self) -> list[SimRequest]:
         """All requests in the order in which they would arrive if every answer came at once.
