@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
 import msgspec
 
@@ -56,11 +56,14 @@ class TraceRequest:
     block_ids: tuple[int, ...]
 
 
+_BlockId = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class _Row(msgspec.Struct):
     timestamp: float
     input_length: int
     output_length: int
-    hash_ids: tuple[int, ...]
+    hash_ids: tuple[_BlockId, ...]
 
 
 def read_trace(path: Path) -> Iterator[TraceRequest]:

@@ -1,7 +1,7 @@
 """Recorded sessions of coding agents as a closed loop.
 
-The format is that of github.com/callanjfox/kv-cache-tester, ``traces/``, one session a line. Ids of 64-token blocks mean
-something inside their session only and stand for whole prefixes. What is made of a recording:
+The format is that of github.com/callanjfox/kv-cache-tester, ``traces/``, one session a line. Ids of 64-token
+blocks mean something inside their session only and stand for whole prefixes. What is made of a recording:
 
 *Waiting.* A request comes when its predecessor has been answered and the recorded pause is over. Sub-agents
 run side by side after one request of their parent, whose next request waits for all of them; only those

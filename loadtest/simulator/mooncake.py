@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.simulator.identity import FreshBlocks, answer_blocks, hashes_of, scope_root
+from loadtest.simulator.identity import FreshBlocks, Hashes, answer_blocks, hashes_of, scope_root
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from loadtest.traces import TRACE_BLOCK_TOKENS, TraceRequest, cut_window, read_trace, spread_arrivals
 
@@ -37,8 +37,8 @@ def read_mooncake(path: Path, *, start_s: float = 0.0, end_s: float = inf, seed:
 
 
 def _request(row: TraceRequest, root: int, fresh: FreshBlocks) -> SimRequest:
-    ids = np.array(row.block_ids, dtype=np.uint64)[:, None]
-    parts = (ids * np.uint64(_ENGINE_BLOCKS) + np.arange(_ENGINE_BLOCKS, dtype=np.uint64)).ravel()
+    ids: Hashes = np.repeat(np.array(row.block_ids, dtype=np.uint64), _ENGINE_BLOCKS)
+    parts = ids * np.uint64(_ENGINE_BLOCKS) + np.arange(len(ids), dtype=np.uint64) % np.uint64(_ENGINE_BLOCKS)
     return SimRequest(
         blocks=hashes_of(root, parts[: row.input_tokens // ENGINE_BLOCK_TOKENS]).tobytes(),
         tokens=row.input_tokens,
