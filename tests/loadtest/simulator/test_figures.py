@@ -1,0 +1,50 @@
+"""The table names figures that exist and marks what is best."""
+
+import math
+
+from fakes.simulated import runs, simulated
+
+from loadtest.simulator.figures import FIGURES, best_of, shown
+from loadtest.simulator.runs import Run
+
+BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def test_every_figure_is_in_the_summary() -> None:
+    """A renamed figure fails here and not in front of a user."""
+    assert set(BY_KEY) <= set(simulated().summary())
+
+
+def test_the_least_time_and_the_most_reuse_are_best() -> None:
+    compared = runs(["good", "middling", "bad"])
+
+    assert best_of(BY_KEY["ttft_p90_s"], compared) == {"good"}
+    assert best_of(BY_KEY["hit_ratio"], compared) == {"good"}
+
+
+def test_nothing_is_best_where_all_read_the_same_or_no_value_is_good() -> None:
+    compared = runs()
+
+    assert best_of(BY_KEY["completed_share"], compared) == set()
+    assert best_of(BY_KEY["utilisation_mean"], compared) == set()
+
+
+def test_two_that_read_the_same_are_both_best() -> None:
+    first, second, third = runs(["a", "b", "c"])
+    first.figures["ttft_p50_s"], second.figures["ttft_p50_s"] = 1.2341, 1.2342
+
+    assert best_of(BY_KEY["ttft_p50_s"], [first, second, third]) == {"a", "b"}
+
+
+def test_what_was_not_measured_is_a_dash_and_never_best() -> None:
+    first, second = runs(["a", "b"])
+    first.figures["tpot_mean_s"] = None
+
+    assert shown(BY_KEY["tpot_mean_s"], first) == "-"
+    assert best_of(BY_KEY["tpot_mean_s"], [first, second]) == {"b"}
+    second.figures["tpot_mean_s"] = math.nan
+    assert best_of(BY_KEY["tpot_mean_s"], [first, second]) == set()
+
+
+def test_a_run_alone_is_not_best() -> None:
+    assert best_of(BY_KEY["ttft_p50_s"], [Run.of("alone", simulated())]) == set()

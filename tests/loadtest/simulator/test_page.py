@@ -1,0 +1,86 @@
+"""The report: one file that needs nothing else."""
+
+import re
+from html.parser import HTMLParser
+
+from fakes.simulated import runs
+
+from loadtest.simulator.figures import FIGURES
+from loadtest.simulator.page import report_page
+
+PAGE = report_page(
+    runs(["expected_cost", "a<b"]),
+    title="Policies & caches",
+    facts={"engine": "8 × <mimo>"},
+    notes=["Modelled, not measured."],
+    command="cacheway simulate --policy 'a<b'",
+)
+VOID = {"meta", "br", "path", "use", "rect", "image", "line"}
+
+
+class Reader(HTMLParser):
+    """Checks that what is opened is closed, and collects text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read() -> Reader:
+    reader = Reader()
+    reader.feed(PAGE)
+    reader.close()
+    return reader
+
+
+def test_the_page_is_whole_and_has_every_chart_and_figure() -> None:
+    reader = read()
+
+    assert reader.open == []
+    assert reader.tags.count("svg") == reader.tags.count("figcaption") == 7
+    text = "".join(reader.text)
+    for figure in FIGURES:
+        assert figure.name in text
+
+
+def test_the_page_loads_nothing_and_runs_nothing() -> None:
+    """Namespaces are names, not addresses."""
+    addresses = set(re.findall(r'https?://[^"\s<)]+', PAGE))
+
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert not {"script", "link", "iframe", "img"} & set(read().tags)
+    assert "url(http" not in PAGE
+    assert "@import" not in PAGE
+
+
+def test_what_users_named_is_text_and_never_markup() -> None:
+    text = "".join(read().text)
+
+    assert "cacheway simulate --policy 'a<b'" in text
+    assert "8 × <mimo>" in text
+    assert "<mimo>" not in PAGE
+    assert "a<b" not in PAGE
+
+
+def test_the_best_of_a_row_stands_out() -> None:
+    row = next(line for line in PAGE.splitlines() if "TTFT, P90" in line)
+
+    assert row.count("class=best") == 1
+    assert row.index("class=best") < row.rindex("<td>")

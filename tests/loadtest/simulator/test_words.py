@@ -1,0 +1,32 @@
+"""Figures read well from milliseconds to hours."""
+
+import math
+
+import pytest
+
+from loadtest.simulator.words import percent, points, seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0 ms"),
+        (0.0123, "12.3 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1 s"),
+        (1.234, "1.23 s"),
+        (87.65, "87.7 s"),
+        (999.4, "999 s"),
+        (4321.0, "4,321 s"),
+        (math.nan, "-"),
+        (math.inf, "-"),
+    ],
+)
+def test_a_time_has_three_digits_and_the_unit_that_suits_it(value: float, text: str) -> None:
+    assert seconds(value).replace("\N{NO-BREAK SPACE}", " ") == text
+
+
+def test_a_ratio_is_told_in_hundredths() -> None:
+    assert percent(0.8734).replace("\N{NO-BREAK SPACE}", " ") == "87.3 %"
+    assert points(0.0321) == "3.2"
+    assert percent(math.nan) == points(math.nan) == "-"
