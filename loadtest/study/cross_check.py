@@ -58,7 +58,7 @@ ENGINE = EngineProfile(
     handover=PROFILES["dense-70b"].handover,
 )
 """Dynamo's mock engine. A full step takes as long as there, 169 ms; up to it the square is taken as linear,
-so that shorter steps take up to 7 ms more. Prices that it lacks, per prompt and of context, are negligible."""
+so that shorter steps take up to 7 ms more. The prices per prompt and of context, which it lacks, are tiny."""
 
 REPLAY_S_MAX = 300.0
 """Longest replay of all rows; seen: 20 s."""
