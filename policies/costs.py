@@ -98,6 +98,10 @@ def congestion_per_s(arrivals_per_s: Number, utilisation: Number, kappa_max: flo
     A prefill of x seconds behind V seconds of backlog delays later arrivals by
     ``kappa·x·(V + x/2)`` seconds in all (M/G/1 first come first served, theory E2).
 
+    Decisions compare workers by the mean of their candidates' kappas. With one of its own, a worker that
+    was idle lately takes work at no price at all: prompts leave the busy workers that hold them, and
+    the work done twice makes everybody busy (decision 0013).
+
     Args:
         arrivals_per_s: lambda of each worker, >= 0.
         utilisation: rho, its busy fraction, 0 to 1; clipped to `UTILISATION_MAX`.

@@ -464,7 +464,7 @@ class FleetState:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            columns["congestion_per_s"][slots],
+            np.full(count, columns["congestion_per_s"][slots].mean()),
             np.zeros(count),
             self._pools(slots.tolist()),
         )

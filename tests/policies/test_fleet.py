@@ -334,6 +334,16 @@ def test_fits_and_token_ratios_are_shared_and_the_newest_wins() -> None:
     assert (fleet.bytes_per_token("tiny", 4.0), fleet.bytes_per_token("other", 4.0)) == (3.0, 4.0)
 
 
+def test_work_has_the_same_price_on_a_busy_and_on_an_idle_worker() -> None:
+    """1 request/s of 0.1 s on one of two workers: kappas 1/0.9 and 0."""
+    ops = (placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16))
+    fleet = fleet_after(put("a:1"), put("b:1"), *ops)
+
+    view = candidates(fleet, path(0), START + 15 * SECOND)
+
+    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.5 / 0.9, 0.5 / 0.9])
+
+
 def test_congestion_follows_arrivals_and_utilisation() -> None:
     """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
     fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
