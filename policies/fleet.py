@@ -19,6 +19,7 @@ snapshot name workers by id. Nothing here reads a clock: log time (microseconds)
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum
 from typing import Any
 
 import msgspec
@@ -464,7 +465,8 @@ class FleetState:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            np.full(count, columns["congestion_per_s"][slots].mean()),
+            # Summed exactly, since replicas know the same workers in another order.
+            np.full(count, fsum(columns["congestion_per_s"][slots]) / count if count else 0.0),
             np.zeros(count),
             self._pools(slots.tolist()),
         )

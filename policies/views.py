@@ -79,7 +79,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         a_s: Service model: fixed seconds per prefill.
         b_s: Service model: seconds per uncached token at an empty context.
         c0_tokens: Service model: context that doubles the cost of a token.
-        congestion_per_s: kappa: mean of min(kappa_max, arrivals per second / (1 - utilisation)), the same for all.
+        congestion_per_s: kappa: mean of their min(kappa_max, arrivals per second / (1 - utilisation)).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         pools: What they can fetch from; None if nobody has a pool.
     """

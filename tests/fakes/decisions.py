@@ -4,6 +4,8 @@ Two workers and a few prompts with common beginnings. Congestion is apart from t
 arrivals, and a snapshot cannot tell its reader which of them both have counted (`policies.loads`).
 """
 
+from math import fsum
+
 import numpy as np
 from fakes.naive_fold import NaiveFold
 
@@ -42,6 +44,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
     workers = fleet.workers()
     slots = np.array([worker.slot for worker in workers], dtype=np.intp)
     view = fleet.candidates(slots, PATHS[:1], FULL_ATTENTION, 1e9, 256.0, now_us)
+    kappas = [naive.congestion_per_s(worker, now_us) for worker in naive.workers()]
     return _differing(
         {
             worker.worker_id: (held_tokens, kappa)
@@ -50,7 +53,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
             )
         },
         {
-            worker: (256.0 * len(naive.blocks(worker)), naive.congestion_per_s(worker, now_us))
+            worker: (256.0 * len(naive.blocks(worker)), fsum(kappas) / len(kappas))
             for worker in naive.workers()
         },
     )
