@@ -1,0 +1,280 @@
+"""The device tier (L1): what is on the GPU, who uses it, and what goes when room is needed.
+
+Two pools, each with its own accounts, locks and recency (MiMo-V2.5, arXiv:2607.13095, 3.1.1; SGLang
+``swa_radix_cache.py``):
+
+* *Full pool.* A lease locks the whole path to its node. Unlocked leaves go, least recently used
+  first, from their tails: that is a block-wise LRU, since a prefix is never used later than
+  what continues it. A leaf takes its window KV along, and parents that are left as tombstone
+  leaves go with it, since no boundary on them can be reused.
+* *Window pool.* A lease locks the window before its node, in whole blocks. Unlocked runs go, least
+  recently used first and those nearer to the root before those below: a run that something continues
+  becomes a tombstone, a leaf goes altogether. Runs longer than a window are cut from the head. A match or
+  an insertion counts as a use of the last W tokens and a block only, as in SGLang's unified cache
+  (``unified_cache_components/swa_component.py``, ``refresh_lru``): what lies before it stays evictable.
+
+SGLang evicts whole nodes; here a long run is cut where the need ends, which is finer by less than one node.
+
+A lower tier may keep what leaves (`TierPolicy`): the node then stays in the tree without ``device``.
+"""
+
+from typing import Protocol
+
+from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import Group, KvListener
+from loadtest.engine.kv.pools import Pool
+from loadtest.engine.kv.recency import Recency
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tree import Node, RadixTree, TreeObserver
+
+
+class TierPolicy(TreeObserver, Protocol):
+    """The lower tiers of a cache: host memory and the shared pool.
+
+    It keeps `Node.host`, `Node.host_swa` and the host's accounts. It may evict host copies, but not those
+    of nodes with ``locks`` or ``host_locks``, and takes nodes that are on no tier out of the tree.
+    """
+
+    def open(self, lease: Lease, now_s: float) -> None:
+        """A request was queued: start its prefetch and set ``lease.ready_s``."""
+
+    def settle(self, lease: Lease, now_s: float) -> None:
+        """It is about to be matched: hang what its prefetch brought into the tree, as host-only nodes."""
+
+    def reused(self, lease: Lease, path: list[Node], now_s: float) -> None:
+        """It was admitted and reuses these runs, root first; sets ``pool_tokens``."""
+
+    def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
+        """So many blocks of full and of window KV are copied to the device; sets ``load_bytes``."""
+
+    def stored(self, node: Node, now_s: float) -> None:
+        """A run has new KV on the device, full or window: may be copied to the host."""
+
+    def leaving(self, node: Node, group: Group) -> None:
+        """The device copy of a run is about to go; last chance to copy it."""
+
+    def ended(self, lease: Lease, now_s: float) -> None:
+        """The request is over, in whatever state it was."""
+
+    def clear(self) -> None:
+        """Drop all host copies that are not in use."""
+
+
+class Device:
+    """The nodes on the device.
+
+    Args:
+        rules: Sizes.
+        tree: Shared with the lower tiers.
+        listener: Hears what goes.
+        tiers: Lower tiers, if any.
+    """
+
+    def __init__(
+        self, rules: CacheRules, tree: RadixTree, listener: KvListener, tiers: TierPolicy | None
+    ) -> None:
+        self.full = Pool(rules.full_tokens)
+        self.swa = Pool(rules.swa_tokens)
+        self._window_blocks = rules.window_blocks
+        self._tree = tree
+        self._listener = listener
+        self._tiers = tiers
+        self._size = rules.block_tokens
+        self._operation = 0
+        self._leaves = Recency(self._is_leaf)
+        self._windows = Recency(self._is_window)
+        tree.observers.append(self)
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """See `TreeObserver`."""
+        if lower.swa:
+            self._windows.add(upper.swa_used, upper)
+            self._windows.add(lower.swa_used, lower)
+        self._leaf(lower)
+
+    def merged(self, gone: Node, into: Node) -> None:
+        """See `TreeObserver`."""
+        if into.swa:
+            self._windows.add(into.swa_used, into)
+        self._leaf(into)
+
+    def hold(self, node: Node) -> None:
+        """The full KV of a run has come to the device."""
+        assert not node.device
+        self._tree.set_device(node, device=True)
+        tokens = node.blocks * self._size
+        self.full.held += tokens
+        if node.locks:
+            self.full.locked += tokens
+
+    def hold_window(self, node: Node) -> None:
+        """The window KV of a run has come to the device."""
+        assert not node.swa
+        node.swa = True
+        tokens = node.blocks * self._size
+        self.swa.held += tokens
+        if node.swa_locks:
+            self.swa.locked += tokens
+        else:
+            node.swa_used = self._operation
+            self._windows.add(node.swa_used, node)
+
+    def lock(self, node: Node) -> None:
+        """Lock the path to a node."""
+        walk: Node | None = node
+        while walk is not None:
+            walk.locks += 1
+            if walk.locks > 1:
+                return
+            if walk.device:
+                self.full.locked += walk.blocks * self._size
+            walk = walk.parent
+
+    def unlock(self, node: Node) -> None:
+        """Undo `lock`."""
+        walk: Node | None = node
+        while walk is not None:
+            walk.locks -= 1
+            if walk.locks:
+                break
+            if walk.device:
+                self.full.locked -= walk.blocks * self._size
+            walk = walk.parent
+        self._leaf(node)
+
+    def lock_window(self, node: Node, blocks: int) -> None:
+        """Lock the window KV of the last blocks of the path to a node; cuts a run that begins earlier."""
+        start = node.end - blocks
+        walk = node
+        while blocks and walk.end > start:
+            if walk.start < start:
+                self._tree.split(walk, start)
+            if walk.swa_locks == 0 and walk.swa:
+                self.swa.locked += walk.blocks * self._size
+            walk.swa_locks += 1
+            assert walk.parent is not None
+            walk = walk.parent
+
+    def unlock_window(self, node: Node, blocks: int) -> None:
+        """Undo `lock_window`; what nobody else locks can be evicted."""
+        start = node.end - blocks
+        walk = node
+        while blocks and walk.end > start:
+            walk.swa_locks -= 1
+            if walk.swa_locks == 0 and walk.swa:
+                self.swa.locked -= walk.blocks * self._size
+                self._windows.add(walk.swa_used, walk)
+            assert walk.parent is not None
+            walk = walk.parent
+
+    def touch(self, node: Node) -> None:
+        """The path to a node was used as a whole; it may have become a leaf."""
+        walk: Node | None = node
+        while walk is not None:
+            walk.used = self._operation
+            walk = walk.parent
+        self._leaf(node)
+
+    def touch_window(self, node: Node) -> None:
+        """One operation used the window before the end of a node, and the block before it."""
+        self._operation += 1
+        start = node.end - self._window_blocks - 1
+        walk = node
+        while self._window_blocks and walk.end > start and walk.parent is not None:
+            walk.swa_used = self._operation
+            if walk.swa and not walk.swa_locks:
+                self._windows.add(walk.swa_used, walk)
+            walk = walk.parent
+
+    def retire_window(self, node: Node) -> None:
+        """Release the window KV of a run that nobody locks; it becomes a tombstone."""
+        if self._tiers is not None:
+            self._tiers.leaving(node, "sliding_window")
+        node.swa = False
+        self.swa.held -= node.blocks * self._size
+
+    def make_room(self) -> None:
+        """Evict until both pools keep to their capacity. What is locked and reserved must fit."""
+        self._evict_full()
+        self._evict_windows()
+
+    def clear(self) -> None:
+        """Evict everything that is not locked."""
+        self._evict(self.full.held - self.full.locked)
+
+    def _evict_full(self) -> None:
+        if self.full.free < 0:
+            self._evict(-self.full.free)
+
+    def _evict(self, missing: int) -> None:
+        keep = self._window_blocks + 1 if self._window_blocks else 0
+        while missing > 0:
+            node = self._leaves.pop()
+            if missing < node.blocks * self._size and node.blocks > keep and (node.swa or not keep):
+                head = self._tree.split(node, node.end - -(-missing // self._size))
+                missing -= self._drop(node)
+                self._leaf(head)
+            else:
+                missing -= self._drop_branch(node)
+
+    def _evict_windows(self) -> None:
+        while self.swa.free < 0:
+            node = self._windows.pop()
+            missing = -self.swa.free
+            if missing < node.blocks * self._size and node.blocks > self._window_blocks + 1:
+                node = self._tree.split(node, node.start + -(-missing // self._size))
+            if node.device_children or node.locks:
+                self.swa.evicted += node.blocks * self._size
+                self.retire_window(node)
+            else:
+                self._drop_branch(node)
+
+    def _drop_branch(self, node: Node) -> int:
+        """Drop a leaf and the parents that it leaves as tombstone leaves; returns the tokens dropped."""
+        dropped = 0
+        while True:
+            parent = node.parent
+            assert parent is not None
+            dropped += self._drop(node)
+            if not self._evictable(parent):
+                return dropped
+            if not self._window_blocks or parent.swa:
+                self._leaf(parent)
+                return dropped
+            node = parent
+
+    def _drop(self, node: Node) -> int:
+        """Take a leaf off the device."""
+        if self._tiers is not None:
+            self._tiers.leaving(node, "full")
+        tokens = node.blocks * self._size
+        if node.swa:
+            self.swa.evicted += tokens
+            self.retire_window(node)
+        self.full.held -= tokens
+        self.full.evicted += tokens
+        self._listener.removed(reversed_blocks(node.key), "full", "GPU")
+        self._tree.set_device(node, device=False)
+        if not node.host and not node.children:
+            self._tree.detach(node)
+        return tokens
+
+    def _evictable(self, node: Node) -> bool:
+        return node.device and not node.locks and not node.device_children and node.parent is not None
+
+    def _leaf(self, node: Node) -> None:
+        """A node may have become evictable."""
+        if self._evictable(node):
+            self._leaves.add(node.used, node)
+
+    def _is_leaf(self, used: int, node: Node) -> bool:
+        return node.used == used and self._evictable(node)
+
+    @staticmethod
+    def _is_window(used: int, node: Node) -> bool:
+        return node.swa_used == used and node.swa and not node.swa_locks and node.parent is not None
+
+
+def reversed_blocks(key: bytes) -> bytes:
+    """The hashes of a run, deepest first."""
+    return bytes(memoryview(key).cast("Q")[::-1])

@@ -1,0 +1,40 @@
+"""Who hears what the cache stores and drops: the source of KV events.
+
+SGLang (``swa_radix_cache.py``) speaks of full-attention KV only: a new node is stored whether or not
+its window KV is there, a tombstone says nothing, and only the end of the full KV is a removal. So an
+index fed by these events overstates what can be reused. vLLM speaks of each group of layers.
+"""
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from loadtest.engine.kv.lease import Lease
+
+Group = Literal["full", "sliding_window", "linear"]
+Medium = Literal["GPU", "CPU_PINNED"]
+
+
+class KvListener(Protocol):
+    """Told of every change to what can be matched, when it happens."""
+
+    def stored(self, lease: "Lease", start_block: int, end_block: int, group: str) -> None:
+        """Blocks of a lease's sequence (``lease.blocks``) are on the device now and were not before."""
+
+    def removed(self, blocks: bytes, group: str, medium: str) -> None:
+        """Blocks are gone from a medium; packed hashes, deepest first."""
+
+    def cleared(self) -> None:
+        """Everything is gone at once."""
+
+
+class NullListener:
+    """Hears nothing."""
+
+    def stored(self, lease: "Lease", start_block: int, end_block: int, group: str) -> None:
+        """See `KvListener`."""
+
+    def removed(self, blocks: bytes, group: str, medium: str) -> None:
+        """See `KvListener`."""
+
+    def cleared(self) -> None:
+        """See `KvListener`."""

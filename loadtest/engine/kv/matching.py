@@ -1,0 +1,48 @@
+"""How much of a match can be reused: the window-safe length, by SGLang's rule and by vLLM's.
+
+A sliding-window layer can go on from a boundary only if the KV of the window before it is there. Nodes
+without it are *tombstones*; ``#`` has window KV, ``.`` does not, and blocks are as long as the window:
+
+    blocks   0 1 2 3 4 5                    sglang   vllm
+             # # # # # #                    6        6      all there
+             # # . # # #                    6        6      the run before the end is a window
+             # # . . . .                    2        2      only the head is complete
+             # . # . . .                    3        3      an island
+             . . . . . .                    0        0      a pseudo-hit
+
+* **SGLang** (``swa_radix_cache.py``, ``_match_prefix_helper``): a boundary p is usable iff no tombstone lies
+  on the path to p, or the run of live tokens that ends at p is at least W. Candidates are the end
+  of the match and the points just before a tombstone; the longest usable one is taken.
+* **vLLM** (``v1/core/single_type_kv_cache_manager.py``, ``SlidingWindowManager.find_longest_cache_hit``):
+  inside the full-attention hit, scan right to left for ``ceil((W - 1) / block)`` live blocks in a row; the
+  hit ends behind them. A shorter run from block 0 counts.
+
+In whole blocks both find the longest p whose live run is at least n blocks or begins at block 0; n is
+the only difference (`CacheRules.window_blocks`).
+"""
+
+from collections.abc import Iterable
+
+
+def safe_blocks(runs: Iterable[tuple[int, bool]], window_blocks: int) -> int:
+    """Longest usable boundary of a match.
+
+    Args:
+        runs: Blocks of each matched run from the root on, and whether its window KV is there.
+        window_blocks: n, blocks of window KV needed before a boundary.
+
+    Returns:
+        Blocks that can be reused.
+    """
+    position = live = best = 0
+    complete = True
+    for blocks, has_window in runs:
+        position += blocks
+        if not has_window:
+            live = 0
+            complete = False
+            continue
+        live += blocks
+        if complete or live >= window_blocks:
+            best = position
+    return best

@@ -1,0 +1,47 @@
+"""How much room is left: the accounts of one pool of KV memory.
+
+    |<------------------ capacity ------------------->|
+    | locked | held, not locked | reserved |   free   |
+    |<--------- held ---------->|
+
+*Held* tokens can be matched; those of running requests are *locked*, the others can be evicted.
+*Reserved* room belongs to running requests that have not filled it yet, or not in the tree.
+``held + reserved <= capacity`` whenever the cache is not in the middle of an operation, and
+``locked <= held``. Who evicts is not decided here.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Pool:
+    """Accounts of one pool, in tokens.
+
+    Attributes:
+        capacity: All there is.
+        held: What can be matched.
+        locked: What running requests use of it.
+        reserved: Room that running requests may still fill.
+        evicted: Tokens evicted since the start.
+    """
+
+    capacity: int
+    held: int = 0
+    locked: int = 0
+    reserved: int = 0
+    evicted: int = 0
+
+    @property
+    def free(self) -> int:
+        """Room that nobody has; negative in the middle of an operation that must evict."""
+        return self.capacity - self.held - self.reserved
+
+    @property
+    def obtainable(self) -> int:
+        """Room that can be had by evicting everything that is not locked."""
+        return self.capacity - self.locked - self.reserved
+
+    @property
+    def used(self) -> int:
+        """What running requests lock or reserve."""
+        return self.locked + self.reserved

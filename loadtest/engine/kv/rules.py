@@ -1,0 +1,81 @@
+"""What the KV cache of one engine is like: sizes, attention, and whose rules it follows.
+
+Memory is counted in tokens of a pool, since every layer of a pool keeps the same tokens. The two
+pools of a model with sliding windows are separate (MiMo-V2.5, arXiv:2607.13095, 3.1.1; SGLang
+``SWATokenToKVPoolAllocator``); vLLM's hybrid manager takes blocks of all groups from one.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from radix.windows import Attention
+
+MatchRule = Literal["sglang", "vllm"]
+SwaRelease = Literal["window", "islands", "pressure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRules:
+    """The rules of one KV cache, that is of one data-parallel rank.
+
+    Attributes:
+        full_tokens: Capacity of the pool of the full-attention layers, tokens.
+        block_tokens: Tokens of a block, the unit of matching.
+        attention: The most demanding kind of layer.
+        swa_tokens: Capacity of the pool of the sliding-window layers, tokens; 0 without such layers.
+        window_tokens: W, tokens; 0 without such layers.
+        chunk_tokens: Longest step of a prefill, tokens: a running request needs window KV for its
+            window and one chunk. 0: whole prompts in one step.
+        match_rule: Whose rules of matching and eviction apply.
+        retained_interval_tokens: Windows or states at every multiple of this position are kept when a
+            request moves on, tokens; 0 keeps none.
+        decode_release_tokens: N: window KV is released after every N decoded tokens.
+        swa_release: What becomes of window KV when its request moves on. ``window`` (MiMo-V2.5 3.1.3):
+            released at chunk end but for the last W tokens and a block; ``islands`` (SGLang PR 30013): the
+            same, but what was live at former chunk ends stays until evicted; ``pressure`` (SGLang
+            ``swa_radix_cache.py``): all stays until evicted. vLLM's rule implies ``pressure``.
+        insert_early: Blocks can be matched from the start of the step that computes them (vLLM).
+        state_slots: Linear models: states that fit beside those of running requests.
+    """
+
+    full_tokens: int
+    block_tokens: int = 64
+    attention: Attention = "full"
+    swa_tokens: int = 0
+    window_tokens: int = 0
+    chunk_tokens: int = 0
+    match_rule: MatchRule = "sglang"
+    retained_interval_tokens: int = 0
+    decode_release_tokens: int = 128
+    swa_release: SwaRelease = "window"
+    insert_early: bool = False
+    state_slots: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse rules that contradict each other.
+
+        Raises:
+            ValueError: A window without sliding-window layers, or the reverse, or a size that cannot be.
+        """
+        sliding = self.attention == "sliding_window"
+        if self.full_tokens <= 0 or self.block_tokens <= 0 or self.decode_release_tokens <= 0:
+            raise ValueError("full_tokens, block_tokens and decode_release_tokens must be positive")
+        if (self.window_tokens > 0) != sliding or (self.swa_tokens > 0) != sliding:
+            raise ValueError(
+                f"window_tokens={self.window_tokens} and swa_tokens={self.swa_tokens} "
+                f"do not go with {self.attention}"
+            )
+        if (self.state_slots > 0) != (self.attention == "linear"):
+            raise ValueError(f"state_slots={self.state_slots} does not go with {self.attention}")
+        if self.chunk_tokens < 0 or self.retained_interval_tokens < 0:
+            raise ValueError("chunk_tokens and retained_interval_tokens must not be negative")
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks behind a boundary that must have window KV for a prefill to go on from it.
+
+        SGLang wants W tokens, vLLM the W - 1 that the next token looks back on
+        (``single_type_kv_cache_manager.py``), both in whole blocks.
+        """
+        tokens = self.window_tokens - (self.match_rule == "vllm")
+        return -(-tokens // self.block_tokens)
