@@ -5,20 +5,24 @@ Two pools, each with its own accounts, locks and recency (MiMo-V2.5, arXiv:2607.
 
 * *Full pool.* A lease locks the whole path to its node. Unlocked leaves go, least recently used
   first, from their tails: that is a block-wise LRU, since a prefix is never used later than
-  what continues it. A leaf takes its window KV along, and parents that are left as tombstone
-  leaves go with it, since no boundary on them can be reused.
+  what continues it. A leaf takes its window KV along, and parents that are left as leaves from which nothing
+  can be reused (tombstones) go with it.
 * *Window pool.* A lease locks the window before its node, in whole blocks. Unlocked runs go, least
-  recently used first and those nearer to the root before those below: a run that something continues
-  becomes a tombstone, a leaf goes altogether. Runs longer than a window are cut from the head. A match or
-  an insertion counts as a use of the last W tokens and a block only, as in SGLang's unified cache
-  (``unified_cache_components/swa_component.py``, ``refresh_lru``): what lies before it stays evictable.
+  recently used first and those nearer to the root before those below: a block that something continues
+  becomes a tombstone, a last one goes altogether. A match or an insertion counts as a use of the last W
+  tokens and a block only, as in SGLang's unified cache (``unified_cache_components/swa_component.py``,
+  ``refresh_lru``): what lies before it stays evictable.
 
-SGLang evicts whole nodes; here a long run is cut where the need ends, which is finer by less than one node.
+SGLang evicts whole nodes; here a run is cut where the need ends, so the result does not depend on how the
+sequence was cut into nodes. `SharedDevice` has vLLM's single pool instead.
 
 A lower tier may keep what leaves (`TierPolicy`): the node then stays in the tree without ``device``.
 """
 
+from collections.abc import Callable
 from typing import Protocol
+
+import numpy as np
 
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import Group, KvListener
@@ -31,8 +35,10 @@ from loadtest.engine.kv.tree import Node, RadixTree, TreeObserver
 class TierPolicy(TreeObserver, Protocol):
     """The lower tiers of a cache: host memory and the shared pool.
 
-    It keeps `Node.host`, `Node.host_swa` and the host's accounts. It may evict host copies, but not those
-    of nodes with ``locks`` or ``host_locks``, and takes nodes that are on no tier out of the tree.
+    It keeps `Node.host`, `Node.host_swa` and the host's accounts. Host copies are closed under prefixes, as
+    device copies are: a node has one only if its parent has, or is the root. The policy may evict
+    host copies, deepest first, but not those of nodes with ``locks`` or ``host_locks``, and detaches nodes
+    that are on no tier any more.
     """
 
     def open(self, lease: Lease, now_s: float) -> None:
@@ -48,7 +54,7 @@ class TierPolicy(TreeObserver, Protocol):
         """So many blocks of full and of window KV are copied to the device; sets ``load_bytes``."""
 
     def stored(self, node: Node, now_s: float) -> None:
-        """A run has new KV on the device, full or window: may be copied to the host."""
+        """Runs on the path to a node have new KV on the device, full or window: may be copied to the host."""
 
     def leaving(self, node: Node, group: Group) -> None:
         """The device copy of a run is about to go; last chance to copy it."""
@@ -68,6 +74,12 @@ class Device:
         tree: Shared with the lower tiers.
         listener: Hears what goes.
         tiers: Lower tiers, if any.
+
+    Attributes:
+        full: Accounts of the full pool.
+        swa: Accounts of the window pool.
+        operation: Number of the operation in progress: the time that recency is measured in.
+        dropping: Called before a node leaves the device; set by `Checkpoints`.
     """
 
     def __init__(
@@ -75,15 +87,37 @@ class Device:
     ) -> None:
         self.full = Pool(rules.full_tokens)
         self.swa = Pool(rules.swa_tokens)
+        self.operation = 0
+        self.dropping: Callable[[Node], None] | None = None
         self._window_blocks = rules.window_blocks
+        self._attention = rules.attention
         self._tree = tree
         self._listener = listener
         self._tiers = tiers
         self._size = rules.block_tokens
-        self._operation = 0
         self._leaves = Recency(self._is_leaf)
         self._windows = Recency(self._is_window)
         tree.observers.append(self)
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Room for full KV."""
+        return self.full.capacity
+
+    @property
+    def used_tokens(self) -> int:
+        """What running requests lock or reserve of it."""
+        return self.full.used
+
+    def fits(self, room: int, unlocked: int, committed: int) -> bool:
+        """Whether a request can be admitted.
+
+        Args:
+            room: Tokens that it needs in the full pool beyond what it finds there.
+            unlocked: Tokens that it finds there and that nobody locks yet.
+            committed: Tokens that it may need in the window pool.
+        """
+        return room + unlocked <= self.full.obtainable and committed <= self.swa.capacity - self.swa.committed
 
     def split(self, upper: Node, lower: Node) -> None:
         """See `TreeObserver`."""
@@ -111,12 +145,12 @@ class Device:
         """The window KV of a run has come to the device."""
         assert not node.swa
         node.swa = True
+        node.swa_used = self.operation
         tokens = node.blocks * self._size
         self.swa.held += tokens
         if node.swa_locks:
             self.swa.locked += tokens
         else:
-            node.swa_used = self._operation
             self._windows.add(node.swa_used, node)
 
     def lock(self, node: Node) -> None:
@@ -139,6 +173,13 @@ class Device:
                 break
             if walk.device:
                 self.full.locked -= walk.blocks * self._size
+            walk = walk.parent
+
+    def touch(self, node: Node) -> None:
+        """The path to a node was used as a whole, and may be unlocked now."""
+        walk: Node | None = node
+        while walk is not None:
+            walk.used = self.operation
             walk = walk.parent
         self._leaf(node)
 
@@ -167,70 +208,72 @@ class Device:
             assert walk.parent is not None
             walk = walk.parent
 
-    def touch(self, node: Node) -> None:
-        """The path to a node was used as a whole; it may have become a leaf."""
-        walk: Node | None = node
-        while walk is not None:
-            walk.used = self._operation
-            walk = walk.parent
-        self._leaf(node)
-
     def touch_window(self, node: Node) -> None:
-        """One operation used the window before the end of a node, and the block before it."""
-        self._operation += 1
+        """The window before the end of a node was used, and the block before it."""
         start = node.end - self._window_blocks - 1
         walk = node
-        while self._window_blocks and walk.end > start and walk.parent is not None:
-            walk.swa_used = self._operation
+        while walk.end > start and walk.parent is not None:
+            if walk.start < start:
+                self._tree.split(walk, start)
+            walk.swa_used = self.operation
             if walk.swa and not walk.swa_locks:
                 self._windows.add(walk.swa_used, walk)
             walk = walk.parent
 
     def retire_window(self, node: Node) -> None:
-        """Release the window KV of a run that nobody locks; it becomes a tombstone."""
+        """Free the window KV of a run that nobody locks; it becomes a tombstone."""
         if self._tiers is not None:
             self._tiers.leaving(node, "sliding_window")
         node.swa = False
         self.swa.held -= node.blocks * self._size
 
     def make_room(self) -> None:
-        """Evict until both pools keep to their capacity. What is locked and reserved must fit."""
-        self._evict_full()
-        self._evict_windows()
+        """Evict until what is held and reserved fits. What is locked and reserved must fit."""
+        if self.full.free < 0:
+            self._evict(-self.full.free)
+        while self.swa.free < 0:
+            node = self._windows.pop()
+            blocks = -(self.swa.free // self._size)
+            if blocks < node.blocks:
+                node = self._tree.split(node, node.start + blocks)
+            if node.device_children or node.locks:
+                self._evict_window(node)
+            else:
+                self._drop_branch(node)
+
+    def drop_useless(self, node: Node) -> None:
+        """Drop a node if nothing can be reused from it any more and nothing needs it."""
+        if self._evictable(node):
+            self._drop_branch(node)
 
     def clear(self) -> None:
         """Evict everything that is not locked."""
         self._evict(self.full.held - self.full.locked)
 
-    def _evict_full(self) -> None:
-        if self.full.free < 0:
-            self._evict(-self.full.free)
-
     def _evict(self, missing: int) -> None:
-        keep = self._window_blocks + 1 if self._window_blocks else 0
         while missing > 0:
             node = self._leaves.pop()
-            if missing < node.blocks * self._size and node.blocks > keep and (node.swa or not keep):
-                head = self._tree.split(node, node.end - -(-missing // self._size))
-                missing -= self._drop(node)
-                self._leaf(head)
+            blocks = -(-missing // self._size)
+            if blocks < node.blocks and not self._useless(node):
+                missing -= self._cut(node, blocks)
             else:
                 missing -= self._drop_branch(node)
 
-    def _evict_windows(self) -> None:
-        while self.swa.free < 0:
-            node = self._windows.pop()
-            missing = -self.swa.free
-            if missing < node.blocks * self._size and node.blocks > self._window_blocks + 1:
-                node = self._tree.split(node, node.start + -(-missing // self._size))
-            if node.device_children or node.locks:
-                self.swa.evicted += node.blocks * self._size
-                self.retire_window(node)
-            else:
-                self._drop_branch(node)
+    def _useless(self, node: Node) -> bool:
+        """Whether a boundary inside a leaf, or at its end, can never be reused."""
+        if self._attention == "sliding_window":
+            return not node.swa
+        return self._attention == "linear"
+
+    def _cut(self, node: Node, blocks: int) -> int:
+        """Drop the last blocks of a leaf; returns the tokens dropped."""
+        head = self._tree.split(node, node.end - blocks)
+        dropped = self._drop(node)
+        self._leaf(head)
+        return dropped
 
     def _drop_branch(self, node: Node) -> int:
-        """Drop a leaf and the parents that it leaves as tombstone leaves; returns the tokens dropped."""
+        """Drop a leaf and the parents that are left as useless leaves; returns the tokens dropped."""
         dropped = 0
         while True:
             parent = node.parent
@@ -238,7 +281,7 @@ class Device:
             dropped += self._drop(node)
             if not self._evictable(parent):
                 return dropped
-            if not self._window_blocks or parent.swa:
+            if parent.state is not None or not self._useless(parent):
                 self._leaf(parent)
                 return dropped
             node = parent
@@ -247,17 +290,22 @@ class Device:
         """Take a leaf off the device."""
         if self._tiers is not None:
             self._tiers.leaving(node, "full")
-        tokens = node.blocks * self._size
+        if self.dropping is not None:
+            self.dropping(node)
         if node.swa:
-            self.swa.evicted += tokens
-            self.retire_window(node)
+            self._evict_window(node)
+        tokens = node.blocks * self._size
         self.full.held -= tokens
         self.full.evicted += tokens
-        self._listener.removed(reversed_blocks(node.key), "full", "GPU")
+        self._listener.removed(deepest_first(node.key), "full", "GPU")
         self._tree.set_device(node, device=False)
-        if not node.host and not node.children:
+        if not node.host:
             self._tree.detach(node)
         return tokens
+
+    def _evict_window(self, node: Node) -> None:
+        self.swa.evicted += node.blocks * self._size
+        self.retire_window(node)
 
     def _evictable(self, node: Node) -> bool:
         return node.device and not node.locks and not node.device_children and node.parent is not None
@@ -275,6 +323,6 @@ class Device:
         return node.swa_used == used and node.swa and not node.swa_locks and node.parent is not None
 
 
-def reversed_blocks(key: bytes) -> bytes:
-    """The hashes of a run, deepest first."""
-    return bytes(memoryview(key).cast("Q")[::-1])
+def deepest_first(key: bytes) -> bytes:
+    """The hashes of a run in the order in which they go."""
+    return np.frombuffer(key, "<u8")[::-1].tobytes()

@@ -29,8 +29,8 @@ class Lease:
         state: Where it is in its life.
         node: End of the locked path, while admitted.
         end: Blocks of its sequence in the tree.
-        first_block: Blocks it did not compute itself: those matched.
         reserved: Room in the full pool that it has not filled, tokens.
+        kept_ends: Boundaries that stay reusable when it moves on, in blocks, beside those kept by position.
         live: Runs of window KV that it has put into the tree and would release, blocks.
         window_locked: Blocks behind `node` whose window KV it locks.
         swa_reserved: The same as `reserved` in the window pool.
@@ -41,8 +41,8 @@ class Lease:
         "blocks",
         "device_tokens",
         "end",
-        "first_block",
         "host_tokens",
+        "kept_ends",
         "live",
         "load_bytes",
         "node",
@@ -70,8 +70,8 @@ class Lease:
         self.state: State = "open"
         self.node: Node | None = None
         self.end = 0
-        self.first_block = 0
         self.reserved = 0
+        self.kept_ends: list[int] = []
         self.live: list[tuple[int, int]] = []
         self.window_locked = 0
         self.swa_reserved = 0

@@ -22,6 +22,7 @@ class Pool:
         held: What can be matched.
         locked: What running requests use of it.
         reserved: Room that running requests may still fill.
+        committed: Most that running requests may come to lock and reserve together, each counted alone.
         evicted: Tokens evicted since the start.
     """
 
@@ -29,6 +30,7 @@ class Pool:
     held: int = 0
     locked: int = 0
     reserved: int = 0
+    committed: int = 0
     evicted: int = 0
 
     @property

@@ -36,6 +36,12 @@ class Recency:
             heapq.heapify(self._entries)
             self._limit = 2 * len(self._entries) + 64
 
+    def peek(self) -> Node | None:
+        """The oldest node, which stays in."""
+        while self._entries and not self._valid(self._entries[0]):
+            heapq.heappop(self._entries)
+        return self._entries[0][3] if self._entries else None
+
     def pop(self) -> Node:
         """Take the oldest node out; there must be one."""
         while True:

@@ -5,6 +5,7 @@ pools of a model with sliding windows are separate (MiMo-V2.5, arXiv:2607.13095,
 ``SWATokenToKVPoolAllocator``); vLLM's hybrid manager takes blocks of all groups from one.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,12 +31,11 @@ class CacheRules:
         retained_interval_tokens: Windows or states at every multiple of this position are kept when a
             request moves on, tokens; 0 keeps none.
         decode_release_tokens: N: window KV is released after every N decoded tokens.
-        swa_release: What becomes of window KV when its request moves on. ``window`` (MiMo-V2.5 3.1.3):
-            released at chunk end but for the last W tokens and a block; ``islands`` (SGLang PR 30013): the
-            same, but what was live at former chunk ends stays until evicted; ``pressure`` (SGLang
-            ``swa_radix_cache.py``): all stays until evicted. vLLM's rule implies ``pressure``.
+        swa_release: What becomes of window KV when its request moves on, see `Windows`.
+        swa_groups: vLLM: groups of sliding-window layers, each as large as the full-attention one.
         insert_early: Blocks can be matched from the start of the step that computes them (vLLM).
         state_slots: Linear models: states that fit beside those of running requests.
+        context_tokens: Linear models: c0 of the prefill time (`policies.costs`), for what a state saves.
     """
 
     full_tokens: int
@@ -49,7 +49,9 @@ class CacheRules:
     decode_release_tokens: int = 128
     swa_release: SwaRelease = "window"
     insert_early: bool = False
+    swa_groups: int = 1
     state_slots: int = 0
+    context_tokens: float = math.inf
 
     def __post_init__(self) -> None:
         """Refuse rules that contradict each other.
@@ -65,8 +67,12 @@ class CacheRules:
                 f"window_tokens={self.window_tokens} and swa_tokens={self.swa_tokens} "
                 f"do not go with {self.attention}"
             )
+        if self.match_rule == "vllm" and self.swa_release == "islands":
+            raise ValueError("swa_release='islands' is SGLang's; vLLM has window and pressure")
         if (self.state_slots > 0) != (self.attention == "linear"):
             raise ValueError(f"state_slots={self.state_slots} does not go with {self.attention}")
+        if self.swa_groups <= 0 or self.context_tokens <= 0:
+            raise ValueError("swa_groups and context_tokens must be positive")
         if self.chunk_tokens < 0 or self.retained_interval_tokens < 0:
             raise ValueError("chunk_tokens and retained_interval_tokens must not be negative")
 

@@ -12,7 +12,8 @@
   window KV is (`swa`, `host_swa`); a node without ``swa`` on the device is a *tombstone* there (SGLang
   ``swa_radix_cache.py``). A node leaves the tree when neither tier has its full KV.
 * What is on a tier is closed under prefixes: a node is on the device only if its parent is.
-  Host-only nodes hang below device nodes (SGLang ``hiradix_cache.py``).
+  Host copies are closed likewise, so host-only nodes hang below nodes that are on both (SGLang
+  ``hiradix_cache.py``).
 * Splits and merges change no account. Whoever keeps nodes beyond an operation holds the lower
   part of a split (leases, LRU entries), and a merge keeps the lower object.
 """
@@ -20,7 +21,8 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from radix.blocks import HASH_BYTES
+HASH_BYTES = 8
+"""Size of one block hash in a sequence (`radix.chain_bytes`)."""
 
 
 class Node:
@@ -40,7 +42,8 @@ class Node:
         host: Its full KV is in host memory.
         host_swa: Its window KV is in host memory.
         device_children: Children whose full KV is on the device.
-        hits: Admissions that reused this run (``write_through_selective`` counts them).
+        state: Slot of the state of linear layers at its end, if it is a checkpoint (`Checkpoints`).
+        hits: Admissions that reused this run, as far as the tier policy counts (``write_through_selective``).
         host_used: When its host copy was last used, in operations; kept by the tier policy.
         host_locks: Transfers that read or fill its host copy; kept by the tier policy.
     """
@@ -58,6 +61,7 @@ class Node:
         "locks",
         "parent",
         "start",
+        "state",
         "swa",
         "swa_locks",
         "swa_used",
@@ -79,6 +83,7 @@ class Node:
         self.host = False
         self.host_swa = False
         self.device_children = 0
+        self.state: int | None = None
         self.hits = 0
         self.host_used = 0
         self.host_locks = 0
@@ -223,6 +228,7 @@ class RadixTree:
             and upper.device == node.device
             and upper.swa == node.swa
             and (not node.swa or upper.swa_used == node.swa_used)
+            and upper.state is None
             and upper.host == node.host
             and upper.host_swa == node.host_swa
             and upper.host_used == node.host_used

@@ -1,0 +1,86 @@
+"""What it takes to go on from a boundary, besides full-attention KV.
+
+Full attention goes on from any block. A sliding-window layer needs the window before the boundary, a linear
+layer its state at the boundary. `KvCache` asks one of three rules and tells it what happens:
+
+    FullAttention   nothing more is needed              this file
+    Windows         window KV before the boundary       windows.py
+    Checkpoints     a state at the boundary             checkpoints.py
+"""
+
+from typing import Protocol
+
+from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.tree import Node
+
+
+class Boundaries(Protocol):
+    """The rule of one kind of attention; the tree and the device are shared with `KvCache`."""
+
+    def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
+        """Blocks of a match that can be reused, from the device alone and with what the host has.
+
+        Args:
+            nodes: The matched path, root first; the match may end inside the last one.
+            matched: Blocks matched, >= both results.
+        """
+
+    def commitment(self, lease: Lease) -> int:
+        """Tokens of the window pool, or states, that a request may need at most while it runs."""
+
+    def admitted(self, lease: Lease, matched: int) -> None:
+        """A lease has its node and locks the path to it; ``matched`` blocks were found in all."""
+
+    def load(self, lease: Lease) -> int:
+        """Take from the host what the boundary of an admitted lease needs; blocks of window KV taken."""
+
+    def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
+        """Blocks from ``start`` to ``lease.end`` were computed and end at a node.
+
+        ``tokens`` are computed in all, and ``lease.node`` is still the node before.
+        """
+
+    def decoded(self, lease: Lease, tokens: int) -> None:
+        """So many tokens of prompt and answer are there."""
+
+    def closed(self, lease: Lease) -> None:
+        """All of the sequence is inserted and ends at ``lease.node``; the request is about to end."""
+
+    def ended(self, lease: Lease) -> None:
+        """Give back what the lease has, whether it ended well or not; its path is still locked."""
+
+
+class FullAttention:
+    """Every block is a boundary."""
+
+    def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
+        """See `Boundaries`."""
+        on_device = 0
+        for node in nodes:
+            if not node.device:
+                break
+            on_device = min(node.end, matched)
+        return on_device, matched
+
+    def commitment(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        return 0
+
+    def admitted(self, lease: Lease, matched: int) -> None:
+        """See `Boundaries`."""
+
+    def load(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        return 0
+
+    def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
+        """See `Boundaries`."""
+
+    def decoded(self, lease: Lease, tokens: int) -> None:
+        """See `Boundaries`."""
+
+    def closed(self, lease: Lease) -> None:
+        """See `Boundaries`."""
+
+    def ended(self, lease: Lease) -> None:
+        """See `Boundaries`."""

@@ -1,0 +1,142 @@
+"""Linear layers: states at exact boundaries, few of them, kept by recency and by what they save.
+
+A linear layer (Mamba, KDA, lightning attention) goes on only from a state that was saved exactly at the
+boundary, so a match ends at the deepest *checkpoint* on its path. A state costs the same at any length,
+so which are made and kept follows Marconi (MLSys 2025, arXiv:2411.19379, sections 4.1 and 4.2):
+
+* *Admission*: at most two per sequence. One where the prompt leaves what is already in the tree, found by
+  inserting it speculatively: others will branch off there too. One at the end of the sequence, for those
+  who go on. To these come the multiples of ``retained_interval_tokens``, where engines keep them.
+* *Eviction*: the state with the least ``recency + efficiency`` goes. Efficiency is the prefill that a hit
+  saves per byte: all states are of one size, so it is the saved work ``L * (1 + L / (2 * c0))``. Both are
+  scaled to 0..1 over what is held. Marconi tunes the weight of efficiency by replays; here it is 1.
+* A leaf whose state goes is dropped with it, and parents without state that are left as leaves: nothing
+  can be reused there (SGLang ``mamba_radix_cache.py`` does the same).
+
+States live at block boundaries (vLLM ``mamba_cache_mode=align``); running requests have states of their own,
+which are copied into slots, so a state in use needs no lock.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.engine.kv.device import Device
+from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import KvListener
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
+
+
+class Checkpoints:
+    """See `Boundaries`.
+
+    Args:
+        rules: Sizes and whose rules.
+        tree: The tree.
+        device: What is on the device.
+        listener: Hears of states, by vLLM's rule.
+    """
+
+    def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
+        self._tree = tree
+        self._device = device
+        self._listener = listener
+        self._size = rules.block_tokens
+        self._interval = rules.retained_interval_tokens
+        self._context_tokens = rules.context_tokens
+        self._groups = rules.match_rule == "vllm"
+        self._nodes: list[Node | None] = [None] * rules.state_slots
+        self._free = list(range(rules.state_slots))[::-1]
+        self._used = np.zeros(rules.state_slots)
+        self._saved = np.zeros(rules.state_slots)
+        device.dropping = self._dropping
+
+    @property
+    def held(self) -> int:
+        """States in slots."""
+        return len(self._nodes) - len(self._free)
+
+    def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
+        """See `Boundaries`."""
+        for node in reversed(nodes):
+            if node.state is not None and node.end <= matched:
+                return node.end, node.end
+        return 0, 0
+
+    def commitment(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        return 0
+
+    def admitted(self, lease: Lease, matched: int) -> None:
+        """See `Boundaries`."""
+        assert lease.node is not None
+        lease.kept_ends = [matched]
+        if lease.node.state is not None:
+            self._used[lease.node.state] = self._device.operation
+
+    def load(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        return 0
+
+    def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
+        """See `Boundaries`."""
+        ends = set(lease.kept_ends)
+        if self._interval:
+            first = start * self._size // self._interval * self._interval
+            ends.update(at // self._size for at in range(first, tokens + 1, self._interval))
+        walk = node
+        for end in sorted(ends, reverse=True):
+            if start < end <= lease.end:
+                while walk.start >= end:
+                    assert walk.parent is not None
+                    walk = walk.parent
+                if walk.end > end:
+                    walk = self._tree.split(walk, end)
+                self._save(lease, walk)
+
+    def decoded(self, lease: Lease, tokens: int) -> None:
+        """See `Boundaries`."""
+
+    def closed(self, lease: Lease) -> None:
+        """See `Boundaries`."""
+        assert lease.node is not None
+        if lease.node.parent is not None:
+            self._save(lease, lease.node)
+
+    def ended(self, lease: Lease) -> None:
+        """See `Boundaries`."""
+
+    def _save(self, lease: Lease, node: Node) -> None:
+        """Put the state at the end of a node into a slot."""
+        if node.state is None:
+            if not self._free:
+                self._evict()
+            slot = node.state = self._free.pop()
+            self._nodes[slot] = node
+            tokens = node.end * self._size
+            self._saved[slot] = tokens * (1 + tokens / (2 * self._context_tokens))
+            if self._groups:
+                self._listener.stored(lease, node.end - 1, node.end, "linear")
+        self._used[node.state] = self._device.operation
+
+    def _evict(self) -> None:
+        """Free the slot of the state that is worth least; all slots are taken."""
+        slot = int(np.argmin(_scaled(self._used) + _scaled(self._saved)))
+        node = self._nodes[slot]
+        assert node is not None
+        self._dropping(node)
+        self._device.drop_useless(node)
+
+    def _dropping(self, node: Node) -> None:
+        """The state of a node goes, alone or with the node."""
+        if node.state is not None:
+            self._nodes[node.state] = None
+            self._free.append(node.state)
+            node.state = None
+            if self._groups:
+                self._listener.removed(node.key[-HASH_BYTES:], "linear", "GPU")
+
+
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    low = float(values.min())
+    return (values - low) / max(float(values.max()) - low, 1e-9)

@@ -1,0 +1,222 @@
+"""Sliding windows: which window KV a request needs, locks, leaves behind and releases.
+
+    chunk ends      c1        c2       prompt         end of the answer
+    window    .....................................####        # live, . tombstone
+    islands   ......####......####.................####
+    pressure  ###########################..........####
+
+* A request goes on from a boundary only with a whole window before it (`matching`). It locks that window in
+  the tree, in whole blocks, and moves the lock along as it inserts.
+* *Room.* A running request has its window and the step that it computes, no more (MiMo-V2.5,
+  arXiv:2607.13095, 3.1.3: the pool stays at the size of a window or of a chunk). Its commitment counts its
+  window as if nobody shared it, so the sum of commitments bounds what is locked and reserved.
+* *Release*, when the request moves on (`CacheRules.swa_release`). ``window``: at chunk end what it has put
+  into the tree is released but for the last W tokens and a block, so former chunk ends become tombstones.
+  ``islands`` (SGLang PR 30013): they stay until evicted. ``pressure`` (SGLang ``swa_radix_cache.py``,
+  ``cache_unfinished_req``): whole chunks stay until evicted. Answers are released in any case but for the
+  last W tokens and a block (SGLang ``mem_cache/common.py``, ``free_swa_out_of_window_slots``: the block more
+  keeps a boundary before a partial block usable).
+* *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked; the last
+  run is freed at once unless something continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
+* *Dense positions.* Windows before every multiple of ``retained_interval_tokens`` are not released
+  (MiMo-V2.5, 3.1.4).
+* *vLLM* (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``):
+  ``pressure`` is its dense checkpointing. With a retention interval, 0 included, it keeps windows at the
+  multiples of the interval, at the end of the prompt, and where the prompt left a known sequence (the
+  shared-prefix junction): that is ``window`` here. What is kept goes in its turn of the LRU order only.
+
+What was released or evicted before is computed anew when a request passes it: such tombstones are healed.
+"""
+
+from loadtest.engine.kv.device import Device
+from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import KvListener
+from loadtest.engine.kv.matching import safe_blocks
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tree import Node, RadixTree
+
+
+class Windows:
+    """See `Boundaries`.
+
+    Args:
+        rules: Sizes and whose rules.
+        tree: The tree.
+        device: What is on the device.
+        listener: Hears of stored windows, by vLLM's rule.
+    """
+
+    def __init__(self, rules: CacheRules, tree: RadixTree, device: Device, listener: KvListener) -> None:
+        self._rules = rules
+        self._tree = tree
+        self._device = device
+        self._listener = listener
+        self._size = rules.block_tokens
+        self._needed = rules.window_blocks
+        self._vllm = rules.match_rule == "vllm"
+        self._tail_tokens = rules.window_tokens + rules.block_tokens
+
+    def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
+        """See `Boundaries`."""
+        runs = [(min(node.end, matched) - node.start, node) for node in nodes]
+        on_device = safe_blocks(((blocks, node.swa) for blocks, node in runs if node.device), self._needed)
+        if on_device == matched:
+            return matched, matched
+        return on_device, safe_blocks(
+            ((blocks, node.swa or node.host_swa) for blocks, node in runs), self._needed
+        )
+
+    def commitment(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        total = lease.prompt_tokens + lease.output_tokens
+        return min(total, self._needed * self._size + self._room(total))
+
+    def admitted(self, lease: Lease, matched: int) -> None:
+        """See `Boundaries`."""
+        assert lease.node is not None
+        if self._vllm and self._rules.swa_release == "window":
+            lease.kept_ends = [matched, (lease.prompt_tokens - 1) // self._size]
+        lease.window_locked = min(lease.end, self._needed)
+        self._device.lock_window(lease.node, lease.window_locked)
+        self._reserve(lease)
+        self._device.touch_window(lease.node)
+
+    def load(self, lease: Lease) -> int:
+        """See `Boundaries`."""
+        walk = lease.node
+        assert walk is not None
+        blocks = 0
+        while walk.parent is not None and walk.end > lease.end - lease.window_locked:
+            if not walk.swa:
+                blocks += walk.blocks
+                self._hold(lease, walk)
+            walk = walk.parent
+        return blocks
+
+    def inserted(self, lease: Lease, node: Node, start: int, tokens: int) -> None:
+        """See `Boundaries`."""
+        assert lease.node is not None
+        rules, device = self._rules, self._device
+        keep = self._kept_from(tokens)
+        if rules.swa_release == "pressure" and (self._vllm or tokens <= lease.prompt_tokens):
+            self._revive(lease, node, start, lease.end)
+        else:
+            for position in self._kept_ends(lease, start, keep):
+                self._revive(lease, node, max(start, position - self._needed), position)
+            lease.live += self._revive(lease, node, max(start, keep), lease.end)
+        blocks = min(lease.end, self._needed)
+        device.lock_window(node, blocks)
+        device.unlock_window(lease.node, lease.window_locked)
+        lease.window_locked = blocks
+        if rules.swa_release == "window":
+            self._release(lease, node, keep)
+        device.touch_window(node)
+        self._reserve(lease)
+
+    def decoded(self, lease: Lease, tokens: int) -> None:
+        """See `Boundaries`."""
+        assert lease.node is not None
+        answer = tokens - lease.prompt_tokens
+        released = tokens - answer % self._rules.decode_release_tokens
+        if not lease.window_locked or self._kept_from(released) < lease.end:
+            return
+        node = lease.node
+        self._device.unlock_window(node, lease.window_locked)
+        lease.window_locked = 0
+        if self._rules.swa_release == "window":
+            self._release(lease, node, lease.end)
+        if not self._vllm and not node.device_children:
+            self._retire(lease, node, node.start, node.end)
+
+    def closed(self, lease: Lease) -> None:
+        """See `Boundaries`."""
+
+    def ended(self, lease: Lease) -> None:
+        """See `Boundaries`."""
+        device = self._device
+        assert lease.node is not None
+        device.swa.reserved -= lease.swa_reserved
+        lease.swa_reserved = 0
+        device.unlock_window(lease.node, lease.window_locked)
+        lease.window_locked = 0
+        if lease.kept_ends:
+            self._release(lease, lease.node, lease.end)
+        device.touch_window(lease.node)
+
+    def _room(self, rest: int) -> int:
+        """Window KV that a request may have outside of the tree: a step, or a window while it decodes."""
+        rules = self._rules
+        step = rules.chunk_tokens + self._size if rules.chunk_tokens else rest
+        return min(rest, max(step, rules.window_tokens + rules.decode_release_tokens + 2 * self._size))
+
+    def _reserve(self, lease: Lease) -> None:
+        wanted = self._room(lease.prompt_tokens + lease.output_tokens - lease.end * self._size)
+        self._device.swa.reserved += wanted - lease.swa_reserved
+        lease.swa_reserved = wanted
+
+    def _kept_from(self, tokens: int) -> int:
+        """First block whose window KV a request keeps that has come to so many tokens."""
+        return max(0, tokens - self._tail_tokens) // self._size
+
+    def _kept_ends(self, lease: Lease, start: int, end: int) -> list[int]:
+        """Boundaries in ``(start, end]`` whose windows stay, in blocks.
+
+        A position inside a block counts as the boundary before it.
+        """
+        interval, size = self._rules.retained_interval_tokens, self._size
+        ends = set(lease.kept_ends)
+        if interval:
+            first = start * size // interval * interval
+            ends.update(at // size for at in range(first, end * size + size, interval))
+        return sorted(at for at in ends if start < at <= end)
+
+    def _hold(self, lease: Lease, node: Node) -> None:
+        self._device.hold_window(node)
+        if self._vllm:
+            self._listener.stored(lease, node.start, node.end, "sliding_window")
+
+    def _revive(self, lease: Lease, node: Node, start: int, end: int) -> list[tuple[int, int]]:
+        """Fresh window KV for blocks on the path to a node: tombstones become live; says which."""
+        revived: list[tuple[int, int]] = []
+        walk = node
+        while walk.end > start:
+            if not walk.swa and walk.start < end:
+                if walk.start < start:
+                    self._tree.split(walk, start)
+                if walk.end > end:
+                    walk = self._tree.split(walk, end)
+                self._hold(lease, walk)
+                revived.append((walk.start, walk.end))
+            assert walk.parent is not None
+            walk = walk.parent
+        return revived
+
+    def _release(self, lease: Lease, node: Node, before: int) -> None:
+        """Release the window KV before a block that a request has put on the path to a node."""
+        kept: list[tuple[int, int]] = []
+        for start, end in lease.live:
+            if end > before:
+                kept.append((max(start, before), end))
+            self._retire(lease, node, start, min(end, before))
+        lease.live = kept
+
+    def _retire(self, lease: Lease, node: Node, start: int, end: int) -> None:
+        """Free the window KV of blocks on the path to a node, but for windows that stay or are locked."""
+        for position in self._kept_ends(lease, start, end + self._needed - 1):
+            self._free(node, start, min(end, position - self._needed))
+            start = position
+        self._free(node, start, end)
+
+    def _free(self, node: Node, start: int, end: int) -> None:
+        if start >= end:
+            return
+        walk = node
+        while walk.end > start:
+            if walk.swa and not walk.swa_locks and walk.start < end:
+                if walk.start < start:
+                    self._tree.split(walk, start)
+                if walk.end > end:
+                    walk = self._tree.split(walk, end)
+                self._device.retire_window(walk)
+            assert walk.parent is not None
+            walk = walk.parent
