@@ -1,0 +1,359 @@
+"""Shared storage of KV blocks (L3): one pool for all workers with the same model.
+
+    worker ── L3Client ──link── pool ──┬── node: memory, disk
+    (TP ranks: each its part,          ├── node
+     the shortest of them counts)      └── node
+
+Two kinds of pool behind one port, `L3Pool`:
+
+* `GroupedPool`, after GCache (MiMo-V2.5, arXiv:2607.13095, section 3.2): consistent hashing over storage
+  nodes, single replica, all blocks of a *session group* on one node, memory and disk with promotion and
+  demotion. A group is named by the first blocks of the sequence. When a node fails, clients run into the
+  SDK's short timeout until the master has missed its heartbeats; then its groups move on to the next node of
+  the ring, empty. What it held is there again when it returns, unless the failure lost it.
+* `PooledMemory`, after Mooncake Store: each block on a node of its own choice, so reads use all nodes at
+  once, and one failed node takes every n-th block of every sequence: a prefix ends at its first lost block.
+
+Both follow HiCache's rules (SGLang ``mem_cache/hicache_storage.py``): keys are chained block hashes; only
+what is absent is written; for sliding windows the trailing ``ceil(W/block)`` blocks of what is fetched must
+have window data, all or nothing (``PoolHitPolicy.TRAILING_PAGES``). The key includes the tensor-parallel
+size, because each rank stores its own heads, unless the pool is told to share across sizes. A write is
+visible at once: it takes milliseconds, and what could use it comes seconds later.
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, Protocol
+
+import numpy as np
+
+from loadtest.engine.kv.link import Link
+from loadtest.engine.kv.pieces import HASH_BYTES
+from loadtest.engine.kv.ring import HashRing
+from loadtest.engine.kv.runs import RunStore, Stored
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """Bytes of a KV block, all tensor-parallel ranks together, each part counted once.
+
+    Attributes:
+        block_tokens: Tokens of a block.
+        block_bytes: Full-attention (or MLA) data of a block.
+        window_block_bytes: Sliding-window data of a block, or one linear state; 0 if the model has neither.
+        window_blocks: Blocks before a boundary whose window data make it usable: ``ceil(W/block)``, 1 for
+            linear states, 0 for full attention.
+    """
+
+    block_tokens: int
+    block_bytes: int
+    window_block_bytes: int = 0
+    window_blocks: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.block_tokens > 0
+        assert self.block_bytes > 0
+        assert (self.window_blocks > 0) == (self.window_block_bytes > 0)
+
+    def n_bytes(self, blocks: int, window_blocks: int) -> int:
+        """Bytes of so many blocks, of which so many have window data."""
+        return blocks * self.block_bytes + window_blocks * self.window_block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class L3Settings:
+    """A shared pool.
+
+    Attributes:
+        kind: ``grouped`` (GCache-like) or ``pooled`` (Mooncake-like).
+        nodes: Storage nodes.
+        memory_tokens: Room in memory of each node, in tokens of full-attention data.
+        disk_tokens: Room on disk of each node; ``grouped`` only.
+        ttl_s: Seconds after its last use at which a block is gone; None for never.
+        node_bytes_per_s: Network of a node. [guess] two 400 Gbps ports.
+        disk_bytes_per_s: Reads from a node's disks. [guess] two NVMe drives.
+        latency_s: Time of a read besides its bytes: 280 us (MiMo-V2.5, 3.2, RDMA reads of 1 MB).
+        sdk_timeout_s: How long a client waits for a dead node; the paper says only "short". [guess]
+        detection_s: Time from a failure to the ring without the node: missed heartbeats. [guess]
+        group_tokens: Sequences that agree in so many first tokens are one session group. Large enough to tell
+            sessions with one system prompt apart, small enough that few prompts are shorter.
+        share_tensor_parallel: Whether workers of different tensor-parallel sizes can read each other's
+            blocks.
+        virtual_nodes: Points of a node on the ring.
+    """
+
+    kind: Literal["grouped", "pooled"] = "grouped"
+    nodes: int = 8
+    memory_tokens: int = 16_000_000
+    disk_tokens: int = 0
+    ttl_s: float | None = None
+    node_bytes_per_s: float = 100e9
+    disk_bytes_per_s: float = 12e9
+    latency_s: float = 280e-6
+    sdk_timeout_s: float = 0.05
+    detection_s: float = 3.0
+    group_tokens: int = 1024
+    share_tensor_parallel: bool = False
+    virtual_nodes: int = 128
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.memory_tokens < 0 or self.disk_tokens < 0:
+            raise ValueError("a pool needs at least one node, and room cannot be negative")
+        if self.kind == "pooled" and self.disk_tokens:
+            raise ValueError("pooled memory has no disk tier: disk_tokens must be 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The answer to a look-up.
+
+    Attributes:
+        end_block: End of what can be read; the block asked for if nothing can.
+        answered_s: When the answer is known.
+    """
+
+    end_block: int
+    answered_s: float
+
+
+class L3Pool(Protocol):
+    """What a worker's `L3Client` needs. Blocks are the packed chained hashes of a sequence from its start."""
+
+    @property
+    def settings(self) -> L3Settings:
+        """How it was built."""
+
+    @property
+    def sizes(self) -> BlockSizes:
+        """The blocks that it holds."""
+
+    def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
+        """How far a reader that has the blocks before ``start_block`` could read; asking uses nothing."""
+
+    def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
+        """Use blocks that were found; the time at which the nodes have sent the last byte."""
+
+    def store(
+        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+    ) -> Stored:
+        """Write what is absent of a span of blocks, with window data from ``window_start`` on."""
+
+    def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
+        """Make blocks the most recently used without reading them."""
+
+    def fail(self, node: int, now_s: float, *, lost: bool = True) -> None:
+        """A node stops answering; ``lost`` if what it held is gone for good."""
+
+    def recover(self, node: int, now_s: float) -> None:
+        """A node is back."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes held, in memory and on disk."""
+
+    @property
+    def evicted_bytes(self) -> int:
+        """Bytes evicted or expired since the start."""
+
+
+def build_pool(settings: L3Settings, sizes: BlockSizes) -> L3Pool:
+    """A pool of the kind that the settings name."""
+    return GroupedPool(settings, sizes) if settings.kind == "grouped" else PooledMemory(settings, sizes)
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    store: RunStore
+    network: Link
+    disk: Link
+    failed_s: float = inf
+
+
+class GroupedPool:
+    """Session groups on nodes by consistent hashing.
+
+    Args:
+        settings: The pool.
+        sizes: The model's blocks.
+    """
+
+    def __init__(self, settings: L3Settings, sizes: BlockSizes) -> None:
+        self.settings = settings
+        self.sizes = sizes
+        self._ring = HashRing(settings.nodes, settings.virtual_nodes)
+        self._group_blocks = max(1, settings.group_tokens // sizes.block_tokens)
+        per_block = sizes.block_bytes / sizes.block_tokens
+        self._nodes = [
+            _Node(
+                RunStore(
+                    int(settings.memory_tokens * per_block),
+                    int(settings.disk_tokens * per_block),
+                    sizes.block_bytes,
+                    sizes.window_block_bytes,
+                    settings.ttl_s,
+                ),
+                Link(settings.node_bytes_per_s),
+                Link(settings.disk_bytes_per_s),
+            )
+            for _ in range(settings.nodes)
+        ]
+        self._absent: set[int] = set()
+        self._failed: set[int] = set()
+
+    @property
+    def held_bytes(self) -> int:
+        """See `L3Pool`."""
+        return sum(node.store.memory_bytes + node.store.disk_bytes for node in self._nodes)
+
+    @property
+    def evicted_bytes(self) -> int:
+        """See `L3Pool`."""
+        return sum(node.store.evicted_bytes + node.store.expired_bytes for node in self._nodes)
+
+    def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
+        """See `L3Pool`."""
+        answered_s = now_s + self.settings.latency_s
+        owner = self._owner(space, blocks, now_s)
+        if owner is None:
+            return Found(start_block, answered_s)
+        node, key = owner
+        if node.failed_s <= now_s:
+            return Found(start_block, now_s + self.settings.sdk_timeout_s)
+        return Found(
+            node.store.held(key, blocks, start_block, end_block, self.sizes.window_blocks, now_s), answered_s
+        )
+
+    def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
+        """See `L3Pool`."""
+        owner = self._owner(space, blocks, now_s)
+        assert owner is not None
+        node, key = owner
+        from_disk = node.store.read(key, blocks, start_block, end_block, now_s)
+        windows = min(self.sizes.window_blocks, end_block - start_block)
+        sent_s = node.network.send(self.sizes.n_bytes(end_block - start_block, windows), now_s)
+        return max(sent_s, node.disk.send(from_disk, now_s)) + self.settings.latency_s
+
+    def store(
+        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+    ) -> Stored:
+        """See `L3Pool`."""
+        owner = self._owner(space, blocks, now_s)
+        if owner is None or owner[0].failed_s <= now_s:
+            return Stored(0, 0)
+        node, key = owner
+        return node.store.store(key, blocks, start_block, end_block, window_start, now_s)
+
+    def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
+        """See `L3Pool`."""
+        owner = self._owner(space, blocks, now_s)
+        if owner is not None and owner[0].failed_s > now_s:
+            owner[0].store.touch(owner[1], blocks, start_block, end_block, now_s)
+
+    def fail(self, node: int, now_s: float, *, lost: bool = True) -> None:
+        """See `L3Pool`."""
+        self._nodes[node].failed_s = min(now_s, self._nodes[node].failed_s)
+        self._failed.add(node)
+        if lost:
+            self._nodes[node].store.clear()
+
+    def recover(self, node: int, now_s: float) -> None:
+        """See `L3Pool`."""
+        self._nodes[node].failed_s = inf
+        self._failed.discard(node)
+        self._absent.discard(node)
+
+    def _owner(self, space: bytes, blocks: bytes, now_s: float) -> tuple[_Node, bytes] | None:
+        """The node of a sequence's group and the group's name; None if every node has left the ring."""
+        if self._failed:
+            self._absent = {
+                node
+                for node in self._failed
+                if self._nodes[node].failed_s + self.settings.detection_s <= now_s
+            }
+        end = min(self._group_blocks * HASH_BYTES, len(blocks))
+        key = space + blocks[end - HASH_BYTES : end]
+        owner = self._ring.owner(key, self._absent)
+        return None if owner is None else (self._nodes[owner], key)
+
+
+class PooledMemory:
+    """Blocks spread over the memories of all nodes, one by one.
+
+    A node that fails takes its blocks with it (there is one replica), found by one pass over the hashes;
+    what is written later goes to the others. A block that was written while its node was away is taken to be
+    on that node again when it has returned.
+
+    Args:
+        settings: The pool.
+        sizes: The model's blocks.
+    """
+
+    def __init__(self, settings: L3Settings, sizes: BlockSizes) -> None:
+        self.settings = settings
+        self.sizes = sizes
+        self._node_bytes = int(settings.memory_tokens * sizes.block_bytes / sizes.block_tokens)
+        self._store = RunStore(
+            self._node_bytes * settings.nodes,
+            0,
+            sizes.block_bytes,
+            sizes.window_block_bytes,
+            settings.ttl_s,
+        )
+        self._failed: dict[int, float] = {}
+        self._network = Link(settings.node_bytes_per_s * settings.nodes)
+
+    @property
+    def held_bytes(self) -> int:
+        """See `L3Pool`."""
+        return self._store.memory_bytes
+
+    @property
+    def evicted_bytes(self) -> int:
+        """See `L3Pool`."""
+        return self._store.evicted_bytes + self._store.expired_bytes
+
+    def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
+        """See `L3Pool`."""
+        held = self._store.held(space, blocks, start_block, end_block, self.sizes.window_blocks, now_s)
+        silent = any(failed_s + self.settings.detection_s > now_s for failed_s in self._failed.values())
+        return Found(held, now_s + (self.settings.sdk_timeout_s if silent else self.settings.latency_s))
+
+    def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
+        """See `L3Pool`."""
+        self._store.read(space, blocks, start_block, end_block, now_s)
+        windows = min(self.sizes.window_blocks, end_block - start_block)
+        sent_s = self._network.send(self.sizes.n_bytes(end_block - start_block, windows), now_s)
+        return sent_s + self.settings.latency_s
+
+    def store(
+        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+    ) -> Stored:
+        """See `L3Pool`."""
+        if len(self._failed) == self.settings.nodes:
+            return Stored(0, 0)
+        return self._store.store(space, blocks, start_block, end_block, window_start, now_s)
+
+    def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
+        """See `L3Pool`."""
+        self._store.touch(space, blocks, start_block, end_block, now_s)
+
+    def fail(self, node: int, now_s: float, *, lost: bool = True) -> None:
+        """See `L3Pool`; memory of a client process is always lost with it."""
+        del lost
+        if node in self._failed:
+            return
+        self._failed[node] = now_s
+        nodes = self.settings.nodes
+        self._store.lose(lambda packed: np.flatnonzero(_spread(packed, nodes) == node).tolist())
+        self._store.resize(self._node_bytes * (nodes - len(self._failed)))
+
+    def recover(self, node: int, now_s: float) -> None:
+        """See `L3Pool`."""
+        self._failed.pop(node, None)
+        self._store.resize(self._node_bytes * (self.settings.nodes - len(self._failed)))
+
+
+def _spread(packed: bytes, nodes: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+    """The node of each hash: its high bits, as the low ones may already choose something else."""
+    hashes = np.frombuffer(packed, "<u8")
+    return (hashes >> np.uint64(32)) % np.uint64(nodes)

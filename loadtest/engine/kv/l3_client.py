@@ -1,0 +1,138 @@
+"""A worker's access to a shared pool: what it costs to read, and what its ranks agree on.
+
+    find ──> begins: the answer ──bytes over the pool's and the worker's links──> ends
+                                   └─ stop: what has arrived in whole batches is kept
+
+A tensor-parallel worker reads with all its ranks at once. With multi-head attention each rank reads the part
+of its heads; with MLA all ranks need all data, so that each reads everything, but only one of them writes
+(SGLang ``managers/cache_controller.py``, ``backup_skip``).
+"""
+
+from dataclasses import dataclass
+from math import log, log1p
+from random import Random
+
+from loadtest.engine.kv.l3 import L3Pool
+from loadtest.engine.kv.link import Link
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A read that is under way.
+
+    Attributes:
+        start_block: First block.
+        end_block: End of what arrives; the start if nothing does.
+        n_bytes: Bytes that the worker receives, all ranks together.
+        begins_s: When the first byte arrives.
+        ends_s: When the last one has.
+    """
+
+    start_block: int
+    end_block: int
+    n_bytes: int
+    begins_s: float
+    ends_s: float
+
+    def arrived_blocks(self, now_s: float, batch_blocks: int) -> int:
+        """Blocks that are complete at a time: whole batches, or all."""
+        blocks = self.end_block - self.start_block
+        if now_s >= self.ends_s:
+            return blocks
+        if now_s <= self.begins_s:
+            return 0
+        share = (now_s - self.begins_s) / (self.ends_s - self.begins_s)
+        return int(share * blocks) // batch_blocks * batch_blocks
+
+
+class L3Client:
+    """One worker's access to a pool.
+
+    Ranks of a tensor-parallel group read in parallel, each its own part of every block. They must go on with
+    one length, so the shortest counts (``all_reduce(MIN)``, SGLang ``managers/cache_controller.py``).
+
+    Args:
+        pool: The pool.
+        tensor_parallel: Ranks of the worker.
+        replicated: Whether every rank needs all of each block (MLA). Then one rank writes, and each reads.
+        read_bytes_per_s: The worker's network, all ranks together: 170 GB/s by RDMA into host memory, about
+            350 GB/s straight into device memory (MiMo-V2.5, 3.2).
+        rank_loss_ratio: Probability that a rank misses a block that the others have.
+        seed: Of the losses.
+    """
+
+    def __init__(
+        self,
+        pool: L3Pool,
+        *,
+        tensor_parallel: int = 1,
+        replicated: bool = False,
+        read_bytes_per_s: float = 170e9,
+        rank_loss_ratio: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        assert 0 <= rank_loss_ratio < 1
+        self.pool = pool
+        self._ranks = tensor_parallel
+        self._copies = tensor_parallel if replicated else 1
+        shared = replicated or pool.settings.share_tensor_parallel
+        self._space = b"" if shared else tensor_parallel.to_bytes(4, "little")
+        self._network = Link(read_bytes_per_s)
+        self._rank_loss_ratio = rank_loss_ratio
+        self._random = Random(seed)
+        self.read_bytes = 0
+        self.written_bytes = 0
+        self.read_blocks = 0
+        self.written_blocks = 0
+
+    def fetch(
+        self, blocks: bytes, start_block: int, end_block: int, least_blocks: int, now_s: float
+    ) -> Fetch:
+        """Begin to read what the pool has after ``start_block``.
+
+        Args:
+            blocks: Packed chained hashes of the sequence.
+            start_block: First block that the worker does not have.
+            end_block: Where to stop.
+            least_blocks: With less than this nothing is read.
+            now_s: The time.
+        """
+        found = self.pool.find(self._space, blocks, start_block, end_block, now_s)
+        end = found.end_block
+        if end > start_block and self._rank_loss_ratio:
+            reach = start_block + min(self._rank_hit() for _ in range(self._ranks))
+            if reach < end:
+                end = self.pool.find(self._space, blocks, start_block, reach, now_s).end_block
+        if end - start_block < max(1, least_blocks):
+            return Fetch(start_block, start_block, 0, found.answered_s, found.answered_s)
+        sizes = self.pool.sizes
+        windows = min(sizes.window_blocks, end - start_block)
+        n_bytes = sizes.n_bytes(end - start_block, windows) * self._copies
+        sent_s = self.pool.read(self._space, blocks, start_block, end, found.answered_s)
+        ends_s = max(sent_s, self._network.send(n_bytes, found.answered_s))
+        self.read_bytes += n_bytes
+        self.read_blocks += end - start_block
+        return Fetch(start_block, end, n_bytes, found.answered_s, ends_s)
+
+    def stop(self, fetch: Fetch, kept_blocks: int, now_s: float) -> None:
+        """Stop a read early: what has not arrived is not sent."""
+        blocks = fetch.end_block - fetch.start_block
+        if kept_blocks < blocks:
+            unsent = fetch.n_bytes * (blocks - kept_blocks) // blocks
+            self._network.give_back(unsent, now_s)
+            self.read_bytes -= unsent
+            self.read_blocks -= blocks - kept_blocks
+
+    def store(self, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float) -> None:
+        """Write what the pool does not have."""
+        stored = self.pool.store(self._space, blocks, start_block, end_block, window_start, now_s)
+        self.written_blocks += stored.blocks
+        self.written_bytes += self.pool.sizes.n_bytes(stored.blocks, stored.window_blocks)
+
+    def keep_alive(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
+        """Tell the pool that blocks are in use here, though nobody reads them there."""
+        self.pool.touch(self._space, blocks, start_block, end_block, now_s)
+
+    def _rank_hit(self) -> int:
+        """Blocks before the first that one rank misses: geometric."""
+        return int(log(1.0 - self._random.random()) / log1p(-self._rank_loss_ratio))

@@ -1,0 +1,452 @@
+"""What one storage node holds: KV blocks as objects of their own, kept as runs.
+
+Storage is not a prefix cache. Each block is an object with its own last use, so the head of a long session
+may be evicted while its tail is kept: engines that hold the head themselves never ask for it. Kept one by
+one, the blocks of a prompt of 800K tokens would be 12,500 dictionary entries; here they are a few *pieces*:
+
+    root ──[ run: 5,000 blocks                        ]──┬──[ run: 300 blocks ]
+           | piece: in memory | absent | on disk      |  └──[ run: 40 blocks  ]
+           |                ww|        |           www|       w = sliding-window data
+
+* A *run* is blocks that nothing branches from; the runs form a tree, since equal chained hashes mean equal
+  prefixes. Whole runs are compared with one memory compare.
+* A *piece* is neighbouring blocks of a run with one last use, in one tier. Using a range makes it one piece,
+  so the number of pieces on a path stays small, whatever the number of turns that wrote them.
+* Sliding-window layers keep data for few blocks only: spans within present pieces, evicted with them.
+* Blocks that were lost inside a piece (the memory that held them failed) are its *holes*, until written
+  again.
+* Least recently used pieces go first, memory to disk, disk to nowhere; of a piece its tail first, since
+  nothing can be read behind a gap. A piece not used for ``ttl_s`` is absent.
+"""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadtest.engine.kv.pieces import HASH_BYTES, Piece, Run, Tier, append, clip, join, length_of
+
+_Entry = tuple[float, int, int, Piece]
+"""Of a queue: last use, deepest block first, number of the entry, piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a write added.
+
+    Attributes:
+        blocks: Blocks that were absent.
+        window_blocks: Blocks whose sliding-window data were absent.
+    """
+
+    blocks: int
+    window_blocks: int
+
+
+class RunStore:
+    """The blocks of one storage node.
+
+    Args:
+        memory_bytes: Room in memory.
+        disk_bytes: Room on disk; 0 for none.
+        block_bytes: Size of the full-attention data of a block.
+        window_block_bytes: Size of the sliding-window (or linear-state) data of a block.
+        ttl_s: Seconds after its last use at which a block is gone; None for never.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: int,
+        disk_bytes: int,
+        block_bytes: int,
+        window_block_bytes: int = 0,
+        ttl_s: float | None = None,
+    ) -> None:
+        self.memory_bytes_max = memory_bytes
+        self.disk_bytes_max = disk_bytes
+        self._block_bytes = block_bytes
+        self._window_block_bytes = window_block_bytes
+        self._ttl_s = ttl_s
+        self._roots: dict[bytes, Run] = {}
+        self._held = {Tier.MEMORY: 0, Tier.DISK: 0}
+        self._queues: dict[Tier, list[_Entry]] = {Tier.MEMORY: [], Tier.DISK: []}
+        self._queue_limits = {Tier.MEMORY: 64, Tier.DISK: 64}
+        self._orders = 0
+        self.evicted_bytes = 0
+        self.demoted_bytes = 0
+        self.expired_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes held in memory, at most ``memory_bytes_max``."""
+        return self._held[Tier.MEMORY]
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes held on disk, at most ``disk_bytes_max``."""
+        return self._held[Tier.DISK]
+
+    def held(
+        self, space: bytes, blocks: bytes, start: int, end: int, window_blocks: int, now_s: float
+    ) -> int:
+        """How far a reader that has the blocks before ``start`` can get.
+
+        Args:
+            space: Name of the tree: blocks of different spaces are never the same.
+            blocks: Packed chained hashes of the sequence, from its first block.
+            start: First block that is asked for.
+            end: Where to stop.
+            window_blocks: Blocks of sliding-window data needed at the end; 0 if the model needs none.
+            now_s: The time; expired pieces are dropped.
+
+        Returns:
+            The largest ``e`` with blocks ``start`` to ``e`` present and, if the model needs them, the
+            sliding-window data of the last ``window_blocks`` of them (of all of them, if they begin at the
+            sequence's first block and are fewer). ``start`` if there is none.
+        """
+        self._expire(now_s)
+        reach = start
+        windows: list[tuple[int, int]] = []
+        for run, common in self._walk(space, blocks, end):
+            if common <= start:
+                continue
+            for piece in run.pieces[run.piece_at(max(start, run.start)) :]:
+                if piece.tier is Tier.ABSENT:
+                    return self._window_end(windows, start, reach, window_blocks)
+                windows += piece.windows
+                hole = bisect_left(piece.holes, start)
+                if hole < len(piece.holes) and piece.holes[hole] < common:
+                    return self._window_end(windows, start, piece.holes[hole], window_blocks)
+                reach = min(piece.end, common)
+                if piece.end >= common:
+                    break
+        return self._window_end(windows, start, reach, window_blocks)
+
+    def store(
+        self, space: bytes, blocks: bytes, start: int, end: int, window_start: int, now_s: float
+    ) -> Stored:
+        """Hold a span of a sequence, and its sliding-window data from block ``window_start`` on."""
+        self._expire(now_s)
+        self._grow(space, blocks, end)
+        stored = self._use(space, blocks, start, end, now_s, fill=True, window_start=window_start)
+        self._shrink()
+        return stored
+
+    def read(self, space: bytes, blocks: bytes, start: int, end: int, now_s: float) -> int:
+        """Use blocks and bring those on disk to memory.
+
+        Returns:
+            Bytes that came from disk.
+        """
+        self._expire(now_s)
+        before = self.disk_bytes
+        self._use(space, blocks, start, end, now_s, promote=True)
+        from_disk = before - self.disk_bytes
+        self._shrink()
+        return from_disk
+
+    def touch(self, space: bytes, blocks: bytes, start: int, end: int, now_s: float) -> None:
+        """Make what is present the most recently used, where it is."""
+        self._expire(now_s)
+        self._use(space, blocks, start, end, now_s)
+
+    def lose(self, lost: Callable[[bytes], list[int]]) -> None:
+        """Some of the memory of a store without disk failed.
+
+        Args:
+            lost: The positions, in order, of the lost ones among packed hashes.
+        """
+        assert self.disk_bytes_max == 0
+        runs = list(self._roots.values())
+        while runs:
+            run = runs.pop()
+            runs += run.children.values()
+            gone = [run.start + offset for offset in lost(run.blocks)]
+            for piece in run.pieces:
+                if piece.tier is not Tier.ABSENT:
+                    self._held[piece.tier] -= self._size(piece)
+                    holes = gone[bisect_left(gone, piece.start) : bisect_left(gone, piece.end)]
+                    piece.holes = sorted({*piece.holes, *holes})
+                    for hole in holes:
+                        piece.windows = clip(piece.windows, 0, hole) + clip(
+                            piece.windows, hole + 1, piece.end
+                        )
+                    self._held[piece.tier] += self._size(piece)
+
+    def resize(self, memory_bytes: int) -> None:
+        """Change the room in memory, evicting what no longer fits."""
+        self.memory_bytes_max = memory_bytes
+        self._shrink()
+
+    def clear(self) -> None:
+        """Lose everything."""
+        self._roots.clear()
+        for tier in self._held:
+            self._held[tier] = 0
+            self._queues[tier].clear()
+
+    def _walk(self, space: bytes, blocks: bytes, end: int) -> list[tuple[Run, int]]:
+        """The runs that begin as the sequence does, each with the block at which it leaves the sequence."""
+        path: list[tuple[Run, int]] = []
+        run = self._roots.get(space)
+        position = 0
+        while run is not None and position < end:
+            child = run.children.get(blocks[position * HASH_BYTES : (position + 1) * HASH_BYTES])
+            if child is None:
+                break
+            length = min(child.end, end) - position
+            if length * HASH_BYTES == len(child.blocks) and blocks.startswith(
+                child.blocks, position * HASH_BYTES
+            ):
+                position = child.end
+                path.append((child, position))
+                run = child
+                continue
+            path.append((child, position + self._common(child.blocks, blocks, position, length)))
+            break
+        return path
+
+    @staticmethod
+    def _common(run: bytes, blocks: bytes, position: int, length: int) -> int:
+        """Blocks that a run and the sequence share; the first is known to be shared, ``length`` at most."""
+        low, high = 1, length
+        while low < high:
+            middle = (low + high + 1) // 2
+            wanted = blocks[(position + low) * HASH_BYTES : (position + middle) * HASH_BYTES]
+            if run.startswith(wanted, low * HASH_BYTES):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _grow(self, space: bytes, blocks: bytes, end: int) -> None:
+        """Make the tree reach block ``end`` of a sequence, with absent pieces."""
+        path = self._walk(space, blocks, end)
+        if path:
+            run, reach = path[-1]
+        else:
+            run, reach = self._roots.setdefault(space, Run(None, b"", 0, space=space)), 0
+        if reach == end:
+            return
+        added = blocks[reach * HASH_BYTES : end * HASH_BYTES]
+        if reach < run.end:
+            run = self._split(run, reach)
+        elif run.parent is not None and not run.children:
+            run.blocks += added
+            if run.pieces[-1].tier is Tier.ABSENT:
+                run.pieces[-1].end = end
+            else:
+                run.pieces.append(Piece(run, reach, end))
+            return
+        child = Run(run, added, reach)
+        child.pieces.append(Piece(child, reach, end))
+        run.children[added[:HASH_BYTES]] = child
+
+    def _split(self, run: Run, block: int) -> Run:
+        """Cut a run in two; the upper one is new."""
+        parent = run.parent
+        assert parent is not None
+        at = self._cut(run, block)
+        offset = (block - run.start) * HASH_BYTES
+        upper = Run(parent, run.blocks[:offset], run.start, pieces=run.pieces[:at])
+        for piece in upper.pieces:
+            piece.run = upper
+        parent.children[upper.blocks[:HASH_BYTES]] = upper
+        run.parent, run.blocks, run.start, run.pieces = upper, run.blocks[offset:], block, run.pieces[at:]
+        upper.children[run.blocks[:HASH_BYTES]] = run
+        return upper
+
+    def _cut(self, run: Run, block: int) -> int:
+        """Make a piece begin at a block of the run (or at its end); the piece's index."""
+        if block == run.end:
+            return len(run.pieces)
+        at = run.piece_at(block)
+        piece = run.pieces[at]
+        if piece.start == block:
+            return at
+        hole = bisect_left(piece.holes, block)
+        tail = Piece(
+            run,
+            block,
+            piece.end,
+            piece.tier,
+            piece.used_s,
+            clip(piece.windows, block, piece.end),
+            piece.holes[hole:],
+        )
+        piece.end = block
+        piece.windows = clip(piece.windows, piece.start, block)
+        del piece.holes[hole:]
+        run.pieces.insert(at + 1, tail)
+        self._enqueue(tail)
+        return at + 1
+
+    def _use(
+        self,
+        space: bytes,
+        blocks: bytes,
+        start: int,
+        end: int,
+        now_s: float,
+        *,
+        fill: bool = False,
+        promote: bool = False,
+        window_start: int | None = None,
+    ) -> Stored:
+        """Make a range the most recently used; fill its gaps, or bring it to memory, if told so."""
+        added = windows_added = 0
+        for run, common in self._walk(space, blocks, end):
+            if common <= start:
+                continue
+            first = self._cut(run, max(start, run.start))
+            last = self._cut(run, common)
+            merged: list[Piece] = []
+            for piece in run.pieces[first:last]:
+                size = self._size(piece)
+                tier = piece.tier
+                if tier is Tier.ABSENT:
+                    if not fill:
+                        merged.append(piece)
+                        continue
+                    added += piece.end - piece.start
+                    tier = Tier.MEMORY
+                elif promote:
+                    tier = Tier.MEMORY
+                if piece.tier is not Tier.ABSENT:
+                    self._held[piece.tier] -= size
+                if fill:
+                    added += len(piece.holes)
+                    piece.holes = []
+                if window_start is not None and window_start < piece.end:
+                    before = length_of(piece.windows)
+                    piece.windows = join(piece.windows, [(max(window_start, piece.start), piece.end)])
+                    windows_added += length_of(piece.windows) - before
+                piece.tier = tier
+                piece.used_s = now_s
+                self._held[tier] += self._size(piece)
+                if merged and merged[-1].tier is tier:
+                    merged[-1].end = piece.end
+                    append(merged[-1].windows, piece.windows)
+                    merged[-1].holes += piece.holes
+                    piece.order = 0
+                else:
+                    merged.append(piece)
+            run.pieces[first:last] = merged
+            for piece in merged:
+                self._enqueue(piece)
+        return Stored(added, windows_added)
+
+    def _window_end(self, windows: list[tuple[int, int]], start: int, reach: int, needed: int) -> int:
+        if needed == 0:
+            return reach
+        low = high = -1
+        for first, last in reversed(windows):
+            first, last = max(first, start), min(last, reach)
+            if first >= last:
+                continue
+            if last == low:
+                low = first
+            else:
+                low, high = first, last
+            if high - low >= needed or low == 0:
+                return high
+        return start
+
+    def _size(self, piece: Piece) -> int:
+        blocks = piece.end - piece.start - len(piece.holes)
+        return blocks * self._block_bytes + length_of(piece.windows) * self._window_block_bytes
+
+    def _enqueue(self, piece: Piece) -> None:
+        """Note a piece's last use; its older entries no longer count."""
+        if piece.tier is Tier.ABSENT:
+            piece.order = 0
+            return
+        self._orders += 1
+        piece.order = self._orders
+        queue = self._queues[piece.tier]
+        heapq.heappush(queue, (piece.used_s, -piece.start, piece.order, piece))
+        if len(queue) > self._queue_limits[piece.tier]:
+            current = [entry for entry in queue if self._current(entry, piece.tier)]
+            heapq.heapify(current)
+            self._queues[piece.tier] = current
+            self._queue_limits[piece.tier] = 2 * len(current) + 64
+
+    @staticmethod
+    def _current(entry: _Entry, tier: Tier) -> bool:
+        _, _, order, piece = entry
+        return piece.order == order and piece.tier is tier
+
+    def _oldest(self, tier: Tier) -> Piece | None:
+        queue = self._queues[tier]
+        while queue and not self._current(queue[0], tier):
+            heapq.heappop(queue)
+        return queue[0][3] if queue else None
+
+    def _expire(self, now_s: float) -> None:
+        if self._ttl_s is None:
+            return
+        for tier in self._held:
+            while (piece := self._oldest(tier)) is not None and piece.used_s + self._ttl_s < now_s:
+                self.expired_bytes += self._size(piece)
+                self._drop(piece)
+
+    def _shrink(self) -> None:
+        """Demote and evict until both tiers are within their room."""
+        for tier, room in ((Tier.MEMORY, self.memory_bytes_max), (Tier.DISK, self.disk_bytes_max)):
+            while (over := self._held[tier] - room) > 0:
+                piece = self._oldest(tier)
+                assert piece is not None
+                length = max(1, over // (self._block_bytes + self._window_block_bytes))
+                if length < piece.end - piece.start:
+                    self._cut(piece.run, piece.end - length)
+                    piece = piece.run.pieces[piece.run.piece_at(piece.end)]
+                size = self._size(piece)
+                if tier is Tier.MEMORY and self.disk_bytes_max > 0:
+                    self._held[tier] -= size
+                    self._held[Tier.DISK] += size
+                    self.demoted_bytes += size
+                    piece.tier = Tier.DISK
+                    self._merge(piece)
+                    self._enqueue(piece)
+                else:
+                    self.evicted_bytes += size
+                    self._drop(piece)
+
+    @staticmethod
+    def _merge(piece: Piece) -> None:
+        """Take in the next piece if nothing tells it from this one: evicting by pieces leaves no crumbs."""
+        pieces = piece.run.pieces
+        at = piece.run.piece_at(piece.end) if piece.end < piece.run.end else len(pieces)
+        if at == len(pieces):
+            return
+        following = pieces[at]
+        if following.tier is piece.tier and (piece.tier is Tier.ABSENT or following.used_s == piece.used_s):
+            piece.end = following.end
+            append(piece.windows, following.windows)
+            piece.holes += following.holes
+            following.order = 0
+            del pieces[at]
+
+    def _drop(self, piece: Piece) -> None:
+        """Make a piece absent, and cut off the ends of the tree that hold nothing."""
+        self._held[piece.tier] -= self._size(piece)
+        piece.tier = Tier.ABSENT
+        piece.order = 0
+        piece.windows = []
+        piece.holes = []
+        self._merge(piece)
+        run: Run | None = piece.run
+        while run is not None and not run.children:
+            while run.pieces and run.pieces[-1].tier is Tier.ABSENT:
+                run.pieces.pop()
+            kept = (run.pieces[-1].end - run.start) * HASH_BYTES if run.pieces else 0
+            first = run.blocks[:HASH_BYTES]
+            run.blocks = run.blocks[:kept]
+            if kept:
+                return
+            parent = run.parent
+            if parent is None:
+                del self._roots[run.space]
+            else:
+                del parent.children[first]
+            run = parent
