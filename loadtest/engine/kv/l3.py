@@ -8,9 +8,10 @@ Two kinds of pool behind one port, `L3Pool`:
 
 * `GroupedPool`, after GCache (MiMo-V2.5, arXiv:2607.13095, section 3.2): consistent hashing over storage
   nodes, single replica, all blocks of a *session group* on one node, memory and disk with promotion and
-  demotion. A group is named by the first blocks of the sequence. When a node fails, clients run into the
-  SDK's short timeout until the master has missed its heartbeats; then its groups move on to the next node of
-  the ring, empty. What it held is there again when it returns, unless the failure lost it.
+  demotion. A group is all that follows the same first ``group_tokens``; these heads themselves belong to the
+  node of their first block, so that a block has one place whoever writes it. When a node fails, clients run
+  into the SDK's short timeout until the master has missed its heartbeats; then its groups move on to the
+  next node of the ring, empty. What it held is there again when it returns, unless the failure lost it.
 * `PooledMemory`, after Mooncake Store: each block on a node of its own choice, so reads use all nodes at
   once, and one failed node takes every n-th block of every sequence: a prefix ends at its first lost block.
 
@@ -28,9 +29,10 @@ from typing import Literal, Protocol
 import numpy as np
 
 from loadtest.engine.kv.link import Link
-from loadtest.engine.kv.pieces import HASH_BYTES
+from loadtest.engine.kv.pieces import Span, window_end
 from loadtest.engine.kv.ring import HashRing
 from loadtest.engine.kv.runs import RunStore, Stored
+from radix.blocks import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class L3Settings:
         sdk_timeout_s: How long a client waits for a dead node; the paper says only "short". [guess]
         detection_s: Time from a failure to the ring without the node: missed heartbeats. [guess]
         group_tokens: Sequences that agree in so many first tokens are one session group. Large enough to tell
-            sessions with one system prompt apart, small enough that few prompts are shorter.
+            sessions apart, small enough that what they share before it is little. [guess]
         share_tensor_parallel: Whether workers of different tensor-parallel sizes can read each other's
             blocks.
         virtual_nodes: Points of a node on the ring.
@@ -213,41 +215,45 @@ class GroupedPool:
     def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
         """See `L3Pool`."""
         answered_s = now_s + self.settings.latency_s
-        owner = self._owner(space, blocks, now_s)
-        if owner is None:
-            return Found(start_block, answered_s)
-        node, key = owner
-        if node.failed_s <= now_s:
-            return Found(start_block, now_s + self.settings.sdk_timeout_s)
-        return Found(
-            node.store.held(key, blocks, start_block, end_block, self.sizes.window_blocks, now_s), answered_s
-        )
+        reach = start_block
+        windows: list[Span] = []
+        for node, start, end in self._parts(space, blocks, start_block, end_block, now_s):
+            if node.failed_s <= now_s:
+                answered_s = now_s + self.settings.sdk_timeout_s
+                break
+            reach, found = node.store.reach(space, blocks, start, end, now_s)
+            windows += found
+            if reach < end:
+                break
+        return Found(window_end(windows, start_block, reach, self.sizes.window_blocks), answered_s)
 
     def read(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> float:
         """See `L3Pool`."""
-        owner = self._owner(space, blocks, now_s)
-        assert owner is not None
-        node, key = owner
-        from_disk = node.store.read(key, blocks, start_block, end_block, now_s)
-        windows = min(self.sizes.window_blocks, end_block - start_block)
-        sent_s = node.network.send(self.sizes.n_bytes(end_block - start_block, windows), now_s)
-        return max(sent_s, node.disk.send(from_disk, now_s)) + self.settings.latency_s
+        sent_s = now_s
+        for node, start, end in self._parts(space, blocks, start_block, end_block, now_s):
+            from_disk = node.store.read(space, blocks, start, end, now_s)
+            windows = self.sizes.window_blocks if end == end_block else 0
+            n_bytes = self.sizes.n_bytes(end - start, min(windows, end - start))
+            sent_s = max(sent_s, node.network.send(n_bytes, now_s), node.disk.send(from_disk, now_s))
+        return sent_s + self.settings.latency_s
 
     def store(
         self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
     ) -> Stored:
         """See `L3Pool`."""
-        owner = self._owner(space, blocks, now_s)
-        if owner is None or owner[0].failed_s <= now_s:
-            return Stored(0, 0)
-        node, key = owner
-        return node.store.store(key, blocks, start_block, end_block, window_start, now_s)
+        added = windows = 0
+        for node, start, end in self._parts(space, blocks, start_block, end_block, now_s):
+            if node.failed_s > now_s:
+                stored = node.store.store(space, blocks, start, end, window_start, now_s)
+                added += stored.blocks
+                windows += stored.window_blocks
+        return Stored(added, windows)
 
     def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
         """See `L3Pool`."""
-        owner = self._owner(space, blocks, now_s)
-        if owner is not None and owner[0].failed_s > now_s:
-            owner[0].store.touch(owner[1], blocks, start_block, end_block, now_s)
+        for node, start, end in self._parts(space, blocks, start_block, end_block, now_s):
+            if node.failed_s > now_s:
+                node.store.touch(space, blocks, start, end, now_s)
 
     def fail(self, node: int, now_s: float, *, lost: bool = True) -> None:
         """See `L3Pool`."""
@@ -262,18 +268,25 @@ class GroupedPool:
         self._failed.discard(node)
         self._absent.discard(node)
 
-    def _owner(self, space: bytes, blocks: bytes, now_s: float) -> tuple[_Node, bytes] | None:
-        """The node of a sequence's group and the group's name; None if every node has left the ring."""
+    def _parts(
+        self, space: bytes, blocks: bytes, start: int, end: int, now_s: float
+    ) -> list[tuple[_Node, int, int]]:
+        """The nodes of a span of a sequence; empty if all have left the ring."""
         if self._failed:
             self._absent = {
                 node
                 for node in self._failed
                 if self._nodes[node].failed_s + self.settings.detection_s <= now_s
             }
-        end = min(self._group_blocks * HASH_BYTES, len(blocks))
-        key = space + blocks[end - HASH_BYTES : end]
-        owner = self._ring.owner(key, self._absent)
-        return None if owner is None else (self._nodes[owner], key)
+        head = self._group_blocks
+        parts: list[tuple[_Node, int, int]] = []
+        for named_by, first, last in ((0, start, min(end, head)), (head - 1, max(start, head), end)):
+            if first < last:
+                key = blocks[named_by * HASH_BYTES : (named_by + 1) * HASH_BYTES]
+                owner = self._ring.owner(space + key, self._absent)
+                if owner is not None:
+                    parts.append((self._nodes[owner], first, last))
+        return parts
 
 
 class PooledMemory:
@@ -314,7 +327,8 @@ class PooledMemory:
 
     def find(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
         """See `L3Pool`."""
-        held = self._store.held(space, blocks, start_block, end_block, self.sizes.window_blocks, now_s)
+        reach, windows = self._store.reach(space, blocks, start_block, end_block, now_s)
+        held = window_end(windows, start_block, reach, self.sizes.window_blocks)
         silent = any(failed_s + self.settings.detection_s > now_s for failed_s in self._failed.values())
         return Found(held, now_s + (self.settings.sdk_timeout_s if silent else self.settings.latency_s))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log, log1p
 from random import Random
 
-from loadtest.engine.kv.l3 import L3Pool
+from loadtest.engine.kv.l3 import Found, L3Pool
 from loadtest.engine.kv.link import Link
 
 
@@ -22,7 +22,7 @@ class Fetch:
 
     Attributes:
         start_block: First block.
-        end_block: End of what arrives; the start if nothing does.
+        end_block: End of what arrives.
         n_bytes: Bytes that the worker receives, all ranks together.
         begins_s: When the first byte arrives.
         ends_s: When the last one has.
@@ -85,34 +85,25 @@ class L3Client:
         self.read_blocks = 0
         self.written_blocks = 0
 
-    def fetch(
-        self, blocks: bytes, start_block: int, end_block: int, least_blocks: int, now_s: float
-    ) -> Fetch:
-        """Begin to read what the pool has after ``start_block``.
-
-        Args:
-            blocks: Packed chained hashes of the sequence.
-            start_block: First block that the worker does not have.
-            end_block: Where to stop.
-            least_blocks: With less than this nothing is read.
-            now_s: The time.
-        """
+    def find(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Found:
+        """How far all ranks could read from ``start_block`` on, and when that is known."""
         found = self.pool.find(self._space, blocks, start_block, end_block, now_s)
-        end = found.end_block
-        if end > start_block and self._rank_loss_ratio:
+        if found.end_block > start_block and self._rank_loss_ratio:
             reach = start_block + min(self._rank_hit() for _ in range(self._ranks))
-            if reach < end:
-                end = self.pool.find(self._space, blocks, start_block, reach, now_s).end_block
-        if end - start_block < max(1, least_blocks):
-            return Fetch(start_block, start_block, 0, found.answered_s, found.answered_s)
+            if reach < found.end_block:
+                return self.pool.find(self._space, blocks, start_block, reach, now_s)
+        return found
+
+    def read(self, blocks: bytes, start_block: int, end_block: int, now_s: float) -> Fetch:
+        """Begin to read blocks that were found."""
         sizes = self.pool.sizes
-        windows = min(sizes.window_blocks, end - start_block)
-        n_bytes = sizes.n_bytes(end - start_block, windows) * self._copies
-        sent_s = self.pool.read(self._space, blocks, start_block, end, found.answered_s)
-        ends_s = max(sent_s, self._network.send(n_bytes, found.answered_s))
+        windows = min(sizes.window_blocks, end_block - start_block)
+        n_bytes = sizes.n_bytes(end_block - start_block, windows) * self._copies
+        sent_s = self.pool.read(self._space, blocks, start_block, end_block, now_s)
+        ends_s = max(sent_s, self._network.send(n_bytes, now_s))
         self.read_bytes += n_bytes
-        self.read_blocks += end - start_block
-        return Fetch(start_block, end, n_bytes, found.answered_s, ends_s)
+        self.read_blocks += end_block - start_block
+        return Fetch(start_block, end_block, n_bytes, now_s, ends_s)
 
     def stop(self, fetch: Fetch, kept_blocks: int, now_s: float) -> None:
         """Stop a read early: what has not arrived is not sent."""

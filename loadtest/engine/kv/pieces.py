@@ -4,8 +4,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-HASH_BYTES = 8
-"""Size of a block's hash."""
+from radix.blocks import HASH_BYTES
 
 Span = tuple[int, int]
 """First block and end of some neighbouring blocks."""
@@ -83,3 +82,32 @@ def append(spans: list[Span], others: list[Span]) -> None:
         spans[-1] = (spans[-1][0], others[0][1])
         others = others[1:]
     spans += others
+
+
+def window_end(windows: list[Span], start: int, reach: int, window_blocks: int) -> int:
+    """The last boundary that a reader with sliding windows can use.
+
+    Args:
+        windows: Sorted spans with sliding-window data.
+        start: What the reader has.
+        reach: What it could read besides.
+        window_blocks: Blocks of sliding-window data needed at a boundary; 0 for none.
+
+    Returns:
+        The largest boundary up to ``reach`` behind ``window_blocks`` blocks with data that are read as well,
+        or behind fewer if they begin at the sequence's first block; ``start`` if there is none.
+    """
+    if window_blocks == 0:
+        return reach
+    low = high = -1
+    for first, last in reversed(windows):
+        first, last = max(first, start), min(last, reach)
+        if first >= last:
+            continue
+        if last == low:
+            low = first
+        else:
+            low, high = first, last
+        if high - low >= window_blocks or low == 0:
+            return high
+    return start

@@ -44,10 +44,17 @@ class Recency:
 
     def pop(self) -> Node:
         """Take the oldest node out; there must be one."""
-        while True:
+        node = self.take()
+        assert node is not None
+        return node
+
+    def take(self) -> Node | None:
+        """Take the oldest node out, if there is one."""
+        while self._entries:
             entry = heapq.heappop(self._entries)
             if self._valid(entry):
                 return entry[3]
+        return None
 
     def _valid(self, entry: _Entry) -> bool:
         used, start, _, node = entry

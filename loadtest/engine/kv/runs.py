@@ -8,8 +8,8 @@ one, the blocks of a prompt of 800K tokens would be 12,500 dictionary entries; h
            | piece: in memory | absent | on disk      |  └──[ run: 40 blocks  ]
            |                ww|        |           www|       w = sliding-window data
 
-* A *run* is blocks that nothing branches from; the runs form a tree, since equal chained hashes mean equal
-  prefixes. Whole runs are compared with one memory compare.
+* A *run* is blocks that nothing branches from; the runs form a tree. Hashes are chained, so two runs that
+  agree in their last block agree in all: a look-up compares one hash per run.
 * A *piece* is neighbouring blocks of a run with one last use, in one tier. Using a range makes it one piece,
   so the number of pieces on a path stays small, whatever the number of turns that wrote them.
 * Sliding-window layers keep data for few blocks only: spans within present pieces, evicted with them.
@@ -24,7 +24,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from loadtest.engine.kv.pieces import HASH_BYTES, Piece, Run, Tier, append, clip, join, length_of
+from loadtest.engine.kv.pieces import Piece, Run, Span, Tier, append, clip, join, length_of
+from radix.blocks import HASH_BYTES
 
 _Entry = tuple[float, int, int, Piece]
 """Of a queue: last use, deepest block first, number of the entry, piece."""
@@ -86,41 +87,39 @@ class RunStore:
         """Bytes held on disk, at most ``disk_bytes_max``."""
         return self._held[Tier.DISK]
 
-    def held(
-        self, space: bytes, blocks: bytes, start: int, end: int, window_blocks: int, now_s: float
-    ) -> int:
-        """How far a reader that has the blocks before ``start`` can get.
+    def reach(
+        self, space: bytes, blocks: bytes, start: int, end: int, now_s: float
+    ) -> tuple[int, list[Span]]:
+        """How far a sequence is present without a gap.
 
         Args:
             space: Name of the tree: blocks of different spaces are never the same.
             blocks: Packed chained hashes of the sequence, from its first block.
             start: First block that is asked for.
             end: Where to stop.
-            window_blocks: Blocks of sliding-window data needed at the end; 0 if the model needs none.
             now_s: The time; expired pieces are dropped.
 
         Returns:
-            The largest ``e`` with blocks ``start`` to ``e`` present and, if the model needs them, the
-            sliding-window data of the last ``window_blocks`` of them (of all of them, if they begin at the
-            sequence's first block and are fewer). ``start`` if there is none.
+            The largest ``e`` with blocks ``start`` to ``e`` present, ``start`` if there is none; and the
+            spans that have sliding-window data, in order, which may begin earlier and end later.
         """
         self._expire(now_s)
         reach = start
-        windows: list[tuple[int, int]] = []
+        windows: list[Span] = []
         for run, common in self._walk(space, blocks, end):
             if common <= start:
                 continue
             for piece in run.pieces[run.piece_at(max(start, run.start)) :]:
                 if piece.tier is Tier.ABSENT:
-                    return self._window_end(windows, start, reach, window_blocks)
+                    return reach, windows
                 windows += piece.windows
                 hole = bisect_left(piece.holes, start)
                 if hole < len(piece.holes) and piece.holes[hole] < common:
-                    return self._window_end(windows, start, piece.holes[hole], window_blocks)
+                    return piece.holes[hole], windows
                 reach = min(piece.end, common)
                 if piece.end >= common:
                     break
-        return self._window_end(windows, start, reach, window_blocks)
+        return reach, windows
 
     def store(
         self, space: bytes, blocks: bytes, start: int, end: int, window_start: int, now_s: float
@@ -194,26 +193,24 @@ class RunStore:
             child = run.children.get(blocks[position * HASH_BYTES : (position + 1) * HASH_BYTES])
             if child is None:
                 break
-            length = min(child.end, end) - position
-            if length * HASH_BYTES == len(child.blocks) and blocks.startswith(
-                child.blocks, position * HASH_BYTES
-            ):
-                position = child.end
-                path.append((child, position))
+            after = child.end
+            if after <= end and child.blocks.endswith(blocks[(after - 1) * HASH_BYTES : after * HASH_BYTES]):
+                path.append((child, after))
+                position = after
                 run = child
                 continue
-            path.append((child, position + self._common(child.blocks, blocks, position, length)))
+            path.append((child, position + self._common(child, blocks, min(after, end))))
             break
         return path
 
     @staticmethod
-    def _common(run: bytes, blocks: bytes, position: int, length: int) -> int:
-        """Blocks that a run and the sequence share; the first is known to be shared, ``length`` at most."""
-        low, high = 1, length
+    def _common(run: Run, blocks: bytes, end: int) -> int:
+        """Blocks that a run and the sequence share; the first is known to be shared."""
+        low, high = 1, end - run.start
         while low < high:
             middle = (low + high + 1) // 2
-            wanted = blocks[(position + low) * HASH_BYTES : (position + middle) * HASH_BYTES]
-            if run.startswith(wanted, low * HASH_BYTES):
+            last = (run.start + middle - 1) * HASH_BYTES
+            if run.blocks.startswith(blocks[last : last + HASH_BYTES], (middle - 1) * HASH_BYTES):
                 low = middle
             else:
                 high = middle - 1
@@ -335,22 +332,6 @@ class RunStore:
             for piece in merged:
                 self._enqueue(piece)
         return Stored(added, windows_added)
-
-    def _window_end(self, windows: list[tuple[int, int]], start: int, reach: int, needed: int) -> int:
-        if needed == 0:
-            return reach
-        low = high = -1
-        for first, last in reversed(windows):
-            first, last = max(first, start), min(last, reach)
-            if first >= last:
-                continue
-            if last == low:
-                low = first
-            else:
-                low, high = first, last
-            if high - low >= needed or low == 0:
-                return high
-        return start
 
     def _size(self, piece: Piece) -> int:
         blocks = piece.end - piece.start - len(piece.holes)

@@ -1,0 +1,401 @@
+"""HiCache: host memory and a shared pool below the device, after SGLang and MiMo-V2.5.
+
+    queued ─open─> look up L3, prefetch to host ─(ready_s)─> admit: settle ─> match L1+L2 ─> load to device
+    prefill ends ─stored─> copy to host (D2H) ─> write to L3          evicted from the device ─leaving─> host
+    only
+
+Defaults are SGLang's (``mem_cache/hiradix_cache.py``, ``managers/cache_controller.py``, ``server_args.py``):
+
+* *Write policies.* ``write_through``: a run is copied to the host when it is stored.
+  ``write_through_selective``: from its second use on. ``write_back``: when the device evicts it. A run is
+  copied only if the one above it is there (not for ``write_back``, where what is above still is on the
+  device). What reaches the host is written to L3, which keeps only what it does not have.
+* *Prefetch.* At enqueue, if L3 holds at least ``prefetch_threshold_tokens`` after what L1 and L2 hold, and
+  the prefetches under way do not exceed ``prefetch_limit_ratio`` of the host beyond the device's size. It
+  needs room on the host, and shares the pool's and the worker's links. ``best_effort`` never waits: what has
+  arrived when the request is scheduled is used, the rest is stopped. ``wait_complete`` waits for all,
+  ``timeout`` for ``min(max, base + per_ki * tokens / 1024)`` seconds.
+* *Loading* from host to device overlaps with the prefill layer by layer: see `pipelined_s` in
+  ``loadtest/engine/timing.py``; here it is bytes (`Lease.load_bytes`).
+* *Transfers to the host* count as done when they begin: they use the other direction of a link that is many
+  times faster than prefill makes KV.
+
+**Sliding windows across tiers** (MiMo-V2.5, arXiv:2607.13095, 3.1.4). Only trailing windows are copied and
+stored. L3 gives a whole window or nothing: a prefetch that is stopped early brings none, so it is dropped.
+
+| case | what happens |
+|---|---|
+| device complete, host deficient | the windows on the path are compared when its prefill ends; missing ones
+are copied | | host complete, device deficient | loaded with the next match that needs it |
+| hot prefix served by L1/L2, idle in L3 | `keep_alive`: every match tells L3 that the prefix is in use |
+| short and medium sequences | dense windows that the device retains are copied like any other |
+"""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal
+
+from loadtest.engine.kv.host import HostMemory
+from loadtest.engine.kv.l3_client import Fetch, L3Client
+from loadtest.engine.kv.lease import Lease
+from loadtest.engine.kv.listener import Group, KvListener, NullListener
+from loadtest.engine.kv.matching import safe_blocks
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tree import Node, RadixTree
+from radix.blocks import HASH_BYTES
+
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HiCacheSettings:
+    """The host tier of one rank and its traffic with L3.
+
+    Attributes:
+        host_ratio: Size of each host pool per size of the device's (``--hicache-ratio``).
+        host_tokens: Size of the full pool, tokens, instead of the ratio (``--hicache-size``); the window
+            pool keeps the ratio.
+        write_policy: When runs are copied to the host (``--hicache-write-policy``).
+        prefetch_policy: How long a request waits for L3 (``--hicache-storage-prefetch-policy``).
+        prefetch_threshold_tokens: Less than this is not fetched (``prefetch_threshold``).
+        prefetch_timeout_base_s: Of ``timeout`` (``hicache_storage.py``, ``PrefetchTimeoutConfig``; releases
+            before it had 1 s).
+        prefetch_timeout_per_ki_token_s: The same, per 1,024 tokens (before: 0.25 s).
+        prefetch_timeout_max_s: The longest timeout.
+        prefetch_limit_ratio: Share of the host's size beyond the device's that prefetches under way may take.
+        prefetch_batch_blocks: Blocks of one storage request; what is stopped is stopped between them
+            (``STORAGE_BATCH_SIZE``).
+        keep_alive: Whether a match in L1 or L2 refreshes the prefix in L3 (MiMo-V2.5; SGLang does not).
+    """
+
+    host_ratio: float = 2.0
+    host_tokens: int = 0
+    write_policy: WritePolicy = "write_through"
+    prefetch_policy: PrefetchPolicy = "timeout"
+    prefetch_threshold_tokens: int = 256
+    prefetch_timeout_base_s: float = 2.0
+    prefetch_timeout_per_ki_token_s: float = 0.1
+    prefetch_timeout_max_s: float = 30.0
+    prefetch_limit_ratio: float = 0.8
+    prefetch_batch_blocks: int = 128
+    keep_alive: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be.
+
+        Raises:
+            ValueError: Without any host memory, or with negative times.
+        """
+        if self.host_ratio <= 0 or self.host_tokens < 0:
+            raise ValueError("the host tier needs room: host_ratio > 0")
+        if min(self.prefetch_timeout_base_s, self.prefetch_timeout_per_ki_token_s) < 0:
+            raise ValueError("a timeout cannot be negative")
+
+    def timeout_s(self, tokens: int) -> float:
+        """How long a prefetch of so many tokens may keep its request waiting."""
+        match self.prefetch_policy:
+            case "best_effort":
+                return 0.0
+            case "wait_complete":
+                return inf
+            case "timeout":
+                linear_s = self.prefetch_timeout_base_s + self.prefetch_timeout_per_ki_token_s * tokens / 1024
+                return min(self.prefetch_timeout_max_s, linear_s)
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """What has moved between the tiers since the start.
+
+    Attributes:
+        prefetched_tokens: L3 to host, and put into the tree.
+        dropped_tokens: L3 to host in vain: stopped before the window came, or here already.
+        backed_up_tokens: Device to host.
+        loaded_tokens: Host to device.
+        loaded_bytes: The same, with windows.
+        prefetches: Reads from L3.
+        prefetches_stopped: Of these, stopped before their end.
+        prefetch_s: Seconds from a read's first byte to its last, in all; for bandwidths.
+        keep_alives: Matches that refreshed L3.
+    """
+
+    prefetched_tokens: int = 0
+    dropped_tokens: int = 0
+    backed_up_tokens: int = 0
+    loaded_tokens: int = 0
+    loaded_bytes: int = 0
+    prefetches: int = 0
+    prefetches_stopped: int = 0
+    prefetch_s: float = 0.0
+    keep_alives: int = 0
+
+
+@dataclass(slots=True)
+class _Prefetch:
+    fetch: Fetch
+    anchor: Node
+    tokens: int
+    window_tokens: int
+
+
+class HiCache:
+    """The lower tiers of one rank; see `TierPolicy`.
+
+    Args:
+        rules: The device's sizes and rules.
+        settings: The host's.
+        tree: The tree that the `KvCache` works on.
+        block_bytes: Bytes of a block's full KV, over all ranks of the tensor-parallel group.
+        window_block_bytes: The same for its window KV.
+        client: Access to a shared pool, if there is one.
+        listener: Hears what leaves the host.
+    """
+
+    def __init__(
+        self,
+        rules: CacheRules,
+        settings: HiCacheSettings,
+        tree: RadixTree,
+        *,
+        block_bytes: int,
+        window_block_bytes: int = 0,
+        client: L3Client | None = None,
+        listener: KvListener | None = None,
+    ) -> None:
+        self.settings = settings
+        self.counters = TierCounters()
+        self.client = client
+        self._size = rules.block_tokens
+        self._window_blocks = rules.window_blocks
+        self._block_bytes = block_bytes
+        self._window_block_bytes = window_block_bytes
+        self._tree = tree
+        full_tokens = settings.host_tokens or int(rules.full_tokens * settings.host_ratio)
+        self.host = HostMemory(
+            tree,
+            listener or NullListener(),
+            block_tokens=rules.block_tokens,
+            full_tokens=full_tokens,
+            swa_tokens=int(rules.swa_tokens * settings.host_ratio),
+            window_blocks=rules.window_blocks,
+        )
+        self._prefetch_limit = settings.prefetch_limit_ratio * (full_tokens - rules.full_tokens)
+        self._threshold_blocks = max(1, -(-settings.prefetch_threshold_tokens // self._size))
+        self._uses_before_copy = 2 if settings.write_policy == "write_through_selective" else 1
+        self._prefetches: dict[Lease, _Prefetch] = {}
+        self._fetched: dict[Lease, tuple[int, int]] = {}
+        self._now_s = 0.0
+        self._flushing = False
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """See `TreeObserver`."""
+        self.host.split(upper, lower)
+
+    def merged(self, gone: Node, into: Node) -> None:
+        """See `TreeObserver`."""
+        self.host.merged(into)
+
+    def open(self, lease: Lease, now_s: float) -> None:
+        """See `TierPolicy`."""
+        self._now_s = now_s
+        self._flushing = False
+        if self.client is None:
+            return
+        end = (lease.prompt_tokens - 1) // self._size
+        anchor, start = self._local(lease.blocks, end)
+        if end - start < self._threshold_blocks or self.host.full.reserved >= self._prefetch_limit:
+            return
+        if anchor.parent is not None and not anchor.host:
+            return
+        anchor.host_locks += 1
+        found = self.client.find(lease.blocks, start, end, now_s)
+        lease.ready_s = min(found.answered_s, now_s + self.settings.timeout_s(0))
+        if found.end_block - start >= self._threshold_blocks:
+            self.host.make_room((found.end_block - start) * self._size)
+            room = self.host.full.free // self._size
+            if room < found.end_block - start:
+                found = self.client.find(lease.blocks, start, start + room, now_s)
+        tokens = (found.end_block - start) * self._size
+        window_tokens = min(self._window_blocks * self._size, tokens)
+        if tokens >= self._threshold_blocks * self._size and self.host.make_window_room(window_tokens):
+            self.host.full.reserved += tokens
+            self.host.swa.reserved += window_tokens
+            fetch = self.client.read(lease.blocks, start, found.end_block, found.answered_s)
+            self._prefetches[lease] = _Prefetch(fetch, anchor, tokens, window_tokens)
+            lease.ready_s = min(fetch.ends_s, now_s + self.settings.timeout_s(tokens))
+            self.counters.prefetches += 1
+        else:
+            self.host.release(anchor)
+
+    def settle(self, lease: Lease, now_s: float) -> None:
+        """See `TierPolicy`."""
+        self._now_s = now_s
+        prefetch = self._prefetches.pop(lease, None)
+        if prefetch is None:
+            return
+        fetch = prefetch.fetch
+        arrived = self._finish(prefetch, now_s)
+        if self._window_blocks and fetch.start_block + arrived < fetch.end_block:
+            self.counters.dropped_tokens += arrived * self._size
+        elif arrived:
+            end = fetch.start_block + arrived
+            new = self._hang(lease.blocks, fetch.start_block, end)
+            self._fetched[lease] = (fetch.start_block, end)
+            self.counters.prefetched_tokens += new * self._size
+            self.counters.dropped_tokens += (arrived - new) * self._size
+        self.host.release(prefetch.anchor)
+
+    def reused(self, lease: Lease, path: list[Node], now_s: float) -> None:
+        """See `TierPolicy`."""
+        start, end = self._fetched.pop(lease, (0, 0))
+        local = lease.device_tokens // self._size
+        matched = lease.matched_tokens // self._size
+        lease.pool_tokens = max(0, min(end, matched) - max(start, local)) * self._size
+        if not path:
+            return
+        if self._uses_before_copy > 1:
+            for node in path:
+                if not node.host:
+                    node.hits += 1
+        self.host.touch(path[-1])
+        if self.client is not None and self.settings.keep_alive:
+            self.client.keep_alive(lease.blocks, 0, matched, now_s)
+            self.counters.keep_alives += 1
+
+    def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
+        """See `TierPolicy`."""
+        lease.load_bytes = full_blocks * self._block_bytes + window_blocks * self._window_block_bytes
+        self.counters.loaded_tokens += full_blocks * self._size
+        self.counters.loaded_bytes += lease.load_bytes
+
+    def stored(self, node: Node, now_s: float) -> None:
+        """See `TierPolicy`."""
+        self._now_s = now_s
+        self._flushing = False
+        self.host.touch(node)
+        if self.settings.write_policy == "write_back":
+            return
+        missing: list[Node] = []
+        walk = node
+        while walk.parent is not None and not walk.host:
+            missing.append(walk)
+            walk = walk.parent
+        for run in reversed(missing):
+            if run.hits + 1 < self._uses_before_copy or not self._copy(run):
+                return
+        walk = node
+        while walk.parent is not None and walk.end > node.end - self._window_blocks - 1:
+            if walk.host and walk.swa and not walk.host_swa:
+                self._cut(walk)
+                self.host.hold_window(walk)
+                self._archive(walk, walk.start)
+            walk = walk.parent
+
+    def leaving(self, node: Node, group: Group) -> None:
+        """See `TierPolicy`."""
+        if group != "full":
+            return
+        if not node.host and self.settings.write_policy == "write_back" and not self._flushing:
+            # Whole, since the device is in the middle of dropping it.
+            self._copy(node, whole=True)
+        if node.host:
+            self.host.left_device(node)
+        else:
+            self.host.drop_below(node)
+
+    def ended(self, lease: Lease, now_s: float) -> None:
+        """See `TierPolicy`."""
+        self._fetched.pop(lease, None)
+        prefetch = self._prefetches.pop(lease, None)
+        if prefetch is not None:
+            self.counters.dropped_tokens += self._finish(prefetch, now_s) * self._size
+            self.host.release(prefetch.anchor)
+
+    def clear(self) -> None:
+        """See `TierPolicy`; what the device drops now is flushed, not written back."""
+        self._flushing = True
+        self.host.clear()
+
+    def _local(self, blocks: bytes, end: int) -> tuple[Node, int]:
+        """What L1 and L2 have of a sequence: the last run of it, and the boundary that can be used."""
+        path, partial, matched = self._tree.walk(self._tree.root, blocks, end)
+        if partial is not None:
+            path.append(partial)
+        usable = matched
+        if self._window_blocks:
+            runs = [(min(run.end, matched) - run.start, run.swa or run.host_swa) for run in path]
+            usable = safe_blocks(runs, self._window_blocks)
+        anchor = self._tree.root
+        for run in path:
+            if run.start < usable:
+                anchor = run
+        return anchor, usable
+
+    def _finish(self, prefetch: _Prefetch, now_s: float) -> int:
+        """End a prefetch, early or not, and give back its room; the blocks that have arrived."""
+        assert self.client is not None
+        fetch = prefetch.fetch
+        arrived = fetch.arrived_blocks(now_s, self.settings.prefetch_batch_blocks)
+        if fetch.start_block + arrived < fetch.end_block:
+            self.client.stop(fetch, arrived, now_s)
+            self.counters.prefetches_stopped += 1
+        self.counters.prefetch_s += max(0.0, min(now_s, fetch.ends_s) - fetch.begins_s)
+        self.host.full.reserved -= prefetch.tokens
+        self.host.swa.reserved -= prefetch.window_tokens
+        return arrived
+
+    def _hang(self, blocks: bytes, start: int, end: int) -> int:
+        """Put fetched blocks into the tree, with the window at their end; those that were not there."""
+        tree = self._tree
+        path, partial, position = tree.walk(tree.root, blocks, end)
+        if position < start:
+            return 0
+        node = path[-1] if path else tree.root
+        if partial is not None:
+            node = tree.split(partial, position) if position < partial.end else partial
+        if position < end:
+            node = tree.attach(node, blocks[position * HASH_BYTES : end * HASH_BYTES])
+            held = self.host.hold(node)
+            assert held, "its room was reserved"
+        self.host.touch(node)
+        walk = node
+        while walk.parent is not None and walk.end > end - self._window_blocks:
+            if walk.host and not walk.host_swa:
+                if walk.start < end - self._window_blocks:
+                    tree.split(walk, end - self._window_blocks)
+                self.host.hold_window(walk)
+            walk = walk.parent
+        return end - position
+
+    def _copy(self, run: Node, *, whole: bool = False) -> bool:
+        """Copy a run to the host and write it to L3; False if the host has no room."""
+        if not self.host.hold(run):
+            return False
+        self.counters.backed_up_tokens += run.blocks * self._size
+        start = run.start
+        run.hits = 0
+        if run.swa:
+            if not whole:
+                self._cut(run)
+            self.host.hold_window(run)
+        self._archive(run, start)
+        return True
+
+    def _cut(self, run: Node) -> None:
+        """Cut off what lies before the last window of a run and a block: its window KV is not copied."""
+        kept_from = run.end - self._window_blocks - 1
+        if run.start < kept_from:
+            self._tree.split(run, kept_from)
+
+    def _archive(self, run: Node, start: int) -> None:
+        """Write blocks from ``start`` to the end of a run on the host to L3, as far as they are not there."""
+        if self.client is None:
+            return
+        keys: list[bytes] = []
+        walk = run
+        while walk.parent is not None:
+            keys.append(walk.key)
+            walk = walk.parent
+        window_start = max(start, run.end - self._window_blocks) if run.host_swa else run.end
+        self.client.store(b"".join(reversed(keys)), start, run.end, window_start, self._now_s)
