@@ -127,9 +127,11 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
 
     What comes again because an acknowledgement was lost comes again with all that followed. No first token is
     said of a request that was given up: a snapshot does not know such a request, so who starts from it
-    cannot tell whose prefill is over, and is a little wrong about one backlog until that worker's next.
+    cannot tell whose prefill is over, and is a little wrong about one backlog until that worker's next. For
+    the same reason a renewed reservation says its first token again.
     """
     placed: dict[int, Placed] = {}
+    prefilled: set[int] = set()
     ended: set[int] = set()
     left_us = dict.fromkeys(REPLICAS, 0)
     ops: list[Op] = []
@@ -144,6 +146,11 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
                 continue
             if isinstance(op, Finished):
                 ended.add(number)
+            elif isinstance(op, FirstToken):
+                prefilled.add(number)
+            elif number in prefilled:
+                ops.append(op)
+                op = FirstToken(op.request_id, op.at_us)
         elif isinstance(op, Left):
             left_us[op.replica] = max(op.at_us, left_us[op.replica])
         ops.append(op)
