@@ -31,7 +31,8 @@ from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
-from router.settings import Settings, UpstreamSettings
+from router.request_trace import RequestTrace
+from router.settings import ObservabilitySettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tls import worker_context
 
@@ -136,6 +137,7 @@ class GatewayProcess:
                 endpoint=settings.fleet.health_check_endpoint,
             ),
         )
+        self._trace = _opened_trace(settings.observability)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -146,6 +148,7 @@ class GatewayProcess:
             policy=make_policy(settings.placement.policy, settings.placement.policy_options),
             metrics=self.metrics,
             request_log=request_log,
+            trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
         )
         self.metrics.collect_hooks.append(self._report)
@@ -214,6 +217,8 @@ class GatewayProcess:
                 self.registry.close()
                 # Last, so that the last releases still reach the log.
                 await _ended(shared)
+                if self._trace is not None:
+                    self._trace.close()
                 logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
 
     async def _first_probes(self) -> None:
@@ -280,6 +285,8 @@ class GatewayProcess:
         )
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())
+        if self._trace is not None:
+            self.metrics.trace_lines_dropped(self._trace.dropped)
 
     def _worker_samples(self) -> list[WorkerSample]:
         fleet, now_us = self.fleet, self.clock.now_us()
@@ -321,6 +328,12 @@ def _replica_id(settings: Settings) -> str:
         several = settings.server.workers > 1
         return f"{settings.shared.replica_id}-{os.getpid()}" if several else settings.shared.replica_id
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
+    if not observability.request_trace:
+        return None
+    return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
 def _fleet_rules(settings: Settings) -> FleetRules:

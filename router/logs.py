@@ -79,7 +79,7 @@ class LineWriter:
     dropped and counted.
     """
 
-    def __init__(self, fd: int, lines_max: int = LINES_MAX) -> None:
+    def __init__(self, fd: int, lines_max: int = LINES_MAX, thread_name: str = "log-writer") -> None:
         self._fd = fd
         self._lines_max = lines_max
         self._lines: deque[bytes] = deque()
@@ -87,7 +87,7 @@ class LineWriter:
         self._closing = False
         self._dropped = 0
         self._lost = 0
-        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
         self._thread.start()
 
     @property
@@ -125,10 +125,11 @@ class LineWriter:
         lines = self._lines
         while lines:
             batch = [lines.popleft() for _ in range(min(len(lines), 200))]
-            if not self._written(b"".join(batch)):
+            if not self.written(b"".join(batch)):
                 self._lost += len(batch)
 
-    def _written(self, data: bytes) -> bool:
+    def written(self, data: bytes) -> bool:
+        """Write whole lines, in the thread; False if the system refused."""
         view = memoryview(data)
         while view:
             try:

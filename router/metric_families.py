@@ -182,6 +182,11 @@ TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one proc
 LOG_LINES_DROPPED = Family(
     "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
 )
+TRACE_LINES_DROPPED = Family(
+    "request_trace_lines_dropped",
+    "counter",
+    "Lines of the request trace dropped because the disk was full or slow.",
+)
 BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
 
 WORKER_STATE = Family(

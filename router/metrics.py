@@ -156,6 +156,7 @@ class Metrics:
         self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
         self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
+        self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
 
         for component in Component:
             self.degraded(component, on=False)
@@ -301,6 +302,10 @@ class Metrics:
     def log_lines_dropped(self, total: int) -> None:
         """Set how many log lines were dropped since the start of this process."""
         self._lines_dropped.follow(total)
+
+    def trace_lines_dropped(self, total: int) -> None:
+        """Set how many lines of the request trace were dropped since the start of this process."""
+        self._trace_lines_dropped.follow(total)
 
     # Towards Prometheus.
 

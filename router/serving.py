@@ -30,6 +30,7 @@ from uvicorn.config import STARTUP_FAILURE
 from router.errors import RouterError, StateError
 from router.logs import configure_logs
 from router.open_files import raise_open_files
+from router.request_trace import check_request_trace
 from router.server import GatewayServer
 from router.settings import ServerSettings, Settings
 from router.shared import EmbeddedValkey
@@ -101,9 +102,10 @@ def serve(settings: Settings) -> int:
         signal told it to end at once.
 
     Raises:
-        SettingsError: If a TLS file cannot be used.
+        SettingsError: If a TLS file or the file of the request trace cannot be used.
     """
     check_tls_files(settings)
+    check_request_trace(settings.observability)
     configure_logs(settings.observability.log_level)
     settings = _within_open_files(settings)
     _end_on_sigterm()

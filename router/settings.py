@@ -507,6 +507,17 @@ class ObservabilitySettings(Section):
         True,  # noqa: FBT003 - a default
         "Whether each request is logged with one line at its end. Never holds prompt text.",
     )
+    request_trace: str = setting(
+        "",
+        "File that gets one JSON line per request, for `cacheway simulate`: when it came, its lengths, the "
+        "hashes of its blocks, how it went. Never prompt text. Several processes may share it. Empty: none.",
+    )
+    request_trace_bytes_max: int = setting(
+        1 << 30,
+        "Size at which that file is renamed to FILE.1, which replaces the one before, in bytes: no more than "
+        "twice as much is kept. The default is about 600,000 requests of 30,000 tokens.",
+        ge=1_000_000,
+    )
     prometheus_port: int | None = setting(
         None,
         "Port of a second listener that serves only /metrics. Empty: /metrics is on the data port only, "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtest.simulator.identity import FreshBlocks, answer_blocks, hashes_of, scope_root
+from loadtest.simulator.identity import HASH_BYTES, FreshBlocks, answer_blocks, hashes_of, scope_root
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from loadtest.traces import TraceError, opened_trace
 
@@ -39,9 +39,9 @@ def read_azure(path: Path, *, start_s: float = 0.0, end_s: float = inf, shared_t
     sessions: list[Session] = []
     for at_s, tokens, output_tokens in rows:
         blocks = tokens // ENGINE_BLOCK_TOKENS
-        head = shared[: blocks * 8]
+        head = shared[: blocks * HASH_BYTES]
         request = SimRequest(
-            blocks=head + fresh.take(blocks - len(head) // 8),
+            blocks=head + fresh.take(blocks - len(head) // HASH_BYTES),
             tokens=tokens,
             output_tokens=output_tokens,
             answer=fresh.take(answer_blocks(tokens, output_tokens, ENGINE_BLOCK_TOKENS)),

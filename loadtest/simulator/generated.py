@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadtest.simulator.agentic import GAP_S_MAX, USERS
-from loadtest.simulator.identity import hashes_of, scope_root
+from loadtest.simulator.identity import HASH_BYTES, hashes_of, scope_root
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
-from radix.blocks import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

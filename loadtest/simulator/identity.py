@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from radix import root_hash
 
+HASH_BYTES = 8
+"""Size of one block hash in packed hashes."""
+
 Hashes = NDArray[np.uint64]
 
 _GOLDEN, _MIX_1, _MIX_2 = (

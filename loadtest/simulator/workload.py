@@ -15,7 +15,7 @@ an answer slows down with the fleet.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from radix.blocks import HASH_BYTES
+from loadtest.simulator.identity import HASH_BYTES
 
 ENGINE_BLOCK_TOKENS = 64
 """Tokens of an engine block: a usual page size of SGLang's, and what agentic traces are recorded in."""

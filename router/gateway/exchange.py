@@ -43,7 +43,7 @@ from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
-from router.gateway.usage import TailBuffer, find_usage
+from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
 
 if TYPE_CHECKING:
@@ -236,7 +236,8 @@ class RequestExchange:
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
         if status < 400:
-            self._learn(now_us)  # last: whatever it makes of the answer, the request is counted out
+            usage = self._learn(now_us)  # last: whatever it makes of the answer, the request is counted out
+            self._trace("completed", status, usage)
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
@@ -436,7 +437,7 @@ class RequestExchange:
         if abandoned:
             gateway.feedback.abandoned(self._parsed, self._attempt)
 
-    def _learn(self, now_us: int) -> None:
+    def _learn(self, now_us: int) -> Usage | None:
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         assert parsed is not None
         assert attempt is not None
@@ -456,6 +457,7 @@ class RequestExchange:
         )
         if usage is not None:
             gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
+        return usage
 
     def _send_head(self, body: bytes) -> None:
         assert self._answer_head is not None
@@ -538,6 +540,8 @@ class RequestExchange:
             self._request_bytes,
             self._bytes_sent,
         )
+        if outcome != "completed":  # else once it is known what the engine counted
+            self._trace(outcome, status)
         if not gateway.request_logs:
             return
         fields = {
@@ -566,6 +570,24 @@ class RequestExchange:
         if error is not None:
             fields["detail"] = error.message
         gateway.request_log(fields)
+
+    def _trace(self, outcome: str, status: int, usage: Usage | None = None) -> None:
+        """Note the request for replay, if anybody wants that and there was a prompt."""
+        gateway, parsed = self._gateway, self._parsed
+        if gateway.tracer is None or parsed is None or not parsed.paths:
+            return
+        received_s = self._request.received_s
+        gateway.tracer.ended(
+            parsed,
+            self._attempt,
+            usage,
+            outcome=outcome,
+            status=status,
+            duration_s=gateway.now_s() - received_s,
+            ttft_s=self._first_byte_s - received_s if self._first_byte_s else None,
+            pieces=self._pieces,
+            attempts=self._attempts,
+        )
 
 
 def _answered(status: int) -> UpstreamError:

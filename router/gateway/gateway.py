@@ -20,8 +20,10 @@ from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
+from router.gateway.tracer import Tracer
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
+from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
 
@@ -49,6 +51,7 @@ class Gateway:
         request_log: Callable[[dict[str, object]], None],
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
+        trace_request: Callable[[TraceLine], None] | None = None,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -91,6 +94,10 @@ class Gateway:
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
         )
+        self.tracer = None
+        """Notes every request for replay; None if nobody asked for that."""
+        if trace_request is not None:
+            self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
         self._tenant_header = settings.tenancy.tenant_header.encode()
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)

@@ -112,6 +112,10 @@ class PromptHasher:
         """A 64-bit hash of a body that has no prompt."""
         return xxhash.xxh3_64_intdigest(body, self.root((b"body", *scope)))
 
+    def session_hash(self, tenant: bytes, session: str) -> int:
+        """A 64-bit hash of a client's hint which of a tenant's requests belong together."""
+        return xxhash.xxh3_64_intdigest(encode(session), self.root((b"session", tenant)))
+
     def root(self, parts: tuple[bytes, ...]) -> int:
         """The root of a chain: the kind of the prompt (``chat``, ``text``, ``ids``, ``body``), and its scope.
 

@@ -27,6 +27,7 @@ from router.gateway import Gateway
 from router.gateway.exchange import RequestExchange
 from router.metrics import Metrics
 from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
+from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
 
@@ -276,6 +277,7 @@ class Bench:
             make_pool=lambda url: cast(WorkerPool, FakePool(url, self.upstreams)),
         )
         self.log: list[dict[str, object]] = []
+        self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.gateway = Gateway(
             Settings.model_validate(sections),
@@ -289,6 +291,7 @@ class Bench:
             request_log=self.log.append,
             loop=cast(Any, self.time),
             now_s=self.time.time,
+            trace_request=self.trace.append,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):

@@ -156,6 +156,7 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
         metrics.tree(blocks=10, nodes=2)
         metrics.degraded(Component.REDIS, on=True)
         metrics.log_lines_dropped(4)
+        metrics.trace_lines_dropped(3)
         metrics.shared_log(
             lag_s=0.5,
             snapshot_age_s=7.0,

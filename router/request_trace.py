@@ -1,0 +1,158 @@
+"""The request trace: a file with one JSON line per request, from which its traffic can be replayed.
+
+    exchange ── TraceLine ──> bounded lines ── thread ──> FILE ── full ──> FILE.1, in place of the one before
+
+A line says when a request came, how long its prompt was and which prefixes it shares, what was generated and
+how it went: what `cacheway simulate` needs to try other fleets and policies on it. Of the prompt there is
+nothing but its chained block hashes (`radix.blocks`), which carry namespace and tenant: never text. The name
+of a session is hashed, too.
+
+Off by default, and then it costs nothing. Nobody waits for the file: lines go the way of log lines
+(`router.logs`), and those that the disk does not take in time are dropped and counted. Several processes may
+write one file: each appends whole lines, and who finds it full takes a lock to rename it; the others notice
+that the name belongs to another file. So ``logrotate`` may move it away as well.
+"""
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+from router.logs import CLOSE_TIMEOUT_S, LineWriter
+from router.settings import ObservabilitySettings
+from router.sources import SettingsError
+
+LINES_MAX = 2_000
+"""Lines kept for the thread, which writes every 20 ms; 1.6 KB each at 30,000 tokens, 43 KB at a million."""
+
+
+class TraceLine(msgspec.Struct, frozen=True, gc=False):
+    """One request, when it has ended.
+
+    Attributes:
+        arrived_unix_s: When its last byte had come, by the wall clock that all replicas share.
+        duration_s: From then to the last byte of the answer.
+        ttft_s: From then to the first byte of the answer; None if there was none.
+        status: HTTP status of the answer; 499 if the client left.
+        outcome: ``completed``, ``client_left``, ``worker_error`` or the code of the error.
+        endpoint: Its path.
+        model: As the client wrote it.
+        stream: Whether the answer was a stream.
+        session: Hash of the client's hint which requests belong together; empty without one.
+        prompt_tokens: Length of the prompt.
+        estimated: Whether that is our estimate, because the engine reported none.
+        output_tokens: Generated, as reported; of a stream else the number of its pieces; else None.
+        cached_tokens: Of the prompt, as reported by the engine; None if it did not.
+        predicted_tokens: Of the prompt, as expected by placement.
+        worker_id: Where the last attempt went; empty if there was none.
+        attempts: How many there were.
+        block_tokens: Nominal tokens per block; text has as many as ``prompt_tokens / prompt_blocks`` says.
+        prompt_blocks: Length of the prompt in blocks, with the fraction of the last one.
+        blocks: Packed hashes of its full blocks, base64; of a batch those of the first prompt.
+    """
+
+    arrived_unix_s: float
+    duration_s: float
+    ttft_s: float | None
+    status: int
+    outcome: str
+    endpoint: str
+    model: str
+    stream: bool
+    session: str
+    prompt_tokens: int
+    estimated: bool
+    output_tokens: int | None
+    cached_tokens: int | None
+    predicted_tokens: int
+    worker_id: str
+    attempts: int
+    block_tokens: int
+    prompt_blocks: float
+    blocks: bytes
+
+
+class RequestTrace(LineWriter):
+    """Writes the trace of one process.
+
+    Args:
+        path: Its file; lines are added behind those that are there.
+        bytes_max: Size at which the file is renamed, > 0.
+        lines_max: Most lines that wait to be written.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: str, bytes_max: int, lines_max: int = LINES_MAX) -> None:
+        self._path = Path(path)
+        self._bytes_max = bytes_max
+        self._torn = False
+        self._encode = msgspec.json.Encoder().encode
+        super().__init__(_opened(path), lines_max, thread_name="request-trace")
+
+    def record(self, line: TraceLine) -> None:
+        """Take a line, or drop it if too many wait to be written."""
+        self.write(self._encode(line) + b"\n")
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Write what is left, for at most ``timeout_s`` seconds, and close the file."""
+        super().close(timeout_s)
+        if not self._thread.is_alive():
+            os.close(self._fd)
+
+    def written(self, data: bytes) -> bool:
+        """Write whole lines to the file that has the name now, in the thread; False if they are lost."""
+        try:
+            if self._moved():
+                self._reopen()
+            elif self._full():
+                fcntl.flock(self._fd, fcntl.LOCK_EX)  # ends when the file is closed
+                if not self._moved():
+                    self._path.replace(f"{self._path}.1")
+                self._reopen()
+        except OSError:
+            return False
+        # What a full disk cut off must not spoil the line that comes after it.
+        written = super().written(b"\n" + data if self._torn else data)
+        self._torn = not written
+        return written
+
+    def _moved(self) -> bool:
+        """Whether the file's name belongs to another file, or to none."""
+        try:
+            return not os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except FileNotFoundError:
+            return True
+
+    def _full(self) -> bool:
+        opened = os.fstat(self._fd)
+        return stat.S_ISREG(opened.st_mode) and opened.st_size >= self._bytes_max
+
+    def _reopen(self) -> None:
+        old = self._fd
+        self._fd = _opened(self._path)
+        os.close(old)
+
+
+def check_request_trace(observability: ObservabilitySettings) -> None:
+    """See that the trace can be written, before anything starts.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    if not observability.request_trace:
+        return
+    try:
+        os.close(_opened(observability.request_trace))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SettingsError(
+            [f"observability.request_trace: cannot write {observability.request_trace}: {reason}"]
+        ) from error
+
+
+def _opened(path: str | Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
