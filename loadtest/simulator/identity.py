@@ -28,14 +28,14 @@ def scope_root(*parts: object) -> int:
     return root_hash(0, *(str(part).encode() for part in parts))
 
 
-def hashes_of(root: int, ids: Hashes) -> Hashes:
+def hashes_of(root: int | Hashes, ids: Hashes) -> Hashes:
     """Mix ids with the root of their scope: the finaliser of SplitMix64, one to one for each root.
 
     Args:
-        root: 0 to 2**64 - 1.
+        root: 0 to 2**64 - 1; or one for each id, from hashes.
         ids: Ids that stand for whole prefixes.
     """
-    mixed = ids * _GOLDEN + np.array([root], dtype=np.uint64)
+    mixed = ids * _GOLDEN + np.atleast_1d(np.asarray(root, dtype=np.uint64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
     return mixed ^ (mixed >> np.uint64(31))

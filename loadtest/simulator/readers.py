@@ -1,8 +1,11 @@
-"""Traces of any format that we know: told apart by what is in them, never by their names.
+"""Traces of any format that we know.
 
-Mooncake   {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 14, 15]}
-agents     {"id": "trace_0001", "block_size": 64, ..., "requests": [...]}
-Azure      TIMESTAMP,ContextTokens,GeneratedTokens
+They are told apart by what is in their first line, never by their names:
+
+    mooncake   {"timestamp": 27000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 14, 15]}
+    agentic    {"id": "trace_0001", "block_size": 64, ..., "requests": [...]}
+    azure      TIMESTAMP,ContextTokens,GeneratedTokens
+    log        {"arrived_unix_s": 1795267200.5, ..., "prompt_blocks": 12.25, "blocks": "..."}
 """
 
 from collections.abc import Callable
@@ -15,6 +18,7 @@ import msgspec
 
 from loadtest.simulator.agentic import GAP_S_MAX, USERS, read_agentic
 from loadtest.simulator.azure import AZURE_COLUMNS, read_azure
+from loadtest.simulator.gateway_log import read_gateway_log
 from loadtest.simulator.mooncake import read_mooncake
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError, opened_trace
@@ -27,6 +31,7 @@ class TraceFormat(StrEnum):
     MOONCAKE = "mooncake"
     AGENTIC = "agentic"
     AZURE = "azure"
+    LOG = "log"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,6 +110,7 @@ def detect_format(path: Path) -> TraceFormat:
 _KEYS = {
     TraceFormat.MOONCAKE: {"timestamp", "input_length", "hash_ids"},
     TraceFormat.AGENTIC: {"block_size", "requests"},
+    TraceFormat.LOG: {"arrived_unix_s", "prompt_blocks"},
 }
 
 _READERS: dict[TraceFormat, Callable[[Path, ReadOptions], Workload]] = {
@@ -122,4 +128,5 @@ _READERS: dict[TraceFormat, Callable[[Path, ReadOptions], Workload]] = {
     TraceFormat.AZURE: lambda path, take: read_azure(
         path, start_s=take.start_s, end_s=take.end_s, shared_tokens=take.shared_tokens
     ),
+    TraceFormat.LOG: lambda path, take: read_gateway_log(path, start_s=take.start_s, end_s=take.end_s),
 }
