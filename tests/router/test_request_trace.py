@@ -83,6 +83,27 @@ def test_processes_share_a_file_and_no_line_is_lost_when_one_of_them_renames_it(
     assert [kept.attempts for kept in lines_of(path)] == [3, 4, 5]
 
 
+def test_who_finds_the_file_renamed_when_its_turn_comes_renames_nothing(tmp_path: Path) -> None:
+    """Another process was faster, between the look at the size and the lock."""
+    path = tmp_path / "trace"
+
+    class Overtaken(RequestTrace):
+        def _full(self) -> bool:
+            full = super()._full()
+            if full:
+                path.rename(tmp_path / "trace.1")
+                path.write_bytes(msgspec.json.encode(line(attempts=2)) + b"\n")
+            return full
+
+    trace = Overtaken(str(path), 1)
+    for attempts in (1, 3):
+        assert trace.written(msgspec.json.encode(line(attempts=attempts)) + b"\n")
+    trace.close()
+
+    assert [kept.attempts for kept in lines_of(tmp_path / "trace.1")] == [1]
+    assert [kept.attempts for kept in lines_of(path)] == [2, 3]
+
+
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_file_that_somebody_moved_or_deleted_is_made_anew(tmp_path: Path, moved: bool) -> None:
     path = tmp_path / "trace"

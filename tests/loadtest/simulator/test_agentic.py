@@ -83,11 +83,12 @@ def test_sub_agents_run_side_by_side_and_the_parent_waits_for_all_of_them(tmp_pa
         entry(0, 64, [1], took_s=1),
         agent(13, 10, entry(0, 64, [7], took_s=9)),
         agent(22, 20, entry(0, 64, [8], took_s=2), entry(5, 128, [8, 9], took_s=14)),
-        entry(30, 128, [1, 2]),
+        entry(30, 128, [1, 2], took_s=1),
+        entry(35, 192, [1, 2, 3]),
     )
 
-    assert [one.after for one in made] == [(), (0,), (0,), (2,), (1, 3)]
-    assert [one.delay_s for one in made] == [0.0, 2.0, 1.0, 3.0, 9.0]
+    assert [one.after for one in made] == [(), (0,), (0,), (2,), (1, 3), (4,)]
+    assert [one.delay_s for one in made] == [0.0, 2.0, 1.0, 3.0, 9.0, 4.0]
 
 
 def test_nobody_waits_for_an_agent_that_was_launched_aside(tmp_path: Path) -> None:
@@ -154,6 +155,14 @@ def test_sub_agents_of_one_kind_share_their_own_tools_between_sessions(tmp_path:
     assert one[8:] != two[8:]
 
 
+def test_a_sub_agent_that_begins_like_its_parent_shares_the_parents_blocks(tmp_path: Path) -> None:
+    recorded = session("a", entry(0, 128, [1, 2]), agent(9, 5, entry(0, 192, [1, 2, 3])), tools=64)
+
+    parent, child = read(tmp_path, recorded).sessions[0].requests
+
+    assert child.blocks.startswith(parent.blocks)
+
+
 def test_an_answer_is_what_the_next_extension_repeats(tmp_path: Path) -> None:
     """150 tokens behind 100 complete two blocks of the prompt that goes on, two requests later."""
     asked, _, extended = requests_of(
@@ -198,6 +207,9 @@ def test_the_seed_orders_the_sessions_and_more_of_them_come_again_as_others(tmp_
     again = read(tmp_path, *recorded, sessions=16).sessions
     assert len({one.requests[0].blocks for one in again}) == 16
     assert len({one.requests[0].blocks[:8] for one in again}) == 1
+    order = [one.requests[0].tokens for one in again]
+    assert sorted(order[8:]) == sorted(order[:8])
+    assert order[8:] != order[:8]
 
 
 @pytest.mark.parametrize(

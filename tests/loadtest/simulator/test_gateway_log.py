@@ -1,5 +1,6 @@
 """The gateway's own request trace as a workload."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,17 @@ def test_a_prompt_denser_than_the_mean_has_no_more_blocks_than_tokens(tmp_path: 
 
 
 def test_lengths_that_were_estimated_do_not_count_for_the_mean(tmp_path: Path) -> None:
-    one, other = requests_of(
+    """By the engine's count a block is 320 tokens and two of them cover all of a prompt of 640."""
+    one, other, estimated = requests_of(
         tmp_path,
-        line(0, 512, 1, 2, prompt_blocks=2.0, estimated=True),
-        line(1, 512, 1, 2, prompt_blocks=2.0, estimated=True),
+        line(0, 640, 1, 2, prompt_blocks=2.0),
+        line(1, 640, 1, 2, prompt_blocks=2.0),
+        line(2, 512, 1, 2, prompt_blocks=2.0, estimated=True),
     )
 
     assert one.blocks == other.blocks
+    assert estimated.blocks == one.blocks[: 8 * 8]
+    assert len(set(struct.iter_unpack("Q", one.blocks))) == 10
 
 
 def test_a_request_of_a_session_continues_the_one_that_it_extends(tmp_path: Path) -> None:
@@ -159,12 +164,15 @@ def test_other_requests_come_when_they_came(tmp_path: Path, other: TraceLine) ->
 def test_branches_of_a_conversation_wait_for_the_same_request(tmp_path: Path) -> None:
     (session,) = read(
         tmp_path,
-        line(0, 256, 1, session="s"),
+        line(0, 256, 1, session="s", output_tokens=150),
         line(4, 600, 1, 2, session="s"),
         line(5, 600, 1, 3, session="s"),
     ).sessions
 
+    first, second, third = session.requests
     assert [one.after for one in session.requests] == [(), (0,), (0,)]
+    assert second.blocks.startswith(first.held)
+    assert not third.blocks.startswith(first.held)
 
 
 def test_what_was_wrong_is_left_out_and_what_found_no_room_is_demand(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Mooncake traces as workloads."""
 
 import json
+import struct
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_an_id_becomes_eight_engine_blocks_and_a_partial_one_those_that_are_full
 
     first, second, third = (session.requests[0] for session in workload.sessions)
     assert [len(one.blocks) // 8 for one in (first, second, third)] == [16, 10, 17]
+    assert len(set(struct.iter_unpack("Q", first.blocks))) == 16
     assert first.blocks[: 8 * 8] == second.blocks[: 8 * 8]
     assert first.blocks[8 * 8 : 9 * 8] != second.blocks[8 * 8 : 9 * 8]
     assert third.blocks[: 16 * 8] == first.blocks
