@@ -167,8 +167,9 @@ class Replica:
             dispatch: Of the request.
             usage: What the engine reports.
             ttft_s: From dispatch to first byte.
-            told: Whether `first_token` was called.
+            told: Whether `first_token` was called; only a plain worker may end without it.
         """
+        assert told or dispatch.decode_attempt is None
         now_us = self._log_clock.now_us()
         last = dispatch.decode_attempt or dispatch.attempt
         self.publish(Finished(last.request_id, now_us, 0 if told else now_us))
