@@ -35,7 +35,7 @@ def result(rows: Records, **changes: Any) -> Result:
 
 
 def test_each_lost_token_has_one_cause() -> None:
-    """Of 1,000 ideal tokens: 100 reused, 200 elsewhere, 300 without their window, 250 evicted, 150 under way."""
+    """Of 1,000: 100 reused, 200 elsewhere, 300 without their window, 250 evicted, 150 under way."""
     rows = records(
         1,
         ideal_tokens=[1000],

@@ -23,7 +23,7 @@ def test_the_others_hear_a_lone_word_after_the_delay_and_a_burst_after_one_pause
     clock = VirtualClock()
     log = SharedLog(clock, delay_s=0.010, pause_s=0.003)
     ears = [Ear(clock) for _ in range(3)]
-    writer = [log.writer(ear) for ear in ears][0]
+    writer, *_ = [log.writer(ear) for ear in ears]
     for name, at_s in (("a", 1.0), ("b", 1.001), ("c", 1.002), ("d", 2.0)):
         clock.call_at(at_s, lambda name=name: writer.put(FirstToken(name, 1)))
 
