@@ -36,11 +36,20 @@ class Fleet:
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
 
+    @property
+    def _worker_tokens(self) -> int:
+        return self.profile.pools.full_tokens * self.profile.dp_ranks
+
+    @property
+    def capacity_tokens(self) -> int:
+        """KV capacity of all workers that take requests."""
+        return len(self.workers) * self._worker_tokens
+
     def puts(self, at_us: int) -> list[WorkerPut]:
         """The workers as the log describes them, in the order of their slots; those that only decode last."""
         role = "prefill" if self.decode_workers else "plain"
         roles = [role] * len(self.workers) + ["decode"] * len(self.decode_workers)
-        capacity_tokens = self.profile.pools.full_tokens * self.profile.dp_ranks
+        capacity_tokens = self._worker_tokens
         return [
             WorkerPut(
                 f"worker-{slot:03d}",

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from policies import ServiceModel
+
 if TYPE_CHECKING:
     from loadtest.simulator.simulation import SimulationConfig
 
@@ -24,7 +26,7 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 LONG_UNCACHED_TOKENS = 16_384
-"""What counts as a long request, by uncached tokens."""
+"""What counts as a long request: tokens that even an infinite cache would leave to compute."""
 
 
 class Outcome(IntEnum):
@@ -122,6 +124,21 @@ class Records:
             reached = np.maximum(reached, limit)
         return lost
 
+    def lost_s(self, prices: ServiceModel) -> dict[str, Floats]:
+        """The same in seconds of prefill on an engine with these prices."""
+        reached = self.reused_tokens
+        lost: dict[str, Floats] = {}
+        for cause, tokens in self.lost_tokens().items():
+            lost[cause] = self._prefill_s(prices, reached) - self._prefill_s(prices, reached + tokens)
+            reached = reached + tokens
+        return lost
+
+    def _prefill_s(self, prices: ServiceModel, cached_tokens: Whole) -> Floats:
+        uncached = (self.prompt_tokens - cached_tokens).astype(np.float64)
+        middle = cached_tokens + uncached / 2
+        seconds: Floats = prices.a_s + prices.b_s * uncached * (1.0 + middle / prices.c0_tokens)
+        return seconds
+
     def since(self, start_s: float) -> "Records":
         """The rows of requests that arrived at a time or later."""
         rows = self.arrival_s >= start_s
@@ -193,8 +210,8 @@ class Result:
         done = records.outcome == Outcome.COMPLETED
         prompts = max(int(records.prompt_tokens[done].sum()), 1)
         ttft_s = records.ttft_s[done]
-        uncached = (records.prompt_tokens - records.reused_tokens)[done]
-        long = uncached > LONG_UNCACHED_TOKENS
+        # By a length that no policy changes: misses must not make short requests long.
+        long = (records.prompt_tokens - records.ideal_tokens)[done] > LONG_UNCACHED_TOKENS
         hit_ratio = int(records.reused_tokens[done].sum()) / prompts
         pooled_ratio = self.bounds.pooled_lru_hit_ratio
         busy = self._busy_ratio()
@@ -234,7 +251,13 @@ class Result:
         }
         for cause, tokens in records.lost_tokens().items():
             figures[f"lost_{cause}_ratio"] = int(tokens[done].sum()) / prompts
+        for cause, lost_s in self.lost_s(records).items():
+            figures[f"lost_{cause}_s"] = float(lost_s[done].sum())
         return figures
+
+    def lost_s(self, records: Records) -> dict[str, Floats]:
+        """Seconds of prefill that these requests lost to a cache that is not infinite, by cause."""
+        return records.lost_s(self.config.engine.prefill.faster(1.0 / self.time_scale).model())
 
     def _busy_ratio(self) -> Floats:
         """Of each worker over the time in which requests came, behind the warm-up."""

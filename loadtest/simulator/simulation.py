@@ -7,8 +7,8 @@
 Within a session a request comes ``delay_s`` after the last of those that it waits for (`SimRequest.after`)
 has ended. ``speed`` divides starts and delays, and nothing else: a trace at three times its load.
 
-Beside the fleet the simulation keeps two books of its own, in one `radix.PrefixTree`: what has arrived (all
-that an infinite cache would hold, as if it were there at once) and what has been computed anywhere.
+Beside the fleet the simulation keeps a book of what has been computed anywhere, a `radix.PrefixTree` that
+nothing leaves, to tell what was evicted from what nobody has computed yet.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,12 +23,14 @@ import numpy as np
 
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.shape import ModelShape
+from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.fleet import Fleet
 from loadtest.simulator.flight import Flight
-from loadtest.simulator.records import Bounds, Records, Result, Timeline
+from loadtest.simulator.records import Bounds, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
+from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, SimRequest, Workload
 from policies import FleetRules, make_policy
 from radix import FULL_ATTENTION, AttentionProfile, PrefixTree
@@ -38,9 +40,6 @@ HOUSEKEEPING_S = 5.0
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
-
-ARRIVED, COMPUTED = 0, 1
-"""Slots in the books."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +60,8 @@ class SimulationConfig:
         seed: Of everything that is drawn.
         block_tokens: Block size of the gateway; whole blocks of the workload.
         expected_output_tokens: What the gateway assumes of every answer.
+        utilisation: The engines are slowed down or sped up until the least possible work keeps them so
+            busy (`loadtest.simulator.utilisation`); None: they are as fast as they are.
         rules: Overrides of `policies.FleetRules`.
         warmup_s: Requests that come before are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
@@ -76,6 +77,7 @@ class SimulationConfig:
     log_delay_s: float = 0.005
     flush_interval_s: float = 0.003
     speed: float = 1.0
+    utilisation: float | None = None
     seed: int = 1
     block_tokens: int = 256
     expected_output_tokens: int = 256
@@ -125,18 +127,33 @@ class _Simulation:
         self._total = sum(len(session.requests) for session in workload.sessions)
         self._ended = 0
         self._chance = Random(f"{config.seed}/replicas")
+        self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
-        self.fleet = Fleet(config.engine, clock, config.workers, config.decode_workers)
+        engine = config.engine.faster(1.0 / self._time_scale)
+        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers)
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
         self._flights: list[Flight] = []
-        self._rows: list[tuple[float, ...]] = []
-        self._books = PrefixTree(1 << 40, workload.block_tokens)
+        self._rows: list[tuple[int, int, int]] = []
+        self._computed = PrefixTree(1 << 40, workload.block_tokens)
         self._samples: list[tuple[float, list[float], list[int], list[int]]] = []
         self._sample_every = 1
         self._looks = 0
         self._digest = blake2b(digest_size=16)
+
+    def _find_time_scale(self) -> float:
+        config = self._config
+        if config.utilisation is None:
+            return 1.0
+        return time_scale(
+            self._workload,
+            config.engine,
+            config.workers,
+            config.utilisation,
+            decode_workers=config.decode_workers,
+            speed=config.speed,
+        )
 
     def _build_replicas(self) -> list[Replica]:
         config, engine = self._config, self._config.engine
@@ -169,15 +186,17 @@ class _Simulation:
         self.clock.call_later(HOUSEKEEPING_S, self._look)
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
+        records = self._records()
         return Result(
             config=self._config,
             workload_name=self._workload.name,
-            records=self._records(),
+            records=records,
             timeline=self._timeline(),
-            bounds=self._bounds(),
+            bounds=self._bounds(records.ideal_tokens),
             cpu_s=process_time() - began_s,
             events=self.clock.events,
             decisions_digest=self._digest.hexdigest(),
+            time_scale=self._time_scale,
         )
 
     # Sessions.
@@ -223,12 +242,12 @@ class _Simulation:
 
     def began(self, flight: Flight) -> None:
         """Its prompt has been computed."""
-        self._books.insert(COMPUTED, flight.request.blocks, self._now_us(), end=False)
+        self._computed.insert(0, flight.request.blocks, self._now_us(), end=False)
 
     def ended(self, flight: Flight) -> None:
         """Its answer is cached, and what waited for it may come."""
         if flight.dispatch is not None:
-            self._books.insert(COMPUTED, flight.request.held, self._now_us(), end=False)
+            self._computed.insert(0, flight.request.held, self._now_us(), end=False)
         visit, index = self._visits.pop(flight)
         for waiting in visit.waiting_for.get(index, ()):
             visit.missing[waiting] -= 1
@@ -247,15 +266,11 @@ class _Simulation:
         return int(self.clock.time() * 1e6)
 
     def _note(self, request: SimRequest) -> None:
-        """Note what of a prompt could be reused at its arrival, then that it came."""
+        """Note what of a prompt has been computed, and is still held, somewhere when it arrives."""
         block_tokens = self._workload.block_tokens
-        most = (request.tokens - 1) // block_tokens * block_tokens
-        match = self._books.match(request.blocks)
-        ideal, computed = (min(match.matched_at(slot) * block_tokens, most) for slot in (ARRIVED, COMPUTED))
-        best = self.fleet.best_match_tokens(request.blocks, request.tokens)
-        floor_s = self.fleet.profile.prefill.prompt_s(request.tokens - ideal, ideal)
-        self._rows.append((ideal, computed, best, best, floor_s))
-        self._books.insert(ARRIVED, request.held, self._now_us(), end=False)
+        computed_tokens = self._computed.match(request.blocks).matched_at(0) * block_tokens
+        best_tokens = self.fleet.best_match_tokens(request.blocks, request.tokens)
+        self._rows.append((computed_tokens, best_tokens, best_tokens))
 
     def _look(self) -> None:
         """Look at the fleet now and then, as long as there is anything to come."""
@@ -290,10 +305,12 @@ class _Simulation:
         ratio = np.diff(busy_s, axis=0, prepend=np.zeros((1, busy_s.shape[1]))) / steps_s
         return Timeline(time_s, ratio, waiting, held)
 
-    def _bounds(self) -> Bounds:
-        prompt_tokens = sum(flight.request.tokens for flight in self._flights)
-        ideal_tokens = sum(row[0] for row in self._rows)
-        return Bounds(ideal_tokens / max(prompt_tokens, 1), 0.0, 0)
+    def _bounds(self, ideal_tokens: Whole) -> Bounds:
+        """Bounds over the requests in the order in which they came."""
+        requests = [flight.request for flight in self._flights]
+        pooled_tokens = self.fleet.capacity_tokens
+        pooled = pooled_lru_hit_tokens(requests, pooled_tokens, block_tokens=self._workload.block_tokens)
+        return Bounds(hit_ratio(requests, ideal_tokens), hit_ratio(requests, pooled), pooled_tokens)
 
     def _records(self) -> Records:
         def jobs(name: str, missing: float) -> list[float]:
@@ -302,9 +319,14 @@ class _Simulation:
         flights = self._flights
         nowhere = float("nan")
         chosen = [flight.dispatch and flight.dispatch.attempt.chosen for flight in flights]
-        ideal, computed, best, unsafe, floor_s = (
-            np.array(column) for column in zip(*self._rows, strict=True)
-        )
+        computed, best, unsafe = np.array(self._rows, dtype=np.int64).reshape(-1, 3).T
+        requests = [flight.request for flight in flights]
+        prompts = np.array([request.tokens for request in requests], dtype=np.int64)
+        ideal = infinite_hit_tokens(requests, block_tokens=self._workload.block_tokens)
+        prompt_s = self.fleet.profile.prefill.prompt_s
+        floor_s = [
+            prompt_s(tokens - hit, hit) for tokens, hit in zip(prompts.tolist(), ideal.tolist(), strict=True)
+        ]
         arrival_s = np.array([flight.arrival_s for flight in flights])
         return Records(
             arrival_s=arrival_s,
@@ -312,13 +334,13 @@ class _Simulation:
             started_s=np.array(jobs("started_s", nowhere)),
             first_s=np.array([flight.first_s for flight in flights]),
             finished_s=np.array([flight.finished_s for flight in flights]),
-            prompt_tokens=np.array([flight.request.tokens for flight in flights]),
-            output_tokens=np.array([flight.request.output_tokens for flight in flights]),
+            prompt_tokens=prompts,
+            output_tokens=np.array([request.output_tokens for request in requests], dtype=np.int64),
             device_tokens=np.array(jobs("device_tokens", 0)),
             host_tokens=np.array(jobs("host_tokens", 0)),
             pool_tokens=np.array(jobs("pool_tokens", 0)),
             ideal_tokens=ideal,
-            floor_ttft_s=floor_s,
+            floor_ttft_s=np.array(floor_s),
             worker=np.array([flight.worker for flight in flights]),
             decode_worker=np.array([flight.decode_worker for flight in flights]),
             replica=np.array([self.replicas.index(flight.replica) for flight in flights]),

@@ -18,7 +18,14 @@ def request(
 
 
 def conversations(
-    *, sessions: int, turns: int, users: int = 0, rate_per_s: float = 1.0, seed: int = 1, gap_s: float = 5.0
+    *,
+    sessions: int,
+    turns: int,
+    users: int = 0,
+    rate_per_s: float = 1.0,
+    seed: int = 1,
+    gap_s: float = 5.0,
+    output_tokens_max: int = 200,
 ) -> Workload:
     """Sessions of growing prompts behind one of three system prompts."""
     chance = Random(seed)
@@ -30,7 +37,7 @@ def conversations(
         text, requests = chance.choice(systems), []
         for turn in range(turns):
             text += chance.randbytes(chance.randrange(50, 2000))
-            output_tokens = chance.randrange(1, 200)
+            output_tokens = chance.randint(1, output_tokens_max)
             tokens = len(text)
             text += chance.randbytes(output_tokens)
             requests.append(

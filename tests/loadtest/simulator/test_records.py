@@ -9,6 +9,7 @@ import pytest
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline
 from loadtest.simulator.simulation import SimulationConfig
+from policies import ServiceModel
 
 
 def records(rows: int, **columns: Any) -> Records:
@@ -49,6 +50,27 @@ def test_each_lost_token_has_one_cause() -> None:
     lost = {cause: tokens.tolist() for cause, tokens in rows.lost_tokens().items()}
 
     assert lost == {"placed_elsewhere": [200], "not_window_safe": [300], "evicted": [250], "in_flight": [150]}
+
+
+def test_lost_seconds_add_up_to_the_price_of_what_is_missing() -> None:
+    """Twice as dear per token at 1,000 tokens: what is lost deep in the prompt costs more."""
+    prices = ServiceModel(a_s=5.0, b_s=0.001, c0_tokens=1000.0)
+    rows = records(
+        2,
+        prompt_tokens=[2000, 2000],
+        ideal_tokens=[1500, 1500],
+        best_tokens=[500, 500],
+        computed_tokens=[1500, 0],
+        device_tokens=[0, 0],
+    )
+
+    lost = rows.lost_s(prices)
+
+    missing_s = prices.service_s(2000, 0) - prices.service_s(500, 1500)
+    assert lost["placed_elsewhere"] == pytest.approx(0.001 * 500 * (1 + 250 / 1000))
+    assert lost["evicted"][0] == pytest.approx(0.001 * 1000 * (1 + 1000 / 1000))
+    assert lost["in_flight"][1] == pytest.approx(0.001 * 1000 * (1 + 1000 / 1000))
+    assert sum(lost.values()) == pytest.approx(missing_s)
 
 
 def test_more_than_ideal_is_no_loss() -> None:

@@ -1,0 +1,136 @@
+"""How fast the engines must be for a workload to keep them as busy as wanted.
+
+Policies can be compared only at equal load, and a trace has the load that it has: 64 users keep eight dense
+engines busier than eight hybrid ones. So not the traffic is scaled but time on the engines: everything takes
+``time_scale`` times as long as the profile says, until the *least possible work* (every prompt prefilled
+behind what one pooled LRU cache would have held) is the wanted share of the workers' time.
+
+    utilisation(scale) = scale · least work / (workers · time of the last arrival at that scale)
+
+In a closed loop answers that take longer make the next requests come later, so the time depends on the scale;
+it is computed as if nobody ever waited in a queue. So utilisation cannot exceed what the users could
+cause if they never paused; beyond that there is no such scale.
+"""
+
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.engine.profiles import EngineProfile
+from loadtest.simulator.bounds import pooled_lru_hit_tokens
+from loadtest.simulator.workload import Workload
+
+SCALE_RANGE = (1e-4, 1e4)
+"""Beyond it the profile has nothing to do with the engines."""
+
+STEPS = 40
+"""Halvings of that range: to a millionth."""
+
+Floats = NDArray[np.float64]
+
+
+class NoSuchLoad(ValueError):
+    """The workload cannot keep the workers so busy, however slow they are."""
+
+
+def time_scale(
+    workload: Workload,
+    profile: EngineProfile,
+    workers: int,
+    utilisation: float,
+    *,
+    decode_workers: int = 0,
+    speed: float = 1.0,
+) -> float:
+    """Find the factor by which the engines' times must be multiplied.
+
+    Args:
+        workload: What comes.
+        profile: What the workers are.
+        workers: How many prefill.
+        utilisation: Wanted share of their time, 0 to 1.
+        decode_workers: How many decode; 0: the same.
+        speed: Divides the workload's starts and delays.
+
+    Raises:
+        NoSuchLoad: There is none.
+    """
+    load = _Load(workload, profile, workers, decode_workers or workers, speed)
+    low, high = SCALE_RANGE
+    if load.utilisation(high) < utilisation:
+        raise NoSuchLoad(
+            f"the workload keeps {workers} workers busy for {load.utilisation(high):.0%} of the time at "
+            f"most, not {utilisation:.0%}: take fewer workers or more users"
+        )
+    for _ in range(STEPS):
+        middle = (low * high) ** 0.5
+        if load.utilisation(middle) < utilisation:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+class _Load:
+    """The workload on one fleet, for any time scale."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        profile: EngineProfile,
+        workers: int,
+        decode_workers: int,
+        speed: float,
+    ) -> None:
+        self._workload = workload
+        self._workers = workers
+        self._decode_workers = decode_workers
+        self._speed = speed
+        self._running_max = profile.max_running
+        order = workload.in_order()
+        capacity_tokens = workers * profile.dp_ranks * profile.pools.full_tokens
+        hits = pooled_lru_hit_tokens(order, capacity_tokens, block_tokens=workload.block_tokens)
+        least_s = {
+            id(request): profile.prefill.prompt_s(request.tokens - hit, hit)
+            for request, hit in zip(order, hits.tolist(), strict=True)
+        }
+        requests = list(workload.requests())
+        self._prefill_s = np.array([least_s[id(request)] for request in requests])
+        self._work_s = float(self._prefill_s.sum())
+        outputs = np.array([request.output_tokens - 1.0 for request in requests])
+        contexts = np.array([request.tokens for request in requests]) + outputs / 2
+        decode = profile.decode
+        per_token_s = (decode.request_s + decode.kv_token_s * contexts.mean()) / decode.mtp_speedup
+        self._alone_s = outputs * decode.base_s / decode.mtp_speedup
+        self._beside_s = outputs * per_token_s
+
+    def utilisation(self, scale: float) -> float:
+        """Share of the workers' time that the least work takes at a scale.
+
+        A decode step takes longer the more requests decode beside it, and they are more the longer it takes
+        (Little's law): a few rounds settle that.
+        """
+        batch = 1.0
+        for _ in range(3):
+            decode_s = self._alone_s + batch * self._beside_s
+            last_s = self._last_arrival_s(scale * (self._prefill_s + decode_s))
+            batch = min(max(scale * decode_s.sum() / (last_s * self._decode_workers), 1.0), self._running_max)
+        return scale * self._work_s / (self._workers * last_s)
+
+    def _last_arrival_s(self, service_s: Floats) -> float:
+        """When the last request comes, if each takes its time and none waits for a worker."""
+        spent_s, speed = iter(service_s.tolist()), self._speed
+        free_s = [0.0] * self._workload.users
+        last_s = 0.0
+        for session in self._workload.sessions:
+            start_s = heappop(free_s) if session.start_s is None else session.start_s / speed
+            ends_s: list[float] = []
+            for request in session.requests:
+                from_s = max((ends_s[other] for other in request.after), default=start_s)
+                arrival_s = from_s + request.delay_s / speed
+                last_s = max(last_s, arrival_s)
+                ends_s.append(arrival_s + next(spent_s))
+            if session.start_s is None:
+                heappush(free_s, max(ends_s))
+        return last_s

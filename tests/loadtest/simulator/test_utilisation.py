@@ -1,0 +1,68 @@
+"""The load that was asked for is the load that comes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes.workloads import conversations
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.engine.shape import Pools
+from loadtest.simulator.records import Result
+from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.utilisation import NoSuchLoad, time_scale
+from loadtest.simulator.workload import Workload
+
+ENGINE = replace(PROFILES["dense-70b"], pools=Pools(400_000, 0, 0))
+
+
+def run(workload: Workload, utilisation: float, **changes: object) -> Result:
+    config = SimulationConfig(
+        **{"engine": ENGINE, "workers": 2, "ramp_s": 0.0, "utilisation": utilisation, **changes}  # type: ignore[arg-type]
+    )
+    return simulate(workload, config)
+
+
+def busy_ratio(result: Result) -> float:
+    """Seconds of prefill over the time in which requests came."""
+    records = result.records
+    prefill_s = (records.first_s - records.started_s).sum()
+    return float(prefill_s / (result.config.workers * records.arrival_s[-1]))
+
+
+@pytest.mark.parametrize("utilisation", [0.3, 0.6, 0.8])
+def test_an_open_loop_keeps_the_fleet_as_busy_as_asked(utilisation: float) -> None:
+    """Caches that hold everything and one prefix per session: the least work is nearly done (10 %)."""
+    workload = conversations(sessions=300, turns=4, rate_per_s=0.5, gap_s=2.0, output_tokens_max=3)
+    result = run(workload, utilisation)
+
+    assert busy_ratio(result) == pytest.approx(utilisation, rel=0.1)
+
+
+def test_twice_the_speed_needs_engines_twice_as_fast() -> None:
+    workload = conversations(sessions=50, turns=1)
+    slow, fast = (time_scale(workload, ENGINE, 2, 0.5, speed=speed) for speed in (1.0, 2.0))
+
+    assert slow == pytest.approx(2 * fast)
+
+
+def test_a_closed_loop_is_slowed_by_its_answers() -> None:
+    """With light load nobody waits, so the prediction holds within 15 %."""
+    result = run(conversations(sessions=120, turns=4, users=12, output_tokens_max=20), 0.2)
+
+    assert busy_ratio(result) == pytest.approx(0.2, rel=0.15)
+
+
+def test_a_load_that_the_users_cannot_cause_is_refused() -> None:
+    """One user keeps one of four workers busy at most."""
+    workload = conversations(sessions=20, turns=3, users=1)
+
+    with pytest.raises(NoSuchLoad, match="take fewer workers or more users"):
+        time_scale(workload, ENGINE, 4, 0.5)
+
+
+def test_a_slower_engine_takes_longer_for_everything() -> None:
+    workload = conversations(sessions=40, turns=1, rate_per_s=0.1)
+    slow, fast = (run(workload, utilisation).records for utilisation in (0.2, 0.1))
+
+    assert np.allclose(slow.first_s - slow.started_s, 2 * (fast.first_s - fast.started_s), rtol=1e-6)
