@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.records import Bounds, Records, Result, Timeline
 from loadtest.simulator.runs import Run
 
@@ -13,6 +14,7 @@ class Config:
 
     def __init__(self, policy: str, warmup_s: float = 0.0) -> None:
         self.policy, self.warmup_s = policy, warmup_s
+        self.engine = PROFILES["dense-70b"]
 
 
 def simulated(
