@@ -29,9 +29,16 @@ def _demo(argv: list[str]) -> int:
     return demo(argv)
 
 
+def _simulate(argv: list[str]) -> int:
+    from loadtest.simulator.cli import main as simulate
+
+    return simulate(argv)
+
+
 TOOLS = {
     "engine": (_engine, "run emulated engines (extra: loadtest)"),
     "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
+    "simulate": (_simulate, "compare policies on recorded traffic in virtual time (extra: loadtest)"),
 }
 
 

@@ -30,10 +30,11 @@ from loadtest.simulator.words import percent, points, seconds
 
 LINES_IN, BAR_IN, FRAME_IN = 3.0, 0.27, 1.15
 LEGEND_COLUMNS = 3
+FEW_DECADES = 10**2.5
 CURVE_POINTS = 300
 TELLING_REQUESTS = 20
 """Fewer in a bin show too little of a 90th percentile to speak of it."""
-STRIP_COLUMNS = 160
+STRIP_COLUMNS = 80
 
 
 def draw_all(runs: Sequence[Run]) -> list[Chart]:
@@ -282,7 +283,8 @@ def _stack(
     ends_at = np.zeros(len(runs))
     for (key, name), colour in zip(names.items(), colours, strict=True):
         values = np.nan_to_num(np.array([row[key] for row in rows]))
-        axes.barh(range(len(runs)), values, left=ends_at, height=0.68, color=colour, label=name)
+        label = name if values.any() else None
+        axes.barh(range(len(runs)), values, left=ends_at, height=0.68, color=colour, label=label)
         ends_at += values
     axes.set_yticks(range(len(runs)), [run.label for run in runs])
     axes.set_ylim(len(runs) - 0.5, -0.5)
@@ -321,8 +323,9 @@ def _lines_height_in(runs: Sequence[Run]) -> float:
 
 
 def _time_axis(axis: Axis) -> None:
-    """Decades of seconds in words that nobody has to translate."""
-    axis.set_major_locator(LogLocator(10))
+    """Seconds in words that nobody has to translate, at decades or, where there are few, between them."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
 

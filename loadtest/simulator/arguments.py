@@ -1,0 +1,156 @@
+"""The parts of a command line that ``cacheway simulate`` and ``cacheway plan`` share."""
+
+import argparse
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+
+from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
+from loadtest.simulator.workload import Workload
+
+
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    return _number(text, lambda value: 0 < value < inf, "a number above 0")
+
+
+def not_negative(text: str) -> float:
+    """A finite number, 0 or above."""
+    return _number(text, lambda value: 0 <= value < inf, "a number, 0 or above")
+
+
+def share(text: str) -> float:
+    """A number above 0 and below 1."""
+    return _number(text, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.8")
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or above; ``K`` and ``M`` stand for 1,024 and its square."""
+    return _whole(text, 1)
+
+
+def count_or_none(text: str) -> int:
+    """A whole number, 0 or above, written as for `count`."""
+    return _whole(text, 0)
+
+
+def window(text: str) -> tuple[float, float]:
+    """A stretch of time as ``START:END`` in seconds; either may be left out."""
+    start, colon, end = text.partition(":")
+    try:
+        stretch = float(start or 0.0), float(end or inf)
+    except ValueError:
+        stretch = 1.0, 0.0
+    if not (colon and 0 <= stretch[0] < stretch[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not START:END in seconds, for example 0:600")
+    return stretch
+
+
+def new_file(text: str) -> Path:
+    """A file to write, in a folder that exists: no long run ends with an error that was there before."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"cannot write {text!r}: it is a folder, or its folder does not exist"
+        )
+    return path
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what comes."""
+    group = parser.add_argument_group("workload")
+    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="recorded traffic")
+    group.add_argument(
+        "--format",
+        type=TraceFormat,
+        choices=list(TraceFormat),
+        default=TraceFormat.AUTO,
+        help="of the trace [default auto: by its first line]",
+    )
+    group.add_argument(
+        "--window",
+        type=window,
+        default=(ALL.start_s, ALL.end_s),
+        metavar="START:END",
+        help="arrivals to take, seconds of the trace [default all]",
+    )
+    group.add_argument(
+        "--requests-max", type=count, metavar="N", help="take no more than the first N requests"
+    )
+    group.add_argument(
+        "--users",
+        type=count,
+        default=ALL.users,
+        metavar="N",
+        help=f"agents' sessions at work at the same time [default {ALL.users}]",
+    )
+    group.add_argument("--sessions", type=count, metavar="N", help="how many agents' sessions [default all]")
+    group.add_argument(
+        "--gap-s-max",
+        type=not_negative,
+        default=ALL.gap_s_max,
+        metavar="S",
+        help=f"longest pause inside an agent's session, seconds [default {ALL.gap_s_max:g}]",
+    )
+    group.add_argument(
+        "--prompt-tokens-max", type=count, metavar="N", help="leave out agents' requests with longer prompts"
+    )
+    group.add_argument(
+        "--shared-tokens",
+        type=count_or_none,
+        default=ALL.shared_tokens,
+        metavar="N",
+        help="leading tokens that all prompts of a trace of lengths share [default 0]",
+    )
+    group.add_argument(
+        "--seed", type=int, default=ALL.seed, metavar="N", help=f"of all that is drawn [default {ALL.seed}]"
+    )
+
+
+def read_options(options: argparse.Namespace) -> ReadOptions:
+    """What the arguments of `add_workload` say to take of a trace."""
+    start_s, end_s = options.window
+    return ReadOptions(
+        start_s=start_s,
+        end_s=end_s,
+        requests_max=options.requests_max,
+        users=options.users,
+        sessions=options.sessions,
+        gap_s_max=options.gap_s_max,
+        prompt_tokens_max=options.prompt_tokens_max,
+        shared_tokens=options.shared_tokens,
+        seed=options.seed,
+    )
+
+
+def read_workload(options: argparse.Namespace) -> Workload:
+    """Read what the arguments of `add_workload` name.
+
+    Raises:
+        TraceError: See `read_auto`.
+    """
+    return read_auto(options.trace, read_options(options), options.format)
+
+
+def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
+
+
+def _whole(text: str, least: int) -> int:
+    digits, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1)
+    try:
+        value = int(digits.replace(",", "").replace("_", "")) * unit
+    except ValueError:
+        value = -1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    return value
+
+
+_UNITS = {"K": 1 << 10, "M": 1 << 20}

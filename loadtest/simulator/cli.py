@@ -1,0 +1,266 @@
+"""``cacheway simulate``: what policies make of recorded traffic, without a GPU and in seconds.
+
+    trace ──> workload ──┬─> simulation under policy A ──┐
+                         ├─> simulation under policy B ──┼──> table, JSON, HTML report
+                         └─> ...  (in parallel)          ┘
+
+The workload is read once and is the same for every policy. The same command gives the same figures.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.simulator.arguments import (
+    add_workload,
+    count,
+    count_or_none,
+    new_file,
+    not_negative,
+    positive,
+    read_workload,
+)
+from loadtest.simulator.bars import Bars
+from loadtest.simulator.contenders import Contender, read_contenders
+from loadtest.simulator.page import report_page
+from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
+from loadtest.simulator.runs import Run
+from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.table import comparison_table
+from loadtest.simulator.words import percent
+from loadtest.simulator.workload import Workload
+from loadtest.traces import TraceError
+from policies import POLICIES
+
+DEFAULT_ENGINE = "mimo-v2.5-pro"
+DEFAULT_POLICIES = "expected_cost,cache_aware,least_load,round_robin"
+
+NOTES = (
+    "Times are modelled, decisions are not: policies and prefix tree are those of the gateway.",
+    "Hit rates count tokens of completed requests. Bold is best.",
+)
+
+
+_COPIED = (
+    "workers",
+    "decode_workers",
+    "decode_policy",
+    "replicas",
+    "speed",
+    "seed",
+    "block_tokens",
+    "expected_output_tokens",
+    "warmup_s",
+)
+"""Arguments that are called as in `SimulationConfig`."""
+
+
+def main(argv: list[str]) -> int:
+    """Compare policies on a workload.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The exit status: 0 if everything was simulated, 1 if the trace cannot be read or nothing can be
+        written, 2 for a wrong command line, 130 after Ctrl-C.
+    """
+    options = _parser().parse_args(argv)
+    console = Console()
+    try:
+        workload = read_workload(options)
+        runs = _simulated(console, workload, options)
+        _show(console, runs, workload)
+        _write(runs, workload, options, shlex.join(["cacheway", "simulate", *argv]))
+    except (TraceError, SimulationFailed, OSError) as error:
+        print(f"cacheway simulate: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
+    common = SimulationConfig(
+        engine=PROFILES[options.engine],
+        log_delay_s=options.log_delay_ms / 1000.0,
+        **{name: getattr(options, name) for name in _COPIED},
+    )
+    return [
+        replace(common, policy=contender.policy, policy_options=contender.options)
+        for contender in options.policy
+    ]
+
+
+def _simulated(console: Console, workload: Workload, options: argparse.Namespace) -> list[Run]:
+    labels = [contender.label for contender in options.policy]
+    cells = [Cell(workload, config) for config in _configs(options)]
+    runs: dict[int, Run] = {}
+    with Bars(console, labels) as bars:
+        for number, result in simulate_all(cells, min(options.jobs, len(cells)), bars.told):
+            runs[number] = Run.of(labels[number], result)
+    return [runs[number] for number in range(len(labels))]
+
+
+def _show(console: Console, runs: Sequence[Run], workload: Workload) -> None:
+    bounds = runs[0].result.bounds
+    caption = f"bounds of the hit rate: infinite cache {percent(bounds.infinite_hit_ratio)}"
+    if bounds.pooled_tokens:
+        caption += f", one LRU cache of all workers' size {percent(bounds.pooled_lru_hit_ratio)}"
+    floor = runs[0].figures["floor_ttft_mean_s"]
+    if floor is not None:
+        caption += f"; TTFT with infinite caches and no queue: mean {floor:.3g} s"
+    console.print(comparison_table(runs, title=_title(runs, workload), caption=caption))
+
+
+def _title(runs: Sequence[Run], workload: Workload) -> str:
+    config = runs[0].result.config
+    decode = f" and {config.decode_workers} for decode" if config.decode_workers else ""
+    fleet = f"{config.workers} × {config.engine.name}{decode}"
+    return f"{workload.name}: {workload.request_count:,} requests, {fleet}"
+
+
+def _write(runs: Sequence[Run], workload: Workload, options: argparse.Namespace, command: str) -> None:
+    config = runs[0].result.config
+    if options.json is not None:
+        document = {
+            "command": command,
+            "workload": {"name": workload.name, "requests": workload.request_count, "notes": workload.notes},
+            "config": {
+                name: value for name, value in _plain(config).items() if not name.startswith("policy")
+            },
+            "runs": [
+                {"label": run.label, "policy_options": dict(run.result.config.policy_options), **run.figures}
+                for run in runs
+            ],
+        }
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        options.json.write_bytes(text + b"\n")
+    if options.report is not None:
+        page = report_page(
+            runs, title=_title(runs, workload), facts=_facts(config, workload), notes=NOTES, command=command
+        )
+        options.report.write_text(page, encoding="utf-8")
+
+
+def _plain(config: SimulationConfig) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=dict)
+    return plain
+
+
+def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
+    """What was simulated, and every setting that is not a default."""
+    requests, engine = workload.request_count, config.engine
+    facts = {
+        "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "
+        f"{workload.output_tokens:,} output tokens. {workload.notes}",
+        "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
+        "engine": f"{engine.name}: {engine.pools.full_tokens * engine.dp_ranks:,} tokens of KV cache, chunks "
+        f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
+    }
+    for field in fields(config):
+        if field.name not in {"engine", "policy", "policy_options"}:
+            facts[field.name.replace("_", " ")] = str(getattr(config, field.name))
+    return facts
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cacheway simulate",
+        description="Compare placement policies on recorded traffic: the gateway's decisions, modelled "
+        "engines, virtual time.",
+    )
+    default = SimulationConfig(engine=PROFILES[DEFAULT_ENGINE])
+    parser.add_argument("--list", action=_List, nargs=0, help="show engines and policies, and end")
+    add_workload(parser)
+    fleet = parser.add_argument_group("fleet")
+    fleet.add_argument(
+        "--engine",
+        choices=sorted(PROFILES),
+        default=DEFAULT_ENGINE,
+        help=f"what the workers are [default {DEFAULT_ENGINE}]",
+    )
+
+    def flag(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], text: str) -> None:
+        value = getattr(default, name)
+        shown = f"{value:g}" if isinstance(value, float) else value
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=kind,
+            default=value,
+            metavar="N",
+            help=f"{text} [default {shown}]",
+        )
+
+    flag(fleet, "workers", count, "workers that take requests")
+    flag(fleet, "decode_workers", count_or_none, "workers that only decode; 0: all do both")
+    gateway = parser.add_argument_group("gateway")
+    gateway.add_argument(
+        "--policy",
+        type=_contenders,
+        default=DEFAULT_POLICIES,
+        metavar="A,B,...",
+        help="policies to compare, with options as in affinity:match_weight=2, or all "
+        f"[default {DEFAULT_POLICIES}]",
+    )
+    gateway.add_argument(
+        "--decode-policy",
+        choices=sorted(POLICIES),
+        default=default.decode_policy,
+        help=f"chooses the worker that decodes [default {default.decode_policy}]",
+        metavar="NAME",
+    )
+    flag(gateway, "replicas", count, "replicas of the gateway")
+    gateway.add_argument(
+        "--log-delay-ms",
+        type=not_negative,
+        default=1000.0 * default.log_delay_s,
+        metavar="MS",
+        help=f"until replicas hear of each other, milliseconds [default {1000.0 * default.log_delay_s:g}]",
+    )
+    flag(gateway, "block_tokens", count, "tokens of the gateway's blocks")
+    flag(gateway, "expected_output_tokens", count, "answer length that the gateway assumes")
+    run = parser.add_argument_group("run")
+    flag(run, "speed", positive, "times the load of the trace")
+    flag(run, "warmup_s", not_negative, "seconds whose requests are in no figure")
+    run.add_argument(
+        "--jobs",
+        type=count,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="policies to simulate at the same time [default: the processors]",
+    )
+    run.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
+    run.add_argument("--report", type=new_file, metavar="FILE", help="write a page with charts, as HTML")
+    return parser
+
+
+def _contenders(text: str) -> list[Contender]:
+    try:
+        return read_contenders(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+class _List(argparse.Action):
+    """``--list``: ends the program as ``--help`` does, whatever else is there or missing."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        print("Engines")
+        for name, profile in PROFILES.items():
+            tokens = profile.pools.full_tokens * profile.dp_ranks
+            print(f"  {name}: {tokens:,} tokens of KV cache{' (default)' * (name == DEFAULT_ENGINE)}")
+        print("Policies")
+        for name, rule in POLICIES.items():
+            options = () if rule.options is None else fields(rule.options)
+            told = ", ".join(f"{option.name}={option.default:g}" for option in options)
+            print(f"  {name}{': ' if told else ''}{told}")
+        parser.exit()

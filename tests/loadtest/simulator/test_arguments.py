@@ -1,0 +1,91 @@
+"""Arguments mean what they say and refuse the rest with a sentence."""
+
+import argparse
+from collections.abc import Callable
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.traffic import write_trace
+
+from loadtest.simulator.arguments import (
+    add_workload,
+    count,
+    count_or_none,
+    new_file,
+    not_negative,
+    positive,
+    read_options,
+    read_workload,
+    share,
+    window,
+)
+from loadtest.simulator.readers import ALL
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (count, "7", 7),
+        (count, "64K", 65_536),
+        (count, "2m", 2_097_152),
+        (count, "10,000", 10_000),
+        (count_or_none, "0", 0),
+        (positive, "0.5", 0.5),
+        (not_negative, "0", 0.0),
+        (share, "0.8", 0.8),
+        (window, "10:60", (10.0, 60.0)),
+        (window, ":60", (0.0, 60.0)),
+        (window, "10:", (10.0, inf)),
+    ],
+)
+def test_numbers_are_read(kind: Callable[[str], Any], text: str, value: object) -> None:
+    assert kind(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (count, ["0", "-1", "1.5", "", "K", "many"]),
+        (count_or_none, ["-1", "x"]),
+        (positive, ["0", "-1", "inf", "nan", "x"]),
+        (not_negative, ["-0.1", "inf", "nan"]),
+        (share, ["0", "1", "80", "nan"]),
+        (window, ["60", "60:10", "-1:5", "a:b", "5:5", "nan:5"]),
+    ],
+)
+def test_nonsense_is_refused_and_named(kind: Callable[[str], Any], texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
+            kind(text)
+
+
+def test_a_file_that_could_not_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    assert new_file(str(tmp_path / "new.html")) == tmp_path / "new.html"
+    for wrong in (tmp_path, tmp_path / "none" / "new.html"):
+        with pytest.raises(argparse.ArgumentTypeError, match="cannot write"):
+            new_file(str(wrong))
+
+
+def test_without_arguments_the_whole_trace_is_taken(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_workload(parser)
+    trace = write_trace(tmp_path / "trace.jsonl")
+
+    options = parser.parse_args(["--trace", str(trace)])
+
+    assert read_options(options) == ALL
+    assert read_workload(options).request_count == 120
+
+
+def test_a_window_and_a_limit_cut_the_trace(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    add_workload(parser)
+    trace = str(write_trace(tmp_path / "trace.jsonl"))
+
+    half = read_workload(parser.parse_args(["--trace", trace, "--window", "0:60"]))
+    few = read_workload(parser.parse_args(["--trace", trace, "--requests-max", "7"]))
+
+    assert half.request_count == 60
+    assert few.request_count == 7

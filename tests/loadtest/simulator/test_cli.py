@@ -1,0 +1,124 @@
+"""``cacheway simulate`` from the trace to the page."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.traffic import write_trace
+
+from loadtest.simulator import cli
+from loadtest.simulator.cli import main
+from policies import POLICIES
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(write_trace(tmp_path / "trace.jsonl"))
+
+
+def test_policies_are_compared_in_a_table_a_document_and_a_page(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, page = tmp_path / "figures.json", tmp_path / "report.html"
+    status = main(
+        f"--trace {trace} --workers 2 --policy expected_cost,affinity:match_weight=2 "
+        f"--json {figures} --report {page}".split()
+    )
+
+    assert status == 0
+    shown = capsys.readouterr().out
+    assert "120 requests, 2 × mimo-v2.5-pro" in shown
+    document = json.loads(figures.read_text())
+    assert [run["label"] for run in document["runs"]] == ["expected_cost", "affinity match_weight=2"]
+    assert document["runs"][1]["policy_options"] == {"match_weight": 2.0}
+    assert all(run["completed"] == 120 for run in document["runs"])
+    assert document["config"]["workers"] == 2
+    assert document["command"].startswith("cacheway simulate --trace ")
+    assert document["command"] in page.read_text()
+
+
+def test_the_same_command_gives_the_same_figures(trace: str, tmp_path: Path) -> None:
+    """But for the processor time, whatever the number of jobs."""
+    documents = []
+    for jobs in ("1", "2"):
+        file = tmp_path / f"{jobs}.json"
+        main(["--trace", trace, "--policy", "lmetric,random", "--jobs", jobs, "--json", str(file)])
+        documents.append([{**run, "cpu_s": None} for run in json.loads(file.read_text())["runs"]])
+
+    assert documents[0] == documents[1]
+    assert documents[0][0]["decisions_digest"] != documents[0][1]["decisions_digest"]
+
+
+def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    main(
+        f"--trace {trace} --policy least_load --json {file} --engine dense-70b --workers 3 "
+        "--decode-workers 2 --decode-policy round_robin --replicas 2 --log-delay-ms 20 --block-tokens 512 "
+        "--expected-output-tokens 64 --speed 2 --warmup-s 5 --seed 9".split()
+    )
+
+    config = json.loads(file.read_text())["config"]
+    assert config.pop("engine")["name"] == "dense-70b"
+    assert {name: config[name] for name in _GIVEN} == _GIVEN
+
+
+_GIVEN = {
+    "workers": 3,
+    "decode_workers": 2,
+    "decode_policy": "round_robin",
+    "replicas": 2,
+    "log_delay_s": 0.02,
+    "block_tokens": 512,
+    "expected_output_tokens": 64,
+    "speed": 2.0,
+    "warmup_s": 5.0,
+    "seed": 9,
+}
+
+
+def test_a_trace_that_is_none_is_a_sentence_and_status_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = tmp_path / "wrong.jsonl"
+    wrong.write_text("hello\n")
+
+    assert main(["--trace", str(wrong)]) == main(["--trace", str(tmp_path / "none")]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert all(error.startswith("cacheway simulate: ") for error in errors)
+    assert "no known format" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--policy", "fastest"], "unknown policy 'fastest'"),
+        (["--workers", "0"], "'0' is not a whole number"),
+        (["--engine", "abacus"], "invalid choice: 'abacus'"),
+        (["--report", "no/such/folder/r.html"], "its folder does not exist"),
+    ],
+)
+def test_a_wrong_command_line_is_status_two(
+    arguments: list[str], says: str, trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--trace", trace, *arguments])
+    assert says in capsys.readouterr().err
+
+
+def test_engines_and_policies_are_listed_without_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--list"])
+
+    listed = capsys.readouterr().out
+    assert all(f"  {name}" in listed for name in POLICIES)
+    assert "mimo-v2.5-pro" in listed
+    assert "affinity: match_weight=1" in listed
+
+
+def test_an_interrupt_is_no_traceback(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "read_workload", interrupted)
+
+    assert main(["--trace", trace]) == 130
