@@ -5,8 +5,13 @@ from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
+from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.workload import Workload
+
+GENERATED_SESSIONS = 100
+"""Drawn without a trace, or twice as many as there are users: half an hour of the fleet's time, some seconds of
+ours."""
 
 
 def positive(text: str) -> float:
@@ -59,7 +64,12 @@ def new_file(text: str) -> Path:
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what comes."""
     group = parser.add_argument_group("workload")
-    group.add_argument("--trace", type=Path, required=True, metavar="FILE", help="recorded traffic")
+    group.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="recorded traffic; without it, sessions of coding agents are drawn from the seed",
+    )
     group.add_argument(
         "--format",
         type=TraceFormat,
@@ -84,7 +94,12 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"agents' sessions at work at the same time [default {ALL.users}]",
     )
-    group.add_argument("--sessions", type=count, metavar="N", help="how many agents' sessions [default all]")
+    group.add_argument(
+        "--sessions",
+        type=count,
+        metavar="N",
+        help="how many agents' sessions [default all, or 100 drawn ones]",
+    )
     group.add_argument(
         "--gap-s-max",
         type=not_negative,
@@ -124,12 +139,17 @@ def read_options(options: argparse.Namespace) -> ReadOptions:
 
 
 def read_workload(options: argparse.Namespace) -> Workload:
-    """Read what the arguments of `add_workload` name.
+    """Read what the arguments of `add_workload` name, or draw it if they name nothing.
 
     Raises:
         TraceError: See `read_auto`.
     """
-    return read_auto(options.trace, read_options(options), options.format)
+    take = read_options(options)
+    if options.trace is not None:
+        return read_auto(options.trace, take, options.format)
+    sessions = take.sessions or max(GENERATED_SESSIONS, 2 * take.users)
+    drawn = generate_agentic(users=take.users, sessions=sessions, seed=take.seed)
+    return drawn if take.requests_max is None else drawn.cut(take.requests_max)
 
 
 def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:

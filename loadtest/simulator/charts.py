@@ -26,7 +26,7 @@ from loadtest.simulator.theme import (
     series,
     style,
 )
-from loadtest.simulator.words import percent, points, seconds
+from loadtest.simulator.words import percent, points, seconds, tick
 
 LINES_IN, BAR_IN, FRAME_IN = 3.0, 0.27, 1.15
 LEGEND_COLUMNS = 3
@@ -327,7 +327,7 @@ def _time_axis(axis: Axis) -> None:
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
 
 
 def _curve(ordered_s: Floats) -> tuple[Floats, Floats]:

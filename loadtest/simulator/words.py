@@ -9,9 +9,16 @@ def seconds(value: float) -> str:
     """A time in three digits, for example ``85 ms``, ``1.24 s`` or ``213 s``; ``-`` if there is none."""
     if not math.isfinite(value):
         return "-"
+    if value == 0.0:
+        return f"0{_SPACE}ms"
     if value < 0.9995:
-        return f"{1000 * value:.3g}{_SPACE}ms"
-    return f"{value:.3g}{_SPACE}s" if value < 999.5 else f"{value:,.0f}{_SPACE}s"
+        return f"{1000 * value:#.3g}".rstrip(".") + f"{_SPACE}ms"
+    return (f"{value:#.3g}".rstrip(".") if value < 999.5 else f"{value:,.0f}") + f"{_SPACE}s"
+
+
+def tick(value: float) -> str:
+    """A time at an axis: a round number in as few digits as it has, for example ``200 ms`` or ``5 s``."""
+    return f"{1000 * value:g}{_SPACE}ms" if value < 1 else f"{value:,g}{_SPACE}s"
 
 
 def percent(ratio: float) -> str:

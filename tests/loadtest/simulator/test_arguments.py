@@ -89,3 +89,19 @@ def test_a_window_and_a_limit_cut_the_trace(tmp_path: Path) -> None:
 
     assert half.request_count == 60
     assert few.request_count == 7
+
+
+def test_without_a_trace_sessions_are_drawn_from_the_seed() -> None:
+    parser = argparse.ArgumentParser()
+    add_workload(parser)
+
+    few = read_workload(parser.parse_args(["--users", "3", "--sessions", "4", "--requests-max", "20"]))
+    same = read_workload(parser.parse_args(["--users", "3", "--sessions", "4", "--requests-max", "20"]))
+    other = read_workload(
+        parser.parse_args(["--users", "3", "--sessions", "4", "--requests-max", "20", "--seed", "2"])
+    )
+
+    assert few.users == 3
+    assert few.request_count == 20
+    assert few == same
+    assert few.sessions != other.sessions

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from loadtest.simulator.words import percent, points, seconds
+from loadtest.simulator.words import percent, points, seconds, tick
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,9 @@ from loadtest.simulator.words import percent, points, seconds
         (0.0, "0 ms"),
         (0.0123, "12.3 ms"),
         (0.9994, "999 ms"),
-        (0.9996, "1 s"),
+        (0.9996, "1.00 s"),
+        (0.25, "250 ms"),
+        (2.7, "2.70 s"),
         (1.234, "1.23 s"),
         (87.65, "87.7 s"),
         (999.4, "999 s"),
@@ -30,3 +32,8 @@ def test_a_ratio_is_told_in_hundredths() -> None:
     assert percent(0.8734).replace("\N{NO-BREAK SPACE}", " ") == "87.3 %"
     assert points(0.0321) == "3.2"
     assert percent(math.nan) == points(math.nan) == "-"
+
+
+def test_a_tick_has_no_more_digits_than_it_needs() -> None:
+    texts = [tick(value).replace("\N{NO-BREAK SPACE}", " ") for value in (0.02, 0.5, 1.0, 20.0, 5000.0)]
+    assert texts == ["20 ms", "500 ms", "1 s", "20 s", "5,000 s"]
