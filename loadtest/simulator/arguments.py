@@ -10,8 +10,7 @@ from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.workload import Workload
 
 GENERATED_SESSIONS = 100
-"""Drawn without a trace, or twice as many as there are users: half an hour of the fleet's time, some seconds of
-ours."""
+"""Drawn without a trace, or twice as many as there are users: half an hour of a fleet."""
 
 
 def positive(text: str) -> float:
