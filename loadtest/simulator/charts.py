@@ -26,7 +26,7 @@ from loadtest.simulator.theme import (
     series,
     style,
 )
-from loadtest.simulator.words import percent, points, seconds, tick
+from loadtest.simulator.words import percent, seconds, tick
 
 LINES_IN, BAR_IN, FRAME_IN = 3.0, 0.27, 1.15
 LEGEND_COLUMNS = 3
@@ -179,26 +179,25 @@ def hit_by_tier(runs: Sequence[Run]) -> Chart:
 
 
 def lost_by_cause(runs: Sequence[Run]) -> Chart:
-    """What was computed although an infinite cache would have held it, by cause."""
-    lost = [{cause: run.figure(f"lost_{cause}_ratio") for cause in CAUSES} for run in runs]
+    """Prefill of what an infinite cache would have held, by the cause of its loss."""
+    lost = [run.lost_s() for run in runs]
     figure, (axes,) = canvas(FRAME_IN + 0.2 + BAR_IN * len(runs))
     totals = _stack(axes, runs, lost, CAUSES, CAUSE_COLOURS)
-    _beside(axes, [points(value) for value in totals])
-    axes.set_xlabel("points of hit rate lost against an infinite cache")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g}"))
+    _beside(axes, [seconds(value) for value in totals])
+    axes.set_xlabel("prefill lost per request, seconds")
     best, worst = int(np.argmin(totals)), int(np.argmax(totals))
     main = max(lost[worst], key=lambda cause: lost[worst][cause])
-    title = f"{runs[best].label} loses {points(totals[best])} points of hit rate"
+    title = f"{runs[best].label} loses {seconds(totals[best])} of prefill per request"
     if best != worst:
-        title += f", {runs[worst].label} {points(totals[worst])}"
+        title += f", {runs[worst].label} {seconds(totals[worst])}"
     if totals[worst] > 0:
         title += f", most of it {CAUSE_WORDS[main]}"
     return Chart(
         "lost",
         title,
-        "Each lost token has one cause, judged when its request was placed: another worker held it; all "
-        "workers that computed it had evicted it; its blocks were held, but not the sliding window that goes "
-        "with them; or it was still waiting or being computed.",
+        "Prefill of tokens that an infinite cache would have held. Each has one cause, judged when its "
+        "request was placed: another worker held it; all workers that computed it had evicted it; its blocks "
+        "were held, but not the sliding window that goes with them; or it was still being computed.",
         figure,
     )
 

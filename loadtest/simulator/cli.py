@@ -27,6 +27,7 @@ from loadtest.simulator.arguments import (
     not_negative,
     positive,
     read_workload,
+    share,
 )
 from loadtest.simulator.bars import Bars
 from loadtest.simulator.contenders import Contender, read_contenders
@@ -55,6 +56,7 @@ _COPIED = (
     "decode_policy",
     "replicas",
     "speed",
+    "utilisation",
     "seed",
     "block_tokens",
     "expected_output_tokens",
@@ -230,6 +232,13 @@ def _parser() -> argparse.ArgumentParser:
     flag(gateway, "expected_output_tokens", count, "answer length that the gateway assumes")
     run = parser.add_argument_group("run")
     flag(run, "speed", positive, "times the load of the trace")
+    run.add_argument(
+        "--utilisation",
+        type=share,
+        metavar="U",
+        help="slow the engines down, or speed them up, until the least possible work keeps the fleet so "
+        "busy, 0 to 1 [default: as fast as they are]",
+    )
     flag(run, "warmup_s", not_negative, "seconds whose requests are in no figure")
     run.add_argument(
         "--jobs",

@@ -21,6 +21,7 @@ from multiprocessing.process import BaseProcess
 
 from loadtest.simulator.records import Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.utilisation import NoSuchLoad
 from loadtest.simulator.workload import Workload
 
 PROGRESS_S = 0.1
@@ -58,7 +59,7 @@ def simulate_all(cells: Sequence[Cell], jobs: int, told: Told) -> Iterator[tuple
     """
     if jobs == 1:
         for number, cell in enumerate(cells):
-            yield number, simulate(cell.workload, cell.config, progress=_paced(partial(told, number)))
+            yield number, _run(cell, _paced(partial(told, number)))
         return
     waiting = list(enumerate(cells))[::-1]
     running: dict[Connection, tuple[int, BaseProcess]] = {}
@@ -102,12 +103,21 @@ def _child(cell: Cell, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     said: object
     try:
-        said = simulate(cell.workload, cell.config, progress=_paced(lambda *done: connection.send(done)))
+        said = _run(cell, _paced(lambda *done: connection.send(done)))
     except BrokenPipeError:
         return  # nobody is left who would want to know
+    except SimulationFailed as error:
+        said = str(error)
     except Exception:  # noqa: BLE001 - the top of this process: what happened is told by the parent
         said = traceback.format_exc()
     connection.send(said)
+
+
+def _run(cell: Cell, told: Callable[[int, int], None]) -> Result:
+    try:
+        return simulate(cell.workload, cell.config, progress=told)
+    except NoSuchLoad as error:
+        raise SimulationFailed(str(error)) from error
 
 
 def _paced(told: Callable[[int, int], None]) -> Callable[[int, int], None]:

@@ -93,6 +93,11 @@ class Run:
             "waiting": float(waiting_s),
         }
 
+    def lost_s(self) -> dict[str, float]:
+        """Seconds of prefill that a request lost on average to caches that are not infinite, by cause."""
+        requests = max(self.figure("completed"), 1.0)
+        return {cause: self.figure(f"lost_{cause}_s") / requests for cause in CAUSES}
+
     def ttft_by_length_s(self, share: float) -> tuple[Floats, Floats, list[int]]:
         """A percentile of the time to first token in each bin of ideal uncached tokens.
 

@@ -1,12 +1,17 @@
 """Results as the simulator gives them, made up: what a report does with them needs no simulation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from loadtest.engine.profiles import PROFILES
+from loadtest.engine.timing import PrefillTiming
 from loadtest.simulator.records import Bounds, Records, Result, Timeline
 from loadtest.simulator.runs import Run
+
+PREFILL = PrefillTiming(a_s=0.05, b_s=1 / 20_000, c0_tokens=float("inf"))
+"""What the times of `simulated` are made from."""
 
 
 class Config:
@@ -14,7 +19,7 @@ class Config:
 
     def __init__(self, policy: str, warmup_s: float = 0.0) -> None:
         self.policy, self.warmup_s = policy, warmup_s
-        self.engine = PROFILES["dense-70b"]
+        self.engine = replace(PROFILES["dense-70b"], prefill=PREFILL)
 
 
 def simulated(
@@ -32,7 +37,7 @@ def simulated(
     ideal = (prompt * rng.beta(2.0, 1.6, requests)).astype(np.int64) // 64 * 64
     best = (ideal * (0.7 + 0.3 * skill)).astype(np.int64)
     reused = (best * np.where(rng.uniform(size=requests) < skill, 1.0, 0.2)).astype(np.int64)
-    prefill_s, floor_s = ((0.05 + (prompt - held) / 20_000.0) for held in (reused, ideal))
+    prefill_s, floor_s = ((PREFILL.a_s + (prompt - held) * PREFILL.b_s) for held in (reused, ideal))
     waiting_s = rng.exponential(0.2 + 9.0 * (1.0 - skill) ** 2, requests)
     started_s = arrival_s + waiting_s
     first_s = started_s + prefill_s

@@ -54,7 +54,7 @@ def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> No
     main(
         f"--trace {trace} --policy least_load --json {file} --engine dense-70b --workers 3 "
         "--decode-workers 2 --decode-policy round_robin --replicas 2 --log-delay-ms 20 --block-tokens 512 "
-        "--expected-output-tokens 64 --speed 2 --warmup-s 5 --seed 9".split()
+        "--expected-output-tokens 64 --speed 2 --utilisation 0.5 --warmup-s 5 --seed 9".split()
     )
 
     config = json.loads(file.read_text())["config"]
@@ -71,6 +71,7 @@ _GIVEN = {
     "block_tokens": 512,
     "expected_output_tokens": 64,
     "speed": 2.0,
+    "utilisation": 0.5,
     "warmup_s": 5.0,
     "seed": 9,
 }

@@ -11,6 +11,7 @@ from fakes.traffic import write_trace
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator import parallel
+from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.readers import read_auto
 from loadtest.simulator.records import Result
@@ -80,3 +81,13 @@ def test_who_stops_listening_leaves_no_process_behind(cells: list[Cell]) -> None
 
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_load_that_cannot_be_is_said_in_a_sentence(cells: list[Cell], jobs: int) -> None:
+    """However slow the engines are, users who wait for answers do not ask more."""
+    workload = generate_agentic(users=1, sessions=1)
+    config = replace(cells[0].config, utilisation=0.9)
+
+    with pytest.raises(SimulationFailed, match=r"^the workload keeps 2 workers busy"):
+        list(simulate_all([Cell(workload, config)] * 2, jobs, untold))

@@ -61,6 +61,15 @@ def test_what_was_not_measured_is_the_worst() -> None:
     assert best_and_worst([first, second], "ttft_p90_s") == (second, first)
 
 
+def test_what_was_lost_is_what_prefill_took_beyond_the_floor() -> None:
+    """Without sharing of steps, recomputation is all there is."""
+    run = Run.of("p", simulated(skill=0.5))
+
+    lost = run.lost_s()
+    assert lost.keys() == CAUSES.keys()
+    assert sum(lost.values()) == pytest.approx(run.ttft_parts_s()["prefill beyond it"])
+
+
 def test_causes_and_tiers_are_those_of_the_summary() -> None:
     assert set(CAUSES) == set(simulated().records.lost_tokens())
 
