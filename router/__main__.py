@@ -35,10 +35,17 @@ def _simulate(argv: list[str]) -> int:
     return simulate(argv)
 
 
+def _plan(argv: list[str]) -> int:
+    from loadtest.plan.cli import main as plan
+
+    return plan(argv)
+
+
 TOOLS = {
     "engine": (_engine, "run emulated engines (extra: loadtest)"),
     "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
     "simulate": (_simulate, "compare policies on recorded traffic in virtual time (extra: loadtest)"),
+    "plan": (_plan, "find the cheapest fleet for a service level (extra: loadtest)"),
 }
 
 

@@ -1,13 +1,18 @@
 """The parts of a command line that ``cacheway simulate`` and ``cacheway plan`` share."""
 
 import argparse
+import os
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
 
+from loadtest.engine.profiles import PROFILES
+from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.workload import Workload
+
+DEFAULT_ENGINE = "mimo-v2.5-pro"
 
 GENERATED_SESSIONS = 100
 """Drawn without a trace, or twice as many as there are users: half an hour of a fleet."""
@@ -119,6 +124,35 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=int, default=ALL.seed, metavar="N", help=f"of all that is drawn [default {ALL.seed}]"
     )
+
+
+def add_engine(parser: argparse._ActionsContainer) -> None:
+    """Add the argument that says what workers are."""
+    parser.add_argument(
+        "--engine",
+        choices=sorted(PROFILES),
+        default=DEFAULT_ENGINE,
+        help=f"what the workers are [default {DEFAULT_ENGINE}]",
+    )
+
+
+def add_jobs(parser: argparse._ActionsContainer) -> None:
+    """Add the argument that says how much of this machine to take."""
+    parser.add_argument(
+        "--jobs",
+        type=count,
+        default=len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="simulations at the same time [default: the processors]",
+    )
+
+
+def contenders(text: str) -> list[Contender]:
+    """Policies with options (`loadtest.simulator.contenders`)."""
+    try:
+        return read_contenders(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def read_options(options: argparse.Namespace) -> ReadOptions:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 
+from loadtest.simulator.axes import legend_below, lines_height_in, time_axis
 from loadtest.simulator.records import Floats
 from loadtest.simulator.runs import CAUSES, TIERS, UNCACHED_BOUNDS_TOKENS, Run, best_and_worst, bin_names
 from loadtest.simulator.theme import (
@@ -26,11 +26,9 @@ from loadtest.simulator.theme import (
     series,
     style,
 )
-from loadtest.simulator.words import percent, seconds, tick
+from loadtest.simulator.words import percent, seconds
 
-LINES_IN, BAR_IN, FRAME_IN = 3.0, 0.27, 1.15
-LEGEND_COLUMNS = 3
-FEW_DECADES = 10**2.5
+BAR_IN, FRAME_IN = 0.27, 1.15
 CURVE_POINTS = 300
 TELLING_REQUESTS = 20
 """Fewer in a bin show too little of a 90th percentile to speak of it."""
@@ -60,7 +58,7 @@ def draw_all(runs: Sequence[Run]) -> list[Chart]:
 
 def ttft_curve(runs: Sequence[Run]) -> Chart:
     """The distribution of the time to first token, and of its floor."""
-    figure, (axes,) = canvas(_lines_height_in(runs))
+    figure, (axes,) = canvas(lines_height_in(len(runs) + 1))
     for number, run in enumerate(runs):
         axes.plot(*_curve(run.ttft_s()), label=run.label, linewidth=1.6, **series(number))
     floor_s = np.sort(runs[0].counted.floor_ttft_s)
@@ -70,9 +68,9 @@ def ttft_curve(runs: Sequence[Run]) -> Chart:
     axes.set_ylabel("share of the requests")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _time_axis(axes.xaxis)
+    time_axis(axes.xaxis)
     plain(axes, "both")
-    _legend(axes)
+    legend_below(axes)
     best, worst = best_and_worst(runs, "ttft_p90_s")
     within = [f"{run.label} within {seconds(run.figure('ttft_p90_s'))}" for run in (best, worst)]
     title = f"90 % of the requests get their first token from {within[0]}"
@@ -108,7 +106,7 @@ def time_parts(runs: Sequence[Run]) -> Chart:
 
 def ttft_by_length(runs: Sequence[Run]) -> Chart:
     """The 90th percentile in bins of uncached length."""
-    figure, (axes,) = canvas(_lines_height_in(runs))
+    figure, (axes,) = canvas(lines_height_in(len(runs) + 1))
     names, positions = bin_names(), np.arange(len(UNCACHED_BOUNDS_TOKENS))
     longest: dict[str, float] = {}
     _, floor_s, counts = runs[0].ttft_by_length_s(0.9)
@@ -134,9 +132,9 @@ def ttft_by_length(runs: Sequence[Run]) -> Chart:
     axes.set_xticks(positions[shown], [f"{names[bin_]}\n{counts[bin_]:,}" for bin_ in shown])
     axes.set_xlabel("uncached tokens with an infinite cache, and how many requests")
     axes.set_ylabel("P90 of the time to first token")
-    _time_axis(axes.yaxis)
+    time_axis(axes.yaxis)
     plain(axes, "y")
-    _legend(axes)
+    legend_below(axes)
     ranked = sorted(longest.items(), key=lambda item: np.nan_to_num(item[1], nan=np.inf))
     title = f"Long requests ({names[last]} uncached tokens): P90 {seconds(ranked[0][1])} with {ranked[0][0]}"
     if len(runs) > 1:
@@ -165,7 +163,7 @@ def hit_by_tier(runs: Sequence[Run]) -> Chart:
     axes.set_xlim(0, max(bounds.infinite_hit_ratio * 1.03, 0.01))
     axes.set_xlabel("share of the prompt tokens that were reused")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    _legend(axes)
+    legend_below(axes)
     best = max(runs, key=lambda run: run.figure("hit_ratio"))
     share = best.figure("share_of_pooled")
     pooled = "" if np.isnan(share) else f": {percent(share)} of what one shared LRU cache would"
@@ -289,7 +287,7 @@ def _stack(
     axes.set_ylim(len(runs) - 0.5, -0.5)
     axes.set_xlim(0, float(ends_at.max()) * 1.03 or 1.0)
     plain(axes, "x")
-    _legend(axes)
+    legend_below(axes)
     return ends_at
 
 
@@ -304,29 +302,6 @@ def _beside(axes: Axes, texts: Sequence[str]) -> None:
             textcoords="offset points",
             va="center",
         )
-
-
-def _legend(axes: Axes) -> None:
-    """Name what is in the axes, below them; called again it begins anew."""
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    for legend in list(figure.legends):
-        legend.remove()
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), LEGEND_COLUMNS))
-
-
-def _lines_height_in(runs: Sequence[Run]) -> float:
-    """The height of a chart with a line per run and one for the floor."""
-    return LINES_IN + 0.2 * -(-(len(runs) + 1) // LEGEND_COLUMNS)
-
-
-def _time_axis(axis: Axis) -> None:
-    """Seconds in words that nobody has to translate, at decades or, where there are few, between them."""
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
 
 
 def _curve(ordered_s: Floats) -> tuple[Floats, Floats]:

@@ -8,7 +8,6 @@ The workload is read once and is the same for every policy. The same command giv
 """
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -20,7 +19,11 @@ from rich.console import Console
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.arguments import (
+    DEFAULT_ENGINE,
+    add_engine,
+    add_jobs,
     add_workload,
+    contenders,
     count,
     count_or_none,
     new_file,
@@ -30,7 +33,6 @@ from loadtest.simulator.arguments import (
     share,
 )
 from loadtest.simulator.bars import Bars
-from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.page import report_page
 from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
@@ -41,7 +43,6 @@ from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 from policies import POLICIES
 
-DEFAULT_ENGINE = "mimo-v2.5-pro"
 DEFAULT_POLICIES = "expected_cost,cache_aware,least_load,round_robin"
 
 NOTES = (
@@ -184,12 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action=_List, nargs=0, help="show engines and policies, and end")
     add_workload(parser)
     fleet = parser.add_argument_group("fleet")
-    fleet.add_argument(
-        "--engine",
-        choices=sorted(PROFILES),
-        default=DEFAULT_ENGINE,
-        help=f"what the workers are [default {DEFAULT_ENGINE}]",
-    )
+    add_engine(fleet)
 
     def flag(group: argparse._ArgumentGroup, name: str, kind: Callable[[str], Any], text: str) -> None:
         value = getattr(default, name)
@@ -207,7 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     gateway = parser.add_argument_group("gateway")
     gateway.add_argument(
         "--policy",
-        type=_contenders,
+        type=contenders,
         default=DEFAULT_POLICIES,
         metavar="A,B,...",
         help="policies to compare, with options as in affinity:match_weight=2, or all "
@@ -240,23 +236,10 @@ def _parser() -> argparse.ArgumentParser:
         "busy, 0 to 1 [default: as fast as they are]",
     )
     flag(run, "warmup_s", not_negative, "seconds whose requests are in no figure")
-    run.add_argument(
-        "--jobs",
-        type=count,
-        default=len(os.sched_getaffinity(0)),
-        metavar="N",
-        help="policies to simulate at the same time [default: the processors]",
-    )
+    add_jobs(run)
     run.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
     run.add_argument("--report", type=new_file, metavar="FILE", help="write a page with charts, as HTML")
     return parser
-
-
-def _contenders(text: str) -> list[Contender]:
-    try:
-        return read_contenders(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class _List(argparse.Action):

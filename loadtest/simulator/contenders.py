@@ -16,16 +16,21 @@ class Contender:
 
     Attributes:
         policy: Its name in the registry.
-        options: What differs from its defaults.
+        chosen: Its options that differ from its defaults, as pairs of name and value.
     """
 
     policy: str
-    options: Mapping[str, float]
+    chosen: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def options(self) -> Mapping[str, float]:
+        """The options by name."""
+        return dict(self.chosen)
 
     @property
     def label(self) -> str:
         """What tables call it: the policy and what differs, such as ``affinity match_weight=2``."""
-        return " ".join([self.policy, *(f"{name}={value:g}" for name, value in self.options.items())])
+        return " ".join([self.policy, *(f"{name}={value:g}" for name, value in self.chosen)])
 
 
 def read_contenders(text: str) -> list[Contender]:
@@ -46,7 +51,7 @@ def read_contenders(text: str) -> list[Contender]:
 
 
 def _all() -> list[Contender]:
-    return [Contender(name, {}) for name in POLICIES]
+    return [Contender(name) for name in POLICIES]
 
 
 def _contender(entry: str) -> Contender:
@@ -61,4 +66,4 @@ def _contender(entry: str) -> Contender:
                 f"{text!r} is not an option and its value, as in affinity:match_weight=2"
             ) from None
     make_policy(name, options)
-    return Contender(name, options)
+    return Contender(name, tuple(options.items()))

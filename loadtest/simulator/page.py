@@ -68,8 +68,7 @@ def report_page(
     charts = f'<div class="charts">\n{"".join(chart_figure(chart) for chart in draw_all(runs))}</div>'
     figures = f'<h2>All figures</h2>\n<div class="scroll">\n{_table(runs)}</div>'
     told = "".join(f"<p class=faint>{escape(note)}</p>\n" for note in notes)
-    described = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>\n" for name, fact in facts.items())
-    made = f"<h2>What was simulated</h2>\n<dl>\n{described}</dl>\n<pre>{escape(command)}</pre>"
+    made = described("What was simulated", facts, command)
     return document(title, "\n".join((lead, charts, figures, told, made)))
 
 
@@ -91,6 +90,12 @@ def document(title: str, body: str) -> str:
 {body}
 </html>
 """
+
+
+def described(title: str, facts: Mapping[str, str], command: str) -> str:
+    """What the figures are about and the command that gives them, as HTML."""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(fact)}</dd>\n" for name, fact in facts.items())
+    return f"<h2>{escape(title)}</h2>\n<dl>\n{rows}</dl>\n<pre>{escape(command)}</pre>"
 
 
 def chart_figure(chart: Chart) -> str:

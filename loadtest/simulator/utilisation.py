@@ -72,6 +72,21 @@ def time_scale(
     return high
 
 
+def least_utilisation(
+    workload: Workload,
+    profile: EngineProfile,
+    workers: int,
+    *,
+    decode_workers: int = 0,
+    speed: float = 1.0,
+) -> float:
+    """Share of the workers' time that the least possible work takes; the arguments are those of `time_scale`.
+
+    At 1 or more no placement keeps queues from growing as long as requests come.
+    """
+    return _Load(workload, profile, workers, decode_workers or workers, speed).utilisation(1.0)
+
+
 class _Load:
     """The workload on one fleet, for any time scale."""
 

@@ -12,9 +12,9 @@ def test_options_follow_their_policy() -> None:
     )
 
     assert read == [
-        Contender("expected_cost", {}),
-        Contender("affinity", {"match_weight": 2.0}),
-        Contender("cache_aware", {"cache_threshold": 0.5, "balance_abs_threshold": 4.0}),
+        Contender("expected_cost"),
+        Contender("affinity", (("match_weight", 2.0),)),
+        Contender("cache_aware", (("cache_threshold", 0.5), ("balance_abs_threshold", 4.0))),
     ]
     assert [one.label for one in read] == [
         "expected_cost",
@@ -47,3 +47,7 @@ def test_one_policy_may_compete_with_itself_under_other_options() -> None:
 def test_what_is_wrong_is_said_with_what_is_right(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read_contenders(text)
+
+
+def test_options_are_handed_on_by_name() -> None:
+    assert read_contenders("affinity:match_weight=2")[0].options == {"match_weight": 2.0}

@@ -1,0 +1,136 @@
+"""The charts of a plan: what memory is worth, and what was tried."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.objective import Slo
+from loadtest.plan.trial import Trial
+from loadtest.simulator.axes import legend_below, lines_height_in, time_axis
+from loadtest.simulator.theme import FAINT, INK, SERIES, Chart, canvas, plain, series, style
+from loadtest.simulator.words import percent, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Hit ratio of one LRU cache against its size.
+
+    Attributes:
+        worker_tokens: Cache of one worker; sizes are told in workers, too.
+        sizes_tokens: Sizes, ascending.
+        hit_ratios: For each of them.
+        infinite_hit_ratio: Of a cache without bounds.
+    """
+
+    worker_tokens: int
+    sizes_tokens: Sequence[int]
+    hit_ratios: Sequence[float]
+    infinite_hit_ratio: float
+
+    def at(self, size_tokens: float) -> float:
+        """The hit ratio at a size, between those that were computed."""
+        return float(np.interp(np.log(size_tokens), np.log(self.sizes_tokens), self.hit_ratios))
+
+
+def draw_curve(curve: Curve, plan_tokens: int | None) -> Chart:
+    """Draw what memory is worth.
+
+    Args:
+        curve: Hit ratios.
+        plan_tokens: Cache of the recommended fleet; None if there is none.
+    """
+    with style():
+        figure, (axes,) = canvas(3.2)
+        axes.axhline(
+            curve.infinite_hit_ratio,
+            color=FAINT,
+            linestyle=(0, (1, 1.5)),
+            linewidth=1.3,
+            label="infinite cache",
+        )
+        axes.plot(
+            curve.sizes_tokens,
+            curve.hit_ratios,
+            marker="o",
+            markersize=3.4,
+            color=SERIES[1],
+            label="one LRU cache",
+        )
+        if plan_tokens is not None:
+            axes.axvline(
+                plan_tokens, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="the plan's memory"
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_ylim(0, max(1.08 * curve.infinite_hit_ratio, 0.01))
+        axes.set_xlabel("tokens of KV cache, and how many workers hold so much")
+        axes.set_ylabel("share of the prompt tokens that is reused")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xticks(curve.sizes_tokens[:: -(-len(curve.sizes_tokens) // 7)])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(LogLocator(2, subs=()))
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda size, _: f"{_tokens(size)}\n{size / curve.worker_tokens:g}")
+        )
+        plain(axes, "both")
+        legend_below(axes)
+    title = f"No cache would reuse more than {percent(curve.infinite_hit_ratio)} of the prompt tokens"
+    if plan_tokens is not None:
+        title = (
+            f"The plan's memory could reuse {percent(curve.at(plan_tokens))} of the prompt tokens, twice as "
+            f"much memory {percent(curve.at(2 * plan_tokens))}"
+        )
+    return Chart(
+        "curve",
+        title,
+        "What one cache reuses that all requests share and that evicts the least recently used: about the "
+        "most that any placement can make of workers with the same memory together.",
+        figure,
+    )
+
+
+def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan: Candidate | None) -> Chart:
+    """Draw what was simulated.
+
+    Args:
+        tried: Fleets, their costs per hour and what came of them.
+        slo: The service level.
+        plan: The recommended fleet.
+    """
+    labels = list(dict.fromkeys(candidate.family.label for candidate, _, _ in tried))
+    with style():
+        figure, (axes,) = canvas(lines_height_in(len(labels) + 1, columns=2))
+        for number, label in enumerate(labels):
+            points = sorted(
+                (cost, trial.figures["ttft_p90_s"])
+                for candidate, cost, trial in tried
+                if candidate.family.label == label and trial.figures["ttft_p90_s"] is not None
+            )
+            look = series(number)
+            axes.plot(
+                *zip(*points, strict=True), label=label, marker="o", markersize=3.4, linewidth=1.1, **look
+            )
+        axes.axhline(slo.ttft_p90_s, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="limit")
+        axes.set_yscale("log")
+        axes.set_xlabel("cost per hour")
+        axes.set_ylabel("P90 of the time to first token")
+        time_axis(axes.yaxis)
+        plain(axes, "both")
+        legend_below(axes, columns=2)
+    held = sum(slo.margin(trial.figures) >= 0 for _, _, trial in tried)
+    title = f"{held} of {len(tried)} simulations hold the service level"
+    if plan is not None:
+        title += f"; the cheapest is {plan.label}"
+    return Chart(
+        "trials",
+        title,
+        f"Each point is a simulation; the line at {seconds(slo.ttft_p90_s)} is the limit. A point below it "
+        "may fail for its time per output token, or with another seed.",
+        figure,
+    )
+
+
+def _tokens(size: float) -> str:
+    return f"{size / 2**20:.3g}M" if size >= 2**20 else f"{size / 2**10:.3g}K"

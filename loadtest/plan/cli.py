@@ -1,0 +1,375 @@
+"""``cacheway plan``: how many workers, how split, under which policy, for a service level and prices.
+
+    trace or histogram ──> bounds ──> search by simulation ──> one step around it ──> table, page, curve
+
+It says how sure it is and what it assumed. The same command gives the same plan.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import msgspec
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.engine.profiles import PROFILES, EngineProfile
+from loadtest.plan.candidate import Candidate, Family
+from loadtest.plan.charts import Curve, draw_curve
+from loadtest.plan.floor import decode_workers_guess, prefill_workers_min, ttft_p90_min_s
+from loadtest.plan.lengths import (
+    DRAWN_OUTPUT_TOKENS,
+    DRAWN_REQUESTS,
+    REUSE_S,
+    Drawing,
+    draw_workload,
+    read_lengths,
+)
+from loadtest.plan.objective import Prices, Slo
+from loadtest.plan.outcome import HEADINGS, Outcome
+from loadtest.plan.page import plan_page
+from loadtest.plan.search import Probe, Range, Search
+from loadtest.plan.steps import Step, steps_around
+from loadtest.plan.trial import Trial
+from loadtest.simulator.arguments import (
+    add_engine,
+    add_jobs,
+    add_workload,
+    contenders,
+    count,
+    new_file,
+    not_negative,
+    positive,
+    read_workload,
+    share,
+)
+from loadtest.simulator.bars import Bars
+from loadtest.simulator.bounds import hit_curve, hit_ratio, infinite_hit_tokens
+from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
+from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.theme import style
+from loadtest.simulator.words import seconds
+from loadtest.simulator.workload import Workload
+from loadtest.traces import TraceError
+
+DEFAULT_POLICIES = "expected_cost,least_load"
+CURVE_WORKERS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Sizes of the curve, in caches of one worker."""
+
+PNG_DPI = 180
+
+
+class NoPlan(Exception):
+    """It is clear before any simulation that no fleet will do; the message says why."""
+
+
+def main(argv: list[str]) -> int:
+    """Make a plan.
+
+    Args:
+        argv: Arguments without the program's name.
+
+    Returns:
+        The exit status: 0 with a plan, 1 without one or if something cannot be read or written, 2 for a
+        wrong command line, 130 after Ctrl-C.
+    """
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.lengths is not None and (options.hit_ratio is None or options.rate is None):
+        parser.error("--lengths needs --hit-ratio and --rate: a histogram says neither")
+    console = Console()
+    try:
+        outcome = _planned(console, options)
+        _show(console, outcome)
+        _write(outcome, options, shlex.join(["cacheway", "plan", *argv]))
+    except (TraceError, SimulationFailed, NoPlan, OSError) as error:
+        print(f"cacheway plan: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0 if outcome.found else 1
+
+
+def _planned(console: Console, options: argparse.Namespace) -> Outcome:
+    engine = PROFILES[options.engine]
+    slo = Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share)
+    prices = Prices(options.worker_price)
+    workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
+    workers, decode = _ranges(workloads[0], engine, slo, options)
+    lab = _Laboratory(console, workloads, slo, options)
+    search = Search(slo, prices, options.seeds, lab.run)
+    splits = {"no": [False], "yes": [True], "try": [False, True]}[options.split]
+    families = [Family(contender, split) for split in splits for contender in options.policy]
+    found = search.search(families, workers, decode)
+    steps = lab.step(steps_around(found[0], options.policy)) if found else []
+    return Outcome(
+        workload=workloads[0],
+        engine=engine,
+        slo=slo,
+        prices=prices,
+        found=found,
+        tried=[
+            (probe.candidate, search.cost(probe.candidate), trial) for probe, trial in search.trials.items()
+        ],
+        steps=[(step, search.cost(step.candidate), trial) for step, trial in steps],
+        seeds=options.seeds,
+        workers_min=workers.low,
+        curve=_curve(workloads[0], engine),
+        assumed=_assumed(options),
+    )
+
+
+def _workload(options: argparse.Namespace, seed: int) -> Workload:
+    if options.lengths is None:
+        return read_workload(argparse.Namespace(**vars(options) | {"seed": seed}))
+    drawing = Drawing(
+        hit_ratio=options.hit_ratio,
+        rate_per_s=options.rate,
+        requests=options.requests_max or DRAWN_REQUESTS,
+        output_tokens=options.output_tokens,
+        reuse_s=options.reuse_s,
+        seed=seed,
+    )
+    return draw_workload(options.lengths.name, read_lengths(options.lengths), drawing)
+
+
+def _ranges(
+    workload: Workload, engine: EngineProfile, slo: Slo, options: argparse.Namespace
+) -> tuple[Range, Range]:
+    """Numbers of workers, and of decode workers, to consider.
+
+    Raises:
+        NoPlan: There are none.
+    """
+    floor_s = ttft_p90_min_s(workload, engine)
+    if floor_s > slo.ttft_p90_s:
+        raise NoPlan(
+            f"with infinite caches and no queue the TTFT P90 on {engine.name} is {seconds(floor_s)}, above "
+            f"the limit of {seconds(slo.ttft_p90_s)}; take a faster engine or a limit above it"
+        )
+    most = options.workers_max
+    low = prefill_workers_min(workload, engine, most, speed=options.speed)
+    if low is None:
+        raise NoPlan(f"{most} workers could not even do the least possible prefill work; raise --workers-max")
+    decode = min(decode_workers_guess(workload, engine, slo, speed=options.speed), most)
+    return Range(low, max(low, decode), most), Range(1, decode, most)
+
+
+class _Laboratory:
+    """Runs the simulations of a plan and shows how they go."""
+
+    def __init__(
+        self, console: Console, workloads: Sequence[Workload], slo: Slo, options: argparse.Namespace
+    ) -> None:
+        self._console = console
+        self._workloads = workloads
+        self._slo = slo
+        self._jobs = options.jobs
+        self._seed = options.seed
+        self._base = SimulationConfig(
+            engine=PROFILES[options.engine],
+            replicas=options.replicas,
+            speed=options.speed,
+            warmup_s=options.warmup_s,
+        )
+
+    def run(self, probes: Sequence[Probe]) -> Mapping[Probe, Trial]:
+        """Simulate fleets."""
+        cells = [self._cell(probe.candidate, probe.seed_number, 1.0) for probe in probes]
+        labels = [probe.candidate.label for probe in probes]
+        return dict(zip(probes, self._trials(cells, labels), strict=True))
+
+    def step(self, steps: Sequence[Step]) -> list[tuple[Step, Trial]]:
+        """Simulate what is around a plan."""
+        cells = [self._cell(step.candidate, 0, step.load) for step in steps]
+        return list(zip(steps, self._trials(cells, [step.name for step in steps]), strict=True))
+
+    def _cell(self, candidate: Candidate, seed_number: int, load: float) -> Cell:
+        base = replace(self._base, seed=self._seed + seed_number, speed=self._base.speed * load)
+        return Cell(self._workloads[seed_number], candidate.config(base))
+
+    def _trials(self, cells: Sequence[Cell], labels: Sequence[str]) -> list[Trial]:
+        trials: dict[int, Trial] = {}
+        with Bars(self._console, labels) as bars:
+            for number, result in simulate_all(cells, min(self._jobs, len(cells)), bars.told):
+                trials[number] = trial = Trial.of(result)
+                holds = self._slo.margin(trial.figures) >= 0
+                ttft_s = trial.figures["ttft_p90_s"]
+                told = "-" if ttft_s is None else seconds(float(ttft_s))
+                self._console.print(
+                    f"{labels[number]}: TTFT P90 {told}, {'holds' if holds else 'does not hold'}",
+                    markup=False,
+                    highlight=False,
+                    style="" if holds else "dim",
+                )
+        return [trials[number] for number in range(len(cells))]
+
+
+def _curve(workload: Workload, engine: EngineProfile) -> Curve:
+    requests = workload.in_order()
+    worker_tokens = engine.pools.full_tokens * engine.dp_ranks
+    sizes = [int(workers * worker_tokens) for workers in CURVE_WORKERS]
+    block_tokens = workload.block_tokens
+    infinite = hit_ratio(requests, infinite_hit_tokens(requests, block_tokens=block_tokens))
+    return Curve(worker_tokens, sizes, hit_curve(requests, sizes, block_tokens=block_tokens), infinite)
+
+
+def _assumed(options: argparse.Namespace) -> list[str]:
+    assumed = []
+    if options.lengths is not None:
+        assumed.append(
+            "The histogram says nothing about prefixes and arrivals. Lengths are drawn independently, "
+            f"arrivals are a Poisson process, and a prompt shares its beginning with one that came about "
+            f"{options.reuse_s:g} s before: how much memory is worth depends on that."
+        )
+    if options.speed != 1.0:
+        assumed.append(f"The workload comes {options.speed:g} times as fast as recorded.")
+    if options.warmup_s:
+        assumed.append(f"Requests of the first {options.warmup_s:g} s are in no figure.")
+    else:
+        assumed.append("Caches begin empty, and that is in the figures.")
+    return assumed
+
+
+def _show(console: Console, outcome: Outcome) -> None:
+    console.print()
+    console.print(outcome.headline, style="bold", highlight=False)
+    if outcome.found:
+        console.print(_table("fleets that hold it", "fleet", outcome.fleet_rows()))
+        console.print(_table("one step from the plan", "change", outcome.step_rows()))
+    for title, sentences in (("How sure", outcome.certainty()), ("Assumed", outcome.assumptions())):
+        console.print(title, style="bold")
+        for sentence in sentences:
+            console.print(f"· {sentence}", highlight=False, markup=False)
+
+
+def _table(title: str, first: str, rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(
+        first, *HEADINGS, box=SIMPLE_HEAD, padding=0, pad_edge=False, title=title, title_justify="left"
+    )
+    for column in table.columns[1:]:
+        column.no_wrap = True
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _write(outcome: Outcome, options: argparse.Namespace, command: str) -> None:
+    if options.json is not None:
+        options.json.write_bytes(_document(outcome, command))
+    if options.report is not None:
+        facts = _facts(outcome)
+        options.report.write_text(plan_page(outcome, facts=facts, command=command), encoding="utf-8")
+    if options.curve is not None:
+        chart = draw_curve(outcome.curve, outcome.plan_tokens)
+        with style():
+            chart.figure.suptitle(chart.title, fontsize=8.5, fontweight="bold", wrap=True)
+            chart.figure.savefig(options.curve, format="png", dpi=PNG_DPI, metadata={"Software": None})
+
+
+def _facts(outcome: Outcome) -> dict[str, str]:
+    workload, engine = outcome.workload, outcome.engine
+    return {
+        "workload": f"{workload.request_count:,} requests, {workload.prompt_tokens:,} prompt and "
+        f"{workload.output_tokens:,} output tokens",
+        "engine": f"{engine.name}: {outcome.curve.worker_tokens:,} tokens of KV cache",
+        "service level": str(outcome.slo),
+        "price of a worker": f"{outcome.prices.worker:g} per hour",
+    }
+
+
+def _document(outcome: Outcome, command: str) -> bytes:
+    document = {
+        "command": command,
+        "plan": outcome.headline,
+        "slo": asdict(outcome.slo),
+        "prices": asdict(outcome.prices),
+        "fleets": [_fleet(fleet, outcome.trials_of(fleet)[0]) for fleet in outcome.found],
+        "steps": [
+            {"change": step.name, "load": step.load, **_fleet(step.candidate, trial)}
+            for step, _, trial in outcome.steps
+        ],
+        "curve": asdict(outcome.curve),
+        "certainty": outcome.certainty(),
+        "assumptions": outcome.assumptions(),
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _fleet(candidate: Candidate, trial: Trial) -> dict[str, object]:
+    return {
+        "policy": candidate.family.contender.policy,
+        "policy_options": dict(candidate.family.contender.options),
+        "workers": candidate.workers,
+        "decode_workers": candidate.decode_workers,
+        "figures": dict(trial.figures),
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cacheway plan",
+        description="Find the cheapest fleet that holds a service level on a workload, by simulation.",
+    )
+    add_workload(parser)
+    lengths = parser.add_argument_group("workload from a histogram of lengths")
+
+    def flag(
+        group: argparse._ArgumentGroup, name: str, kind: Callable[[str], object], default: object, text: str
+    ) -> None:
+        told = (
+            ""
+            if default is None
+            else f" [default {default:g}]"
+            if isinstance(default, float)
+            else f" [default {default}]"
+        )
+        group.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=text + told)
+
+    lengths.add_argument(
+        "--lengths", type=Path, metavar="FILE", help="CSV: prompt_tokens,count and maybe output_tokens"
+    )
+    flag(
+        lengths, "hit-ratio", share, None, "share of prompt tokens that an infinite cache would reuse, 0 to 1"
+    )
+    flag(lengths, "rate", positive, None, "requests per second")
+    flag(lengths, "output-tokens", count, DRAWN_OUTPUT_TOKENS, "answers, where the histogram says nothing")
+    flag(lengths, "reuse-s", positive, REUSE_S, "mean age of what a prompt shares, seconds")
+    slo = parser.add_argument_group("service level")
+    slo.add_argument(
+        "--ttft-p90-s", type=positive, required=True, metavar="S", help="90 %% get their first token within S"
+    )
+    flag(slo, "tpot-p90-s", positive, None, "90 % get their tokens at this pace or faster, seconds per token")
+    flag(slo, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
+    fleet = parser.add_argument_group("fleet")
+    add_engine(fleet)
+    flag(fleet, "worker-price", not_negative, 1.0, "price of a worker per hour, in any currency")
+    flag(fleet, "workers-max", count, 64, "consider no more workers")
+    fleet.add_argument(
+        "--split",
+        choices=["no", "yes", "try"],
+        default="try",
+        help="prefill and decode on workers of their own [default try: whichever is cheaper]",
+    )
+    fleet.add_argument(
+        "--policy",
+        type=contenders,
+        default=DEFAULT_POLICIES,
+        metavar="A,B,...",
+        help=f"policies to consider [default {DEFAULT_POLICIES}]",
+    )
+    flag(fleet, "replicas", count, 1, "replicas of the gateway")
+    run = parser.add_argument_group("run")
+    flag(run, "speed", positive, 1.0, "times the load of the trace")
+    flag(run, "warmup-s", not_negative, 0.0, "seconds whose requests are in no figure")
+    flag(run, "seeds", count, 3, "seeds that must agree on the plan")
+    add_jobs(run)
+    run.add_argument("--json", type=new_file, metavar="FILE", help="write the plan as JSON")
+    run.add_argument("--report", type=new_file, metavar="FILE", help="write the plan as an HTML page")
+    run.add_argument("--curve", type=new_file, metavar="FILE", help="write hit rate against memory as PNG")
+    return parser

@@ -1,0 +1,145 @@
+"""A finished plan: what was found, as tables and sentences for the terminal, the page and the document."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadtest.engine.profiles import EngineProfile
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.charts import Curve
+from loadtest.plan.objective import Figures, Prices, Slo
+from loadtest.plan.steps import Step
+from loadtest.plan.trial import Trial
+from loadtest.simulator.words import percent, seconds
+from loadtest.simulator.workload import Workload
+
+HEADINGS = ("cost/h", "TTFT P90", "TPOT P90", "margin", "hit rate", "busy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What a search came to.
+
+    Attributes:
+        workload: What was planned for.
+        engine: What the workers are.
+        slo: What had to hold.
+        prices: What fleets cost.
+        found: Fleets that hold it, the cheapest first.
+        tried: Every simulation: the fleet, its cost per hour and what came of it.
+        steps: One step from the cheapest each, its cost per hour and what came of it.
+        seeds: How many seeds had to agree.
+        workers_min: Fewer were not simulated, because of the least possible work.
+        curve: What memory is worth.
+        assumed: Further things that were taken for granted.
+    """
+
+    workload: Workload
+    engine: EngineProfile
+    slo: Slo
+    prices: Prices
+    found: Sequence[Candidate]
+    tried: Sequence[tuple[Candidate, float, Trial]]
+    steps: Sequence[tuple[Step, float, Trial]]
+    seeds: int
+    workers_min: int
+    curve: Curve
+    assumed: Sequence[str]
+
+    @property
+    def plan(self) -> Candidate | None:
+        """The cheapest fleet; None if no fleet holds the service level."""
+        return self.found[0] if self.found else None
+
+    @property
+    def plan_tokens(self) -> int | None:
+        """Cache of the cheapest fleet's workers that take requests."""
+        return None if self.plan is None else self.plan.workers * self.curve.worker_tokens
+
+    @property
+    def headline(self) -> str:
+        """The plan in a sentence."""
+        if self.plan is not None:
+            return f"The plan: {self.plan.label}, for {self.slo}, at {self._cost(self.plan):g} per hour"
+        closest = max(self.tried, key=lambda one: self.slo.margin(one[2].figures))
+        return (
+            f"No fleet that was tried holds {self.slo}; the closest is {closest[0].label}, with a TTFT P90 "
+            f"of {_seconds(closest[2].figures['ttft_p90_s'])}"
+        )
+
+    def trials_of(self, candidate: Candidate) -> list[Trial]:
+        """All trials of a fleet."""
+        return [trial for one, _, trial in self.tried if one == candidate]
+
+    def fleet_rows(self) -> list[tuple[str, ...]]:
+        """One row per fleet that holds the service level: its label and `HEADINGS`, of its worst seed."""
+        return [
+            (fleet.label, *self._row(self._cost(fleet), self._worst(self.trials_of(fleet))))
+            for fleet in self.found
+        ]
+
+    def step_rows(self) -> list[tuple[str, ...]]:
+        """One row per step around the plan: what changes and `HEADINGS`."""
+        return [(step.name, *self._row(cost, trial.figures)) for step, cost, trial in self.steps]
+
+    def certainty(self) -> list[str]:
+        """How sure the plan is, in sentences."""
+        requests = self.workload.request_count
+        told = [f"{len(self.tried) + len(self.steps)} simulations of {requests:,} requests each."]
+        if self.plan is None:
+            return told
+        trials = self.trials_of(self.plan)
+        p90s_s = [float(trial.figures["ttft_p90_s"] or np.nan) for trial in trials]
+        told.append(
+            f"The plan holds with all of {len(trials)} seeds: TTFT P90 from {seconds(min(p90s_s))} to "
+            f"{seconds(max(p90s_s))}. The limit is {seconds(self.slo.ttft_p90_s)}."
+        )
+        low_s, high_s = trials[0].interval_s
+        told.append(
+            f"95 % interval of the P90 of one run: {seconds(low_s)} to {seconds(high_s)}, as if requests "
+            "were independent; bursts make it wider."
+        )
+        worst_s = float(np.nanmax([trial.quarters_s for trial in trials]))
+        told.append(
+            f"Worst quarter of the time: TTFT P90 {seconds(worst_s)}"
+            + (
+                ", within the limit."
+                if worst_s <= self.slo.ttft_p90_s
+                else ": above the limit, which holds over the whole time only."
+            )
+        )
+        return told
+
+    def assumptions(self) -> list[str]:
+        """What was taken for granted, in sentences."""
+        prices = self.prices
+        return [
+            f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
+            f"Requests come as in {self.workload.name}: {self.workload.notes}.",
+            f"A worker costs {prices.worker:g} per hour.",
+            f"Fewer than {self.workers_min} workers could not do the least possible prefill work in time.",
+            "No worker fails and none is restarted; add what you need for that.",
+            *self.assumed,
+        ]
+
+    def _cost(self, candidate: Candidate) -> float:
+        return candidate.cost_per_hour(self.prices)
+
+    def _worst(self, trials: Sequence[Trial]) -> Figures:
+        return min((trial.figures for trial in trials), key=self.slo.margin)
+
+    def _row(self, cost: float, figures: Figures) -> tuple[str, ...]:
+        margin = self.slo.margin(figures)
+        return (
+            f"{cost:,.2f}",
+            _seconds(figures["ttft_p90_s"]),
+            _seconds(figures["tpot_p90_s"]),
+            f"{100 * margin:+.0f} %" if np.isfinite(margin) else "lost some",
+            percent(float(figures["hit_ratio"] or 0.0)),
+            percent(float(figures["utilisation_max"] or 0.0)),
+        )
+
+
+def _seconds(value: float | int | str | None) -> str:
+    return "-" if value is None else seconds(float(value))

@@ -1,0 +1,195 @@
+"""The search for the cheapest fleet: few simulations, each of a fleet that could still be it.
+
+Each family (policy, split) looks for its fewest workers. More workers make no percentile worse by much, so
+that is a search in an ordered row: from a first guess in growing steps until the answer changes, then by
+halves. What it ends at is simulated with the other seeds, too, and takes one worker more until all agree.
+
+    family A  ──asks──┐                     ┌── what it asked
+    family B  ──asks──┼──> one batch of ────┼── what it asked      a family ends when it has found its
+    family C  ──asks──┘    simulations      └── what it asked      fleet, or costs more than one found
+
+A family is a generator that asks for simulations and goes on when they are done. Families move in step, so
+that the outcome does not depend on which process is faster.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+from loadtest.plan.candidate import Candidate, Family
+from loadtest.plan.objective import Figures, Prices, Slo
+from loadtest.plan.trial import Trial
+
+GROWTH = 1.5
+"""A step of a search: to that many times the number, and at least to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A simulation to run: a fleet, and the number of the seed."""
+
+    candidate: Candidate
+    seed_number: int
+
+
+Asking = Generator[Sequence[Probe], None, Candidate | None]
+"""Asks for probes, and returns the fleet it ends at; None if there is none worth it."""
+
+Run = Callable[[Sequence[Probe]], Mapping[Probe, Trial]]
+"""Runs simulations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers of workers to consider.
+
+    Attributes:
+        low: No fewer.
+        first: Where to begin.
+        high: No more.
+    """
+
+    low: int
+    first: int
+    high: int
+
+
+class Search:
+    """Looks for the cheapest fleet that holds a service level.
+
+    Attributes:
+        trials: All simulations so far.
+    """
+
+    def __init__(self, slo: Slo, prices: Prices, seeds: int, run: Run) -> None:
+        """Prepare a search.
+
+        Args:
+            slo: The service level.
+            prices: What fleets cost.
+            seeds: How many seeds must agree.
+            run: Runs simulations.
+        """
+        self.trials: dict[Probe, Trial] = {}
+        self._slo = slo
+        self._prices = prices
+        self._seeds = seeds
+        self._run = run
+        self._cost_max = inf
+
+    def search(self, families: Iterable[Family], workers: Range, decode: Range) -> list[Candidate]:
+        """Find the fewest workers of each family that may be the cheapest.
+
+        Args:
+            families: What to choose from.
+            workers: Numbers of workers that take requests.
+            decode: Numbers of decode workers, for families that are split.
+
+        Returns:
+            Fleets that hold the service level with all seeds, the cheapest first; of equal cost the one with
+            the greater margin first.
+        """
+        found: list[Candidate] = []
+        asking = [self._family(family, workers, decode) for family in families]
+        while asking:
+            asked: dict[Asking, Sequence[Probe]] = {}
+            for family in asking:
+                try:
+                    asked[family] = next(family)
+                except StopIteration as end:
+                    if end.value is not None:
+                        found.append(end.value)
+                        self._cost_max = min(self._cost_max, self.cost(end.value))
+            asking = list(asked)
+            self.try_out(probe for probes in asked.values() for probe in probes)
+        return sorted(found, key=lambda one: (self.cost(one), -self.margin(one)))
+
+    def try_out(self, probes: Iterable[Probe]) -> None:
+        """Run those simulations that were not run before."""
+        missing = dict.fromkeys(probe for probe in probes if probe not in self.trials)
+        if missing:
+            self.trials.update(self._run(list(missing)))
+
+    def cost(self, candidate: Candidate) -> float:
+        """What a fleet costs per hour."""
+        return candidate.cost_per_hour(self._prices)
+
+    def margin(self, candidate: Candidate) -> float:
+        """The least margin over the seeds that were tried."""
+        return min(self._slo.margin(trial.figures) for trial in self.trials_of(candidate))
+
+    def trials_of(self, candidate: Candidate) -> list[Trial]:
+        """Its trials, one per seed that was tried."""
+        return [trial for probe, trial in self.trials.items() if probe.candidate == candidate]
+
+    def _family(self, family: Family, workers: Range, decode: Range) -> Asking:
+        if not family.split:
+            least = yield from self._least(lambda count: Candidate(family, count), workers, self._slo.margin)
+        else:
+            # The two hardly touch: first the prefill workers behind ample decode, then the decode workers.
+            ample = min(2 * decode.first, decode.high)
+            least = yield from self._least(
+                lambda count: Candidate(family, count, ample),
+                workers,
+                self._slo.ttft_margin,
+                lambda count: self.cost(Candidate(family, count, decode.low)),
+            )
+            if least is not None:
+                prefill = least.workers
+                least = yield from self._least(
+                    lambda count: Candidate(family, prefill, count), decode, self._slo.margin
+                )
+        return None if least is None else (yield from self._agreed(least, workers, decode))
+
+    def _least(
+        self,
+        make: Callable[[int], Candidate],
+        among: Range,
+        margin: Callable[[Figures], float],
+        cost: Callable[[int], float] | None = None,
+    ) -> Asking:
+        """The least fleet of a row whose margin is not negative.
+
+        Args:
+            make: A fleet for a number of workers.
+            among: Those numbers.
+            margin: What must not be negative.
+            cost: The least that the outcome costs; by default what the fleet costs.
+        """
+        cost = cost or (lambda count: self.cost(make(count)))
+        bad, good, count = among.low - 1, among.high + 1, among.first
+        while True:
+            top = good
+            while top > bad + 1 and cost(top - 1) > self._cost_max:
+                top -= 1
+            if top - bad <= 1:
+                return make(good) if top == good <= among.high else None
+            count = min(max(count, bad + 1), top - 1)
+            probe = Probe(make(count), 0)
+            yield [probe]
+            if margin(self.trials[probe].figures) >= 0:
+                good = count
+            else:
+                bad = count
+            if good > among.high:
+                count = max(bad + 1, ceil(bad * GROWTH))
+            elif bad < among.low:
+                count = int(good / GROWTH)
+            else:
+                count = (bad + good) // 2
+
+    def _agreed(self, candidate: Candidate, workers: Range, decode: Range) -> Asking:
+        """Add workers until all seeds agree."""
+        while candidate.workers <= workers.high and candidate.decode_workers <= decode.high:
+            if self.cost(candidate) > self._cost_max:
+                return None
+            probes = [Probe(candidate, number) for number in range(self._seeds)]
+            yield probes
+            figures = [self.trials[probe].figures for probe in probes]
+            if min(map(self._slo.margin, figures)) >= 0:
+                return candidate
+            late = not candidate.family.split or min(map(self._slo.ttft_margin, figures)) < 0
+            candidate = Candidate(
+                candidate.family, candidate.workers + late, candidate.decode_workers + (not late)
+            )
+        return None

@@ -1,0 +1,56 @@
+"""The sensitivity of a plan: one step in each direction, everything else as it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loadtest.plan.candidate import Candidate
+from loadtest.simulator.contenders import Contender
+
+LOAD_STEP = 1.1
+"""The load of tomorrow, as a multiple of today's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change to a plan.
+
+    Attributes:
+        name: What changes.
+        candidate: The fleet after it.
+        load: The load, as a multiple of the workload's.
+    """
+
+    name: str
+    candidate: Candidate
+    load: float = 1.0
+
+
+def steps_around(plan: Candidate, contenders: Sequence[Contender]) -> list[Step]:
+    """Everything that is one step from a plan.
+
+    Args:
+        plan: The fleet in the middle.
+        contenders: Policies that were considered; all but the plan's are steps.
+    """
+    steps = [
+        Step(f"{LOAD_STEP:g} × the load", plan, LOAD_STEP),
+        Step(f"{1 / LOAD_STEP:.2f} × the load", plan, 1 / LOAD_STEP),
+    ]
+    role = "prefill worker" if plan.decode_workers else "worker"
+    steps += _counted(role, plan, "workers")
+    if plan.decode_workers:
+        steps += _counted("decode worker", plan, "decode_workers")
+    steps += [
+        Step(contender.label, replace(plan, family=replace(plan.family, contender=contender)))
+        for contender in contenders
+        if contender != plan.family.contender
+    ]
+    return steps
+
+
+def _counted(role: str, plan: Candidate, field: str) -> list[Step]:
+    count = getattr(plan, field)
+    steps = [Step(f"a {role} more", replace(plan, **{field: count + 1}))]
+    if count > 1:
+        steps.append(Step(f"a {role} less", replace(plan, **{field: count - 1})))
+    return steps
