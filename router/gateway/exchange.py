@@ -43,6 +43,7 @@ from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
+from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
 
@@ -237,7 +238,8 @@ class RequestExchange:
         self._client.finish()
         if status < 400:
             usage = self._learn(now_us)  # last: whatever it makes of the answer, the request is counted out
-            self._trace("completed", status, usage)
+            if gateway.tracer is not None:
+                self._trace(gateway.tracer, "completed", status, usage)
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
@@ -540,8 +542,8 @@ class RequestExchange:
             self._request_bytes,
             self._bytes_sent,
         )
-        if outcome != "completed":  # else once it is known what the engine counted
-            self._trace(outcome, status)
+        if gateway.tracer is not None and outcome != "completed":  # else when the engine's counts are known
+            self._trace(gateway.tracer, outcome, status)
         if not gateway.request_logs:
             return
         fields = {
@@ -571,19 +573,19 @@ class RequestExchange:
             fields["detail"] = error.message
         gateway.request_log(fields)
 
-    def _trace(self, outcome: str, status: int, usage: Usage | None = None) -> None:
-        """Note the request for replay, if anybody wants that and there was a prompt."""
-        gateway, parsed = self._gateway, self._parsed
-        if gateway.tracer is None or parsed is None or not parsed.paths:
+    def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
+        """Note the request for replay, if it had a prompt."""
+        parsed = self._parsed
+        if parsed is None or not parsed.paths:
             return
         received_s = self._request.received_s
-        gateway.tracer.ended(
+        tracer.ended(
             parsed,
             self._attempt,
             usage,
             outcome=outcome,
             status=status,
-            duration_s=gateway.now_s() - received_s,
+            duration_s=self._gateway.now_s() - received_s,
             ttft_s=self._first_byte_s - received_s if self._first_byte_s else None,
             pieces=self._pieces,
             attempts=self._attempts,
