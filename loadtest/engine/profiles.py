@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.shape import ModelShape, Pools, gqa_bytes, kda_state_bytes, mla_bytes
 from loadtest.engine.timing import DecodeTiming, LinkTiming, PrefillTiming
 from policies import PROFILES as SERVICE_PROFILES
@@ -29,15 +30,15 @@ class EngineProfile:
         shape: Layers of the model.
         prefill: Prices of prefill.
         decode: Prices of decode.
-        pools: KV memory of one data-parallel rank.
-        block_tokens: Tokens of a KV block.
+        rules: Sizes and rules of the KV cache of one data-parallel rank; `build_worker` fills in the
+        dialect's.
         chunk_tokens: Prompt tokens of one prefill step, over all ranks; 0: one whole prompt at a time.
         max_running: Requests that prefill or decode at the same time, over all ranks.
         dp_ranks: Data-parallel attention ranks, each with its own cache and queue.
         interleave: What decode does during a prefill step. ``mixed``: one step with it (vLLM, and SGLang's
             ``--enable-mixed-chunk``); ``prefill_first``: nothing (SGLang's default); ``apart``: it goes on as
             if alone.
-        queue_order: Who is admitted first; see `loadtest.engine.service`.
+        queue_order: Who is admitted first; see `loadtest.engine.scheduler`.
         aging: k of the order ``uncached``, in seconds of waiting per second of work.
         host: Loading KV from host memory, per rank.
         handover: Sending KV from a prefill to a decode worker.
@@ -47,8 +48,7 @@ class EngineProfile:
     shape: ModelShape
     prefill: PrefillTiming
     decode: DecodeTiming
-    pools: Pools
-    block_tokens: int = 64
+    rules: CacheRules
     chunk_tokens: int = 8192
     max_running: int = 128
     dp_ranks: int = 1
@@ -135,6 +135,27 @@ the tokens of an all-full model: "nearly 5x effective capacity" in production (M
 the arithmetic limit is 7). SGLang's default, 0.8, is for short contexts; its cookbook has 0.3 for Pro."""
 
 
+_RETAINED_TOKENS = 4096
+"""MiMo-V2.5 keeps "dense SWA KV at fixed positions" (3.1.4) and does not say how dense; 4096 is the
+interval that vLLM's recipes run ``--prefix-cache-retention-interval`` with. [guess] it is right here too:
+windows of two blocks at every 4096 tokens take half of the SWA pool."""
+
+
+def _rules(shape: ModelShape, pools: Pools) -> CacheRules:
+    """The cache of one rank, in blocks of 64 tokens: ``--page-size`` of SGLang's recipe for Pro."""
+    if shape.window_layers:
+        return CacheRules(
+            full_tokens=pools.full_tokens,
+            swa_tokens=pools.swa_tokens,
+            window_tokens=shape.window_tokens,
+            attention="sliding_window",
+            retained_interval_tokens=_RETAINED_TOKENS,
+        )
+    if shape.state_layers:
+        return CacheRules(full_tokens=pools.full_tokens, state_slots=pools.state_slots, attention="linear")
+    return CacheRules(full_tokens=pools.full_tokens)
+
+
 def _flash() -> EngineProfile:
     """MiMo-V2-Flash on 8 H200.
 
@@ -157,7 +178,7 @@ def _flash() -> EngineProfile:
         shape=shape,
         prefill=_FLASH_PREFILL,
         decode=gpus.decode(shape, 309e9 * _EXPERTS_READ, _MTP_SPEEDUP),
-        pools=shape.pools(gpus.kv_bytes(0.75, 309e9), swa_ratio=_SWA_RATIO, ranks=2),
+        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.75, 309e9), swa_ratio=_SWA_RATIO, ranks=2)),
         chunk_tokens=16_384,
         dp_ranks=2,
         host=gpus.host(ranks=2),
@@ -191,7 +212,7 @@ def _pro() -> EngineProfile:
         shape=shape,
         prefill=PrefillTiming(_FLASH_PREFILL.a_s, _FLASH_PREFILL.b_s * 42 / 15 * 8 / 16, 140_000.0),
         decode=gpus.decode(shape, 1.02e12 * _EXPERTS_READ, _MTP_SPEEDUP),
-        pools=shape.pools(gpus.kv_bytes(0.7, 1.02e12), swa_ratio=_SWA_RATIO, ranks=2),
+        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.7, 1.02e12), swa_ratio=_SWA_RATIO, ranks=2)),
         chunk_tokens=32_768,
         dp_ranks=2,
         host=gpus.host(ranks=2),
@@ -224,7 +245,7 @@ def _kimi() -> EngineProfile:
         shape=shape,
         prefill=PrefillTiming(fitted.a_s, fitted.b_s, fitted.c0_tokens),
         decode=gpus.decode(shape, weights_bytes * _EXPERTS_READ),
-        pools=shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=8),
+        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=8)),
         host=gpus.host(copies=8),
         handover=_FABRIC,
     )
@@ -253,7 +274,7 @@ def _dense() -> EngineProfile:
             step_s=0.005,
         ),
         decode=gpus.decode(shape, weights_bytes),
-        pools=shape.pools(gpus.kv_bytes(0.88, weights_bytes)),
+        rules=_rules(shape, shape.pools(gpus.kv_bytes(0.88, weights_bytes))),
         host=gpus.host(),
         handover=_FABRIC,
     )

@@ -36,10 +36,10 @@ def test_pro_holds_five_times_the_tokens_of_an_all_full_model() -> None:
     """Its blog says "nearly 5x effective KV capacity"; here it follows from the SWA pool."""
     pro = PROFILES["mimo-v2.5-pro"]
     memory = (
-        pro.pools.full_tokens * pro.shape.token_bytes + pro.pools.swa_tokens * pro.shape.window_token_bytes
+        pro.rules.full_tokens * pro.shape.token_bytes + pro.rules.swa_tokens * pro.shape.window_token_bytes
     )
 
-    assert pro.pools.full_tokens / (memory / pro.shape.all_full().token_bytes) == pytest.approx(5, rel=1e-3)
+    assert pro.rules.full_tokens / (memory / pro.shape.all_full().token_bytes) == pytest.approx(5, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES))
@@ -50,9 +50,9 @@ def test_every_profile_holds_its_longest_batch_and_decodes_at_a_usable_speed(nam
 
     assert profile.name == name
     if profile.shape.window_layers:
-        assert profile.pools.swa_tokens >= running * 2 * profile.shape.window_tokens
+        assert profile.rules.swa_tokens >= running * 2 * profile.shape.window_tokens
     if profile.shape.state_layers:
-        assert profile.pools.state_slots >= running
+        assert profile.rules.state_slots >= running
     assert profile.decode.stretch(16, 16 * 8192).tokens(1.0) > 40
 
 
@@ -61,7 +61,7 @@ def test_a_faster_profile_differs_in_time_only() -> None:
     twice = profile.faster(2)
 
     assert twice.prefill.prompt_s(1000, 0) == pytest.approx(profile.prefill.prompt_s(1000, 0) / 2)
-    assert twice.pools == profile.pools
+    assert twice.rules == profile.rules
     assert twice.decode.stretch(1, 0).seconds(100) == pytest.approx(
         profile.decode.stretch(1, 0).seconds(100) / 2
     )

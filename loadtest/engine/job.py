@@ -1,0 +1,110 @@
+"""One prompt with one answer on its way through an engine, and who hears of it.
+
+                     admit                  last chunk              last token
+    submit -> WAITING ----> PREFILLING ----------------> RUNNING ---------------> DONE
+                 |                         role prefill: HELD -- release --> DONE
+                 +--> ARRIVING (role decode, room reserved) -- deliver --> RUNNING
+    abort: from anywhere to DONE
+
+Prompts are packed chained hashes of their full KV blocks (`radix.chain_bytes`), so the engine never
+sees tokens: the emulator keeps them beside the job, the simulator has none.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Literal, Protocol
+
+from loadtest.engine.kv.lease import Lease
+
+Role = Literal["plain", "prefill", "decode"]
+
+
+class State(IntEnum):
+    """Where a job is."""
+
+    WAITING = 0
+    PREFILLING = 1
+    ARRIVING = 2
+    RUNNING = 3
+    HELD = 4
+    DONE = 5
+
+
+class Sink(Protocol):
+    """Who waits for the tokens of a job. May not call the scheduler back synchronously."""
+
+    def emitted(self, job: "Job") -> None:
+        """More tokens came: ``job.emitted_tokens`` in all. Without ``job.stream`` only the first is told."""
+
+    def finished(self, job: "Job", reason: str) -> None:
+        """No more tokens come: ``job.reason``, ``abort``, or ``refused`` if it can never fit."""
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One prompt with one answer.
+
+    Attributes:
+        blocks: Packed chained hashes of the prompt's full blocks.
+        prompt_tokens: Its length, > 0.
+        output_tokens: Length of the answer; 0 for embeddings.
+        final_blocks: Blocks of prompt and answer that the engine holds afterwards.
+        final_tokens: Tokens of prompt and answer whose KV exists afterwards: all but the last sampled one.
+        sink: Who is told.
+        role: ``plain`` does everything; ``prefill`` ends with the first token and keeps its blocks until
+            released; ``decode`` gets its KV delivered and computes no prompt.
+        stream: Whether the sink wants all tokens as they come, or the first and the end.
+        reason: What the sink is told at the end.
+        index: Number of the answer within its request.
+        id: What the engine's clients call it.
+        admitted: Called once a decode job has its room, so that the prefill side may send.
+        delivered: Whether a decode job's KV is there.
+        lease: Its hold on the KV cache; kept after the end for its counts.
+        rank: Data-parallel rank that it runs on.
+        context_tokens: Prompt tokens that are cached or computed so far.
+        emitted_tokens: Tokens of the answer that have come.
+        arrived_s: When it was submitted.
+        started_s: When its prefill began; for a decode job, when it had its room.
+        first_s: When its first token came.
+        finished_s: When it left.
+        was_admitted: Whether it ever left the queue.
+        joined: Progress of the decode batch when it joined; see `loadtest.engine.batch`.
+        backlog_tokens: What its rank counts as its work still to do.
+    """
+
+    blocks: bytes
+    prompt_tokens: int
+    output_tokens: int
+    final_blocks: bytes
+    final_tokens: int
+    sink: Sink
+    role: Role = "plain"
+    stream: bool = False
+    reason: str = "stop"
+    index: int = 0
+    id: str = ""
+    admitted: Callable[["Job"], None] | None = None
+    delivered: bool = False
+    state: State = field(init=False, default=State.WAITING)
+    lease: Lease = field(init=False)
+    rank: int = field(init=False, default=0)
+    context_tokens: int = field(init=False, default=0)
+    emitted_tokens: int = field(init=False, default=0)
+    arrived_s: float = field(init=False, default=0.0)
+    started_s: float = field(init=False, default=0.0)
+    first_s: float = field(init=False, default=0.0)
+    finished_s: float = field(init=False, default=0.0)
+    was_admitted: bool = field(init=False, default=False)
+    joined: float = field(init=False, default=0.0)
+    backlog_tokens: int = field(init=False, default=0)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has left, or only holds blocks for another engine."""
+        return self.state >= State.HELD
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that needed no prefill; known from admission on."""
+        return self.lease.matched_tokens if self.was_admitted else 0
