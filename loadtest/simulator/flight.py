@@ -1,15 +1,19 @@
 """One request on its way through the simulated fleet.
 
-arrive ── dispatch ──> prefill ── first token ──> decode ──> ended         plain workers
-            │             └─ transfer ── first token ──> decode worker ┘   split fleet
-            └─ nobody may take it: rejected
+    plain     begin ── dispatch ──> prefill ── first token ──> decode ──> ended
+    split     begin ── dispatch ─┬> prefill ──────────┬── transfer ── first token ──> decode ──> ended
+                                 └> room for its KV ──┘
+    either    nobody may take it, or it can never fit: rejected
+
+A split request is sent to both of its workers at once, as SGLang and its routers do: the decode worker
+reserves room first, and the transfer begins when the prompt is computed and the room is there.
 """
 
 from math import isnan, nan
 from typing import Protocol
 
+from loadtest.engine.job import Job, Role
 from loadtest.simulator.fleet import Fleet
-from loadtest.simulator.interim import Job
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import Dispatch, Replica
 from loadtest.simulator.workload import SimRequest
@@ -19,6 +23,9 @@ from router.gateway.usage import Usage
 
 class Watcher(Protocol):
     """Who is told how a request goes."""
+
+    def placed(self, flight: "Flight") -> None:
+        """It is about to be sent to its worker."""
 
     def began(self, flight: "Flight") -> None:
         """Its answer began."""
@@ -41,16 +48,26 @@ class Flight:
         worker: Where it was sent; -1 before.
         decode_worker: Where it is decoded, if elsewhere; else -1.
         job: Its prefill, in the engine.
+        computed_tokens: Of its prompt, what had been computed anywhere when it was placed.
+        best_tokens: What the best worker could have reused then.
+        held_tokens: The most that any worker held then, reusable or not.
     """
 
     __slots__ = (
+        "_computed",
+        "_decode_job",
         "_fleet",
+        "_has_room",
+        "_told",
         "_watcher",
         "arrival_s",
+        "best_tokens",
+        "computed_tokens",
         "decode_worker",
         "dispatch",
         "finished_s",
         "first_s",
+        "held_tokens",
         "job",
         "outcome",
         "replica",
@@ -63,6 +80,8 @@ class Flight:
         self._fleet = fleet
         self.replica = replica
         self._watcher = watcher
+        self._computed = self._has_room = self._told = False
+        self._decode_job: Job | None = None
         self.arrival_s = fleet.clock.time()
         self.first_s = nan
         self.finished_s = nan
@@ -71,6 +90,7 @@ class Flight:
         self.worker = -1
         self.decode_worker = -1
         self.job: Job | None = None
+        self.computed_tokens = self.best_tokens = self.held_tokens = 0
 
     def begin(self) -> None:
         """Place and send."""
@@ -81,37 +101,48 @@ class Flight:
             return
         self.dispatch = dispatch
         self.worker = dispatch.attempt.chosen.slot
-        split = dispatch.decode_attempt is not None
-        if dispatch.decode_attempt is not None:
+        self._watcher.placed(self)
+        if dispatch.decode_attempt is None:
+            self.job = self._job("plain")
+        else:
             self.decode_worker = dispatch.decode_attempt.chosen.slot - len(fleet.workers)
-        self.job = Job(
-            request.blocks,
-            request.tokens,
-            1 if split else request.output_tokens,
-            request.blocks if split else request.held,
-            request.tokens if split else request.tokens + request.output_tokens - 1,
-            self,
-            "prefill" if split else "plain",
-        )
+            self.job = self._job("prefill")
+            self._decode_job = self._job("decode")
+            fleet.decode_workers[self.decode_worker].submit(self._decode_job)
         fleet.workers[self.worker].submit(self.job)
 
     def emitted(self, job: Job) -> None:
-        """See `loadtest.engine.service.Sink`: the first token, of a plain job or of the decode leg."""
-        if self._started:
-            return
+        """See `loadtest.engine.job.Sink`: the first token, of a plain job or of the decode leg."""
         self._start()
         if job is self.job:
             assert self.dispatch is not None
             self.replica.first_token(self.dispatch)
 
     def finished(self, job: Job, reason: str) -> None:
-        """See `loadtest.engine.service.Sink`."""
-        if reason == "abort":
-            self._fail()
-        elif job is self.job and self.decode_worker >= 0:
-            self._transfer(job)
+        """See `loadtest.engine.job.Sink`."""
+        if self.outcome is not None:
+            return  # the other leg has ended everything
+        if reason in ("abort", "refused"):
+            self._fail(Outcome.FAILED if reason == "abort" else Outcome.REJECTED)
+        elif job.role == "prefill":
+            self._computed = True
+            self._transfer()
         else:
             self._complete()
+
+    def _job(self, role: Role) -> Job:
+        request = self.request
+        ends = role != "prefill"
+        return Job(
+            request.blocks,
+            request.tokens,
+            request.output_tokens if ends else 1,
+            request.held if ends else request.blocks,
+            request.tokens + request.output_tokens - 1 if ends else request.tokens,
+            self,
+            role,
+            admitted=self._room if role == "decode" else None,
+        )
 
     @property
     def _started(self) -> bool:
@@ -121,46 +152,52 @@ class Flight:
         self.first_s = self._fleet.clock.time()
         self._watcher.began(self)
 
-    def _transfer(self, job: Job) -> None:
-        """The prefill is done: what of its KV blocks has not crossed the link yet follows."""
+    def _room(self, _job: Job) -> None:
+        """The decode worker has room for the KV."""
+        self._has_room = True
+        self._transfer()
+
+    def _transfer(self) -> None:
+        """Send what of the KV has not crossed the link yet, if it is computed and there is room for it."""
+        job = self.job
+        if not (self._computed and self._has_room) or job is None:
+            return
         link, shape = self._fleet.link, self._fleet.profile.shape
         n_bytes = shape.kv_bytes(job.prompt_tokens)
-        compute_s = self._fleet.clock.time() - job.started_s
-        link.send(link.exposed_bytes(n_bytes, compute_s, shape.layers), self._decode)
+        compute_s = job.first_s - job.started_s
+        link.send(link.exposed_bytes(n_bytes, compute_s, shape.layers), self._handed_over)
 
-    def _decode(self) -> None:
-        """The KV blocks are there: the prefill worker is free, and the decode worker goes on."""
+    def _handed_over(self) -> None:
+        """The KV is there: the prefill worker is free, and the decode worker goes on."""
         assert self.dispatch is not None
-        self.replica.first_token(self.dispatch)
-        request = self.request
-        job = Job(
-            request.blocks,
-            request.tokens,
-            request.output_tokens,
-            request.held,
-            request.tokens + request.output_tokens - 1,
-            self,
-            "decode",
-        )
-        self._fleet.decode_workers[self.decode_worker].submit(job)
+        assert self.job is not None
+        assert self._decode_job is not None
+        self._fleet.workers[self.worker].release(self.job)
+        if self.outcome is None:
+            self.replica.first_token(self.dispatch)
+            self._told = True
+            self._fleet.decode_workers[self.decode_worker].deliver(self._decode_job)
 
     def _complete(self) -> None:
         assert self.dispatch is not None
         assert self.job is not None
-        told = self._started
-        if not told:
+        told = self._started or self._decode_job is not None
+        if not self._started:
             self._start()
-        cached_tokens = self.job.device_tokens + self.job.host_tokens
-        usage = Usage(self.request.tokens, cached_tokens, self.request.output_tokens)
-        self.replica.completed(
-            self.dispatch, usage, self.first_s - self.arrival_s, told=told or self.decode_worker >= 0
-        )
+        usage = Usage(self.request.tokens, self.job.cached_tokens, self.request.output_tokens)
+        self.replica.completed(self.dispatch, usage, self.first_s - self.arrival_s, told=told)
         self._end(Outcome.COMPLETED)
 
-    def _fail(self) -> None:
+    def _fail(self, outcome: Outcome) -> None:
         assert self.dispatch is not None
-        self.replica.aborted(self.dispatch, told=self._started)
-        self._end(Outcome.FAILED)
+        self._end(outcome)
+        for legs, worker, job in (
+            (self._fleet.workers, self.worker, self.job),
+            (self._fleet.decode_workers, self.decode_worker, self._decode_job),
+        ):
+            if job is not None:
+                legs[worker].abort(job)
+        self.replica.aborted(self.dispatch, told=self._told or self._started)
 
     def _end(self, outcome: Outcome) -> None:
         self.outcome = outcome

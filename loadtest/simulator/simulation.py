@@ -22,18 +22,17 @@ from time import process_time
 import numpy as np
 
 from loadtest.engine.profiles import EngineProfile
-from loadtest.engine.shape import ModelShape
 from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.fleet import Fleet
 from loadtest.simulator.flight import Flight
-from loadtest.simulator.records import Bounds, Records, Result, Timeline, Whole
+from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.utilisation import time_scale
-from loadtest.simulator.workload import Session, SimRequest, Workload
+from loadtest.simulator.workload import Session, Workload
 from policies import FleetRules, make_policy
-from radix import FULL_ATTENTION, AttentionProfile, PrefixTree
+from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
 """Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
@@ -135,7 +134,6 @@ class _Simulation:
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
         self._flights: list[Flight] = []
-        self._rows: list[tuple[int, int, int]] = []
         self._computed = PrefixTree(1 << 40, workload.block_tokens)
         self._samples: list[tuple[float, list[float], list[int], list[int]]] = []
         self._sample_every = 1
@@ -157,11 +155,14 @@ class _Simulation:
 
     def _build_replicas(self) -> list[Replica]:
         config, engine = self._config, self._config.engine
+        # What an operator would tell the gateway of this model.
+        kept = engine.rules
+        profile = AttentionProfile(kept.attention, kept.window_tokens, kept.retained_interval_tokens)
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
             policy=make_policy(config.policy, config.policy_options),
             decode_policy=make_policy(config.decode_policy),
-            profile=_attention(engine.shape),
+            profile=profile,
             fleet=FleetRules(block_tokens=config.block_tokens, **config.rules),  # type: ignore[arg-type]
             engine_block_tokens=self._workload.block_tokens,
             expected_output_tokens=config.expected_output_tokens,
@@ -223,7 +224,6 @@ class _Simulation:
         flight = Flight(request, self.fleet, self._replica(), self)
         self._visits[flight] = visit, index
         self._flights.append(flight)
-        self._note(request)
         flight.begin()
         self._digest.update(
             pack("<hhh", self.replicas.index(flight.replica), flight.worker, flight.decode_worker)
@@ -240,13 +240,23 @@ class _Simulation:
 
     # What flights tell (`loadtest.simulator.flight.Watcher`).
 
+    def placed(self, flight: Flight) -> None:
+        """Note what of its prompt has been computed, and is still held, somewhere."""
+        request, block_tokens = flight.request, self._workload.block_tokens
+        most = (request.tokens - 1) // block_tokens * block_tokens
+        computed = self._computed.match(request.blocks).matched_at(0) * block_tokens
+        flight.computed_tokens = min(computed, most)
+        flight.best_tokens, flight.held_tokens = self.fleet.reach_tokens(
+            request.blocks, request.tokens, flight.worker, flight.computed_tokens
+        )
+
     def began(self, flight: Flight) -> None:
         """Its prompt has been computed."""
         self._computed.insert(0, flight.request.blocks, self._now_us(), end=False)
 
     def ended(self, flight: Flight) -> None:
         """Its answer is cached, and what waited for it may come."""
-        if flight.dispatch is not None:
+        if flight.outcome is Outcome.COMPLETED and flight.request.answer:
             self._computed.insert(0, flight.request.held, self._now_us(), end=False)
         visit, index = self._visits.pop(flight)
         for waiting in visit.waiting_for.get(index, ()):
@@ -264,13 +274,6 @@ class _Simulation:
 
     def _now_us(self) -> int:
         return int(self.clock.time() * 1e6)
-
-    def _note(self, request: SimRequest) -> None:
-        """Note what of a prompt has been computed, and is still held, somewhere when it arrives."""
-        block_tokens = self._workload.block_tokens
-        computed_tokens = self._computed.match(request.blocks).matched_at(0) * block_tokens
-        best_tokens = self.fleet.best_match_tokens(request.blocks, request.tokens)
-        self._rows.append((computed_tokens, best_tokens, best_tokens))
 
     def _look(self) -> None:
         """Look at the fleet now and then, as long as there is anything to come."""
@@ -301,8 +304,14 @@ class _Simulation:
 
     def _timeline(self) -> Timeline:
         time_s, busy_s, waiting, held = (np.array(column) for column in zip(*self._samples, strict=True))
-        steps_s = np.diff(time_s, prepend=0.0)[:, None]
-        ratio = np.diff(busy_s, axis=0, prepend=np.zeros((1, busy_s.shape[1]))) / steps_s
+        steps_s = np.diff(time_s, prepend=0.0)
+        ratio = np.zeros(busy_s.shape)
+        told_s = np.zeros(busy_s.shape[1])
+        for row, step_s in enumerate(steps_s.tolist()):
+            # Engines count a step when it begins: what is still to come belongs to the next rows.
+            spent_s = np.minimum(busy_s[row] - told_s, step_s)
+            told_s += spent_s
+            ratio[row] = spent_s / step_s
         return Timeline(time_s, ratio, waiting, held)
 
     def _bounds(self, ideal_tokens: Whole) -> Bounds:
@@ -313,13 +322,13 @@ class _Simulation:
         return Bounds(hit_ratio(requests, ideal_tokens), hit_ratio(requests, pooled), pooled_tokens)
 
     def _records(self) -> Records:
-        def jobs(name: str, missing: float) -> list[float]:
-            return [missing if flight.job is None else getattr(flight.job, name) for flight in flights]
+        def leases(name: str) -> list[int]:
+            return [getattr(job.lease, name) if job and job.was_admitted else 0 for job in jobs]
 
         flights = self._flights
+        jobs = [flight.job for flight in flights]
         nowhere = float("nan")
         chosen = [flight.dispatch and flight.dispatch.attempt.chosen for flight in flights]
-        computed, best, unsafe = np.array(self._rows, dtype=np.int64).reshape(-1, 3).T
         requests = [flight.request for flight in flights]
         prompts = np.array([request.tokens for request in requests], dtype=np.int64)
         ideal = infinite_hit_tokens(requests, block_tokens=self._workload.block_tokens)
@@ -331,14 +340,14 @@ class _Simulation:
         return Records(
             arrival_s=arrival_s,
             dispatched_s=arrival_s,
-            started_s=np.array(jobs("started_s", nowhere)),
+            started_s=np.array([job.started_s if job and job.was_admitted else nowhere for job in jobs]),
             first_s=np.array([flight.first_s for flight in flights]),
             finished_s=np.array([flight.finished_s for flight in flights]),
             prompt_tokens=prompts,
             output_tokens=np.array([request.output_tokens for request in requests], dtype=np.int64),
-            device_tokens=np.array(jobs("device_tokens", 0)),
-            host_tokens=np.array(jobs("host_tokens", 0)),
-            pool_tokens=np.array(jobs("pool_tokens", 0)),
+            device_tokens=np.array(leases("device_tokens"), dtype=np.int64),
+            host_tokens=np.array(leases("host_tokens"), dtype=np.int64),
+            pool_tokens=np.array(leases("pool_tokens"), dtype=np.int64),
             ideal_tokens=ideal,
             floor_ttft_s=np.array(floor_s),
             worker=np.array([flight.worker for flight in flights]),
@@ -346,17 +355,8 @@ class _Simulation:
             replica=np.array([self.replicas.index(flight.replica) for flight in flights]),
             predicted_tokens=np.array([one.safe_tokens if one else 0 for one in chosen]),
             predicted_ttft_s=np.array([one.estimated_ttft_s if one else nowhere for one in chosen]),
-            best_tokens=best,
-            computed_tokens=computed,
-            unsafe_tokens=unsafe,
+            best_tokens=np.array([flight.best_tokens for flight in flights], dtype=np.int64),
+            computed_tokens=np.array([flight.computed_tokens for flight in flights], dtype=np.int64),
+            unsafe_tokens=np.array([flight.held_tokens for flight in flights], dtype=np.int64),
             outcome=np.array([flight.outcome for flight in flights], dtype=np.uint8),
         )
-
-
-def _attention(shape: ModelShape) -> AttentionProfile:
-    """What an operator would tell the gateway of this model."""
-    if shape.state_layers:
-        return AttentionProfile("linear")
-    if shape.window_layers:
-        return AttentionProfile("sliding_window", shape.window_tokens)
-    return FULL_ATTENTION

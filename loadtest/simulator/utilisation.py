@@ -104,7 +104,7 @@ class _Load:
         self._speed = speed
         self._running_max = profile.max_running
         order = workload.in_order()
-        capacity_tokens = workers * profile.dp_ranks * profile.pools.full_tokens
+        capacity_tokens = workers * profile.dp_ranks * profile.rules.full_tokens
         hits = pooled_lru_hit_tokens(order, capacity_tokens, block_tokens=workload.block_tokens)
         least_s = {
             id(request): profile.prefill.prompt_s(request.tokens - hit, hit)

@@ -123,6 +123,11 @@ class KvCache:
         path, matched = self._find(blocks, prompt_tokens)
         return self._boundaries.usable(path, matched)[0] * self._size
 
+    def reach_tokens(self, blocks: bytes, prompt_tokens: int) -> tuple[int, int]:
+        """What a request could reuse now with the host's help, and what of it is held, reusable or not."""
+        path, matched = self._find(blocks, prompt_tokens)
+        return self._boundaries.usable(path, matched)[1] * self._size, matched * self._size
+
     def admit(self, lease: Lease, now_s: float) -> bool:
         """Match a request, lock what it reuses and reserve room for the rest.
 

@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from fakes.workloads import arrivals, conversations
 
+from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
-from loadtest.engine.shape import Pools
 from loadtest.simulator import simulation
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from policies import POLICIES
 
-ENGINE = replace(PROFILES["dense-70b"], pools=Pools(60_000, 0, 0)).faster(0.5)
+ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=60_000)).faster(0.5)
+ONE_BY_ONE = replace(ENGINE, chunk_tokens=0, interleave="apart")
+"""One prompt at a time, whatever decodes meanwhile: a queue with one server."""
 
 
 def config(**changes: object) -> SimulationConfig:
@@ -84,14 +86,14 @@ def test_the_same_seed_decides_the_same_in_every_process() -> None:
 def test_one_engine_waits_as_long_as_queueing_theory_says() -> None:
     """M/D/1: the mean wait is rho / (2 (1 - rho)) services; 4,000 requests at rho = 0.7 come within 10 %."""
     tokens = 1280
-    service_s = ENGINE.prefill.prompt_s(tokens, 0)
+    service_s = ONE_BY_ONE.prefill.prompt_s(tokens, 0)
     chance = Random(5)
     at_s, times_s = 0.0, []
     for _ in range(4_000):
         at_s += chance.expovariate(0.7 / service_s)
         times_s.append(at_s)
 
-    records = simulate(arrivals(times_s, tokens=tokens), config(workers=1)).records
+    records = simulate(arrivals(times_s, tokens=tokens), config(workers=1, engine=ONE_BY_ONE)).records
 
     waits = (records.started_s - records.arrival_s) / service_s
     assert waits.mean() == pytest.approx(0.7 / (2 * 0.3), rel=0.1)
@@ -101,7 +103,9 @@ def test_one_engine_waits_as_long_as_queueing_theory_says() -> None:
 @pytest.mark.parametrize("policy", ["expected_cost", "round_robin", "cache_aware"])
 def test_no_worker_is_idle_while_requests_wait_for_it(policy: str) -> None:
     """Each worker is work conserving: a prefill starts at its arrival or when another one has ended there."""
-    records = simulate(conversations(sessions=60, turns=4, rate_per_s=8.0), config(policy=policy)).records
+    records = simulate(
+        conversations(sessions=60, turns=4, rate_per_s=8.0), config(policy=policy, engine=ONE_BY_ONE)
+    ).records
 
     for worker in range(4):
         mine = records.worker == worker
@@ -137,7 +141,9 @@ def test_a_closed_loop_never_has_more_sessions_than_users() -> None:
 
 def test_speed_divides_starts_and_delays_only() -> None:
     slow, fast = (
-        simulate(conversations(sessions=30, turns=1, rate_per_s=0.01), config(speed=speed)).records
+        simulate(
+            conversations(sessions=30, turns=1, rate_per_s=0.01), config(speed=speed, engine=ONE_BY_ONE)
+        ).records
         for speed in (1.0, 4.0)
     )
 

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 from fakes.workloads import conversations
 
+from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
-from loadtest.engine.shape import Pools
 from loadtest.simulator.records import Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.utilisation import NoSuchLoad, time_scale
 from loadtest.simulator.workload import Workload
 
-ENGINE = replace(PROFILES["dense-70b"], pools=Pools(400_000, 0, 0))
+ENGINE = replace(
+    PROFILES["dense-70b"], rules=CacheRules(full_tokens=400_000), chunk_tokens=0, interleave="apart"
+)
+"""One prompt at a time, so that the time of a prefill is that of its request."""
 
 
 def run(workload: Workload, utilisation: float, **changes: object) -> Result:
