@@ -8,7 +8,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from typing import Any, get_args
@@ -16,10 +16,9 @@ from typing import Any, get_args
 import uvloop
 
 from loadtest.engine.engine import EmulatedEngine, answer_control
+from loadtest.engine.profiles import PROFILES, Interleave, QueueOrder
 from loadtest.engine.server import Answer, Connection, Request
 from loadtest.engine.settings import Dialect, EngineSettings
-
-_DEFAULT = EngineSettings()
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
     Returns:
         The exit status.
     """
-    parser = _parser()
+    parser = _parser(argv)
     options = vars(parser.parse_args(argv))
     engines, control_port = options.pop("engines"), options.pop("control_port")
     try:
@@ -96,7 +95,16 @@ async def _run(settings: EngineSettings, engines: int, control_port: int | None)
         await stop.wait()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _defaults(argv: Sequence[str]) -> EngineSettings:
+    """The settings that other flags change: those of ``--profile``, if it names one."""
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--profile", default="")
+    name: str = first.parse_known_args(argv)[0].profile
+    return EngineSettings.of(name) if name in PROFILES else EngineSettings()
+
+
+def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+    defaults = _defaults(argv)
     parser = argparse.ArgumentParser(
         prog="cacheway engine",
         description="Emulated SGLang or vLLM engines: real HTTP, real block cache, modelled time.",
@@ -104,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     def flag(name: str, text: str, spelled: str | None = None, **more: Any) -> None:
-        default = getattr(_DEFAULT, name)
+        default = getattr(defaults, name)
         if not more:
             more["type"] = type(default)
         option = f"--{spelled or name.replace('_', '-')}"
@@ -115,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engines", type=int, default=1, help="how many engines to emulate")
     parser.add_argument("--control-port", type=int, help="port for /_fault?port= and /_stats?port=")
     flag("dialect", "whose wire format and cache rules to follow", choices=get_args(Dialect))
+    flag("profile", "an engine whose numbers the other flags change", choices=sorted(PROFILES))
     flag("models", "names of the served model", "served-model-name", nargs="+", metavar="NAME")
     flag("loras", "LoRA adapters, requested by name", "lora-modules", nargs="*", metavar="NAME")
     flag("block_tokens", "tokens of a KV block")
@@ -122,11 +131,16 @@ def _parser() -> argparse.ArgumentParser:
     flag("max_model_len", "longest prompt plus output, in tokens")
     flag("prefill_tokens_per_s", "prefill speed at an empty context, in tokens/s")
     flag("prefill_base_ms", "fixed time of a prefill step, in milliseconds")
+    flag("prompt_base_ms", "fixed time of a prompt, however many steps it takes, in milliseconds")
     flag("context_tokens", "cached tokens that double the cost of an uncached one")
     flag("chunk_tokens", "tokens that share a prefill step; 0: one whole prompt at a time")
+    flag("dp_ranks", "data-parallel attention ranks, each with its share of cache and slots")
+    flag("interleave", "what decode does during a prefill step", choices=get_args(Interleave))
+    flag("queue_order", "who is admitted first", choices=get_args(QueueOrder))
     flag("max_running", "requests that prefill or decode at the same time")
     flag("tpot_ms", "time of a decode step, in milliseconds; 0: answers come in one piece")
     flag("tpot_batch", "running requests that double the time of a decode step; 0: none do")
+    flag("mtp_speedup", "tokens of a request per decode step")
     flag("speed", "divide all modelled times by this")
     flag("output_tokens", "mean length of an answer that the request does not bound")
     flag("emit_interval_ms", "tokens due within this real time are sent as one chunk, in milliseconds")

@@ -22,13 +22,12 @@ from urllib.parse import parse_qs
 import orjson
 
 from loadtest.engine import infos
-from loadtest.engine.cache import PrefixCache
+from loadtest.engine.build import build_worker
 from loadtest.engine.errors import error_body
 from loadtest.engine.faults import Fault, Faults
 from loadtest.engine.metrics import Counters
 from loadtest.engine.routes import Routes
 from loadtest.engine.server import Answer, Connection, Request
-from loadtest.engine.service import Scheduler
 from loadtest.engine.settings import EngineSettings
 
 logger = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class EmulatedEngine:
     def close(self) -> None:
         """Stop at once: nobody gets an answer any more."""
         self._shut()
-        self._scheduler.close()
+        self.scheduler.close()
         for connection in list(self._connections):
             connection.reset()
         self._siblings.pop(self.port, None)
@@ -101,7 +100,7 @@ class EmulatedEngine:
                 if fault.kind == "crash" or connection.idle:
                     connection.reset()
             if fault.kind == "crash":
-                self._scheduler.close()
+                self.scheduler.close()
                 self._boot()
             if fault.seconds:
                 self._reopen = asyncio.get_running_loop().call_later(fault.seconds, self.accept)
@@ -150,15 +149,18 @@ class EmulatedEngine:
         """An engine that has just begun: nothing is cached, nothing is counted."""
         started_unix_s = time.time()
         self.counters = Counters(started_unix_s)
-        self.cache = PrefixCache(self.settings.cache_tokens, self.settings.block_tokens)
-        self._scheduler = Scheduler(
-            self.settings, self.cache, asyncio.get_running_loop(), observer=self.counters
+        self.scheduler = build_worker(
+            self.settings.engine(),
+            asyncio.get_running_loop(),
+            observer=self.counters,
+            dialect=self.settings.dialect,
+            emit_s=self.settings.emit_interval_ms / 1e3,
         )
-        self._routes = Routes(self.settings, self._scheduler, self.cache, self.counters, int(started_unix_s))
+        self._routes = Routes(self.settings, self.scheduler, self.counters, int(started_unix_s))
 
     def stats(self) -> Mapping[str, Any]:
         """What ``/_stats`` tells; see `infos.stats`."""
-        return infos.stats(self.settings, self.counters, self._scheduler, self.cache)
+        return infos.stats(self.settings, self.counters, self.scheduler)
 
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -7,9 +7,10 @@ its jobs out of the engine.
 
 from collections.abc import Callable, Sequence
 
+from loadtest.engine.job import Job
 from loadtest.engine.replies.reply import Reply
+from loadtest.engine.served import ServedJob
 from loadtest.engine.server import Answer
-from loadtest.engine.service import Job
 
 
 class Generation:
@@ -26,7 +27,7 @@ class Generation:
         self._stream = stream
         self._abort = abort
         self._reply: Reply | None = None
-        self._jobs: Sequence[Job] = ()
+        self._jobs: Sequence[ServedJob] = ()
         self._sent: list[int] = []
         self._closed: list[bool] = []
         self._reasons: list[str | None] = []
@@ -34,7 +35,7 @@ class Generation:
         self._started = False
         answer.owner = self
 
-    def begin(self, jobs: Sequence[Job], reply: Reply) -> None:
+    def begin(self, jobs: Sequence[ServedJob], reply: Reply) -> None:
         """Take over the jobs, which are then submitted."""
         self._jobs = jobs
         self._reply = reply
@@ -46,13 +47,13 @@ class Generation:
     def emitted(self, job: Job) -> None:
         """See `Sink`."""
         if self._stream:
-            self._flush(job)
+            self._flush(self._jobs[job.index])
 
     def finished(self, job: Job, reason: str) -> None:
         """See `Sink`."""
         self._reasons[job.index] = reason
         if self._stream:
-            self._flush(job)
+            self._flush(self._jobs[job.index])
         elif None not in self._reasons:
             assert self._reply is not None
             reasons = [reason for reason in self._reasons if reason is not None]
@@ -69,7 +70,7 @@ class Generation:
         for job in self._jobs:
             self._abort(job)
 
-    def _flush(self, job: Job) -> None:
+    def _flush(self, job: ServedJob) -> None:
         """Send what is new of a job, and the end of the stream behind the last one."""
         assert self._reply is not None
         index = job.index

@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from loadtest.engine.cache import BlockCache
 from loadtest.engine.metrics import Counters
-from loadtest.engine.service import Scheduler
+from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.settings import EngineSettings
 
 SGLANG_VERSION = "0.5.23"
@@ -43,7 +42,7 @@ def model_info(settings: EngineSettings) -> dict[str, Any]:
     }
 
 
-def server_info(settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> dict[str, Any]:
+def server_info(settings: EngineSettings, scheduler: Scheduler) -> dict[str, Any]:
     """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes."""
     return {
         "model_path": settings.models[0],
@@ -55,37 +54,36 @@ def server_info(settings: EngineSettings, scheduler: Scheduler, cache: BlockCach
         "max_running_requests": settings.max_running,
         "max_total_num_tokens": settings.cache_tokens,
         "disaggregation_mode": "null",
-        "dp_size": 1,
+        "dp_size": settings.dp_ranks,
         "tp_size": 1,
         "enable_cache_report": settings.cache_report,
         "internal_states": [
             {
-                "effective_max_running_requests_per_dp": settings.max_running,
+                "effective_max_running_requests_per_dp": settings.max_running // settings.dp_ranks,
                 "memory_usage": {"token_capacity": settings.cache_tokens},
                 "num_running_reqs": scheduler.running,
                 "num_queue_reqs": scheduler.waiting,
-                "num_used_tokens": cache.used_tokens,
+                "num_used_tokens": scheduler.used_tokens,
             }
         ],
         "version": SGLANG_VERSION,
     }
 
 
-def loads(scheduler: Scheduler, cache: BlockCache) -> list[dict[str, int]]:
-    """SGLang's ``/get_load``."""
+def loads(scheduler: Scheduler) -> list[dict[str, int]]:
+    """SGLang's ``/get_load``: one entry per data-parallel rank."""
     return [
         {
-            "dp_rank": 0,
-            "num_reqs": scheduler.running + scheduler.waiting,
-            "num_waiting_reqs": scheduler.waiting,
-            "num_tokens": cache.used_tokens,
+            "dp_rank": rank.number,
+            "num_reqs": rank.running + len(rank.waiting),
+            "num_waiting_reqs": len(rank.waiting),
+            "num_tokens": rank.cache.used_tokens,
         }
+        for rank in scheduler.ranks
     ]
 
 
-def stats(
-    settings: EngineSettings, counters: Counters, scheduler: Scheduler, cache: BlockCache
-) -> Mapping[str, Any]:
+def stats(settings: EngineSettings, counters: Counters, scheduler: Scheduler) -> Mapping[str, Any]:
     """``/_stats``: what a test or a report wants to know, over the engine's whole life."""
     return {
         "requests": counters.requests,
@@ -101,9 +99,9 @@ def stats(
         "cache": {
             "capacity_tokens": settings.cache_tokens,
             "block_tokens": settings.block_tokens,
-            "held_tokens": cache.held_tokens,
-            "held_blocks": cache.held_tokens // settings.block_tokens,
-            "used_tokens": cache.used_tokens,
-            "evicted_tokens": cache.evicted_tokens,
+            "held_tokens": scheduler.held_tokens,
+            "held_blocks": scheduler.held_tokens // settings.block_tokens,
+            "used_tokens": scheduler.used_tokens,
+            "evicted_tokens": scheduler.evicted_tokens,
         },
     }

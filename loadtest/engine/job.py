@@ -62,6 +62,7 @@ class Job:
         delivered: Whether a decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.
         rank: Data-parallel rank that it runs on.
+        cached_tokens: Prompt tokens that needed no prefill; known from admission on.
         context_tokens: Prompt tokens that are cached or computed so far.
         emitted_tokens: Tokens of the answer that have come.
         arrived_s: When it was submitted.
@@ -89,6 +90,7 @@ class Job:
     state: State = field(init=False, default=State.WAITING)
     lease: Lease = field(init=False)
     rank: int = field(init=False, default=0)
+    cached_tokens: int = field(init=False, default=0)
     context_tokens: int = field(init=False, default=0)
     emitted_tokens: int = field(init=False, default=0)
     arrived_s: float = field(init=False, default=0.0)
@@ -103,8 +105,3 @@ class Job:
     def done(self) -> bool:
         """Whether it has left, or only holds blocks for another engine."""
         return self.state >= State.HELD
-
-    @property
-    def cached_tokens(self) -> int:
-        """Prompt tokens that needed no prefill; known from admission on."""
-        return self.lease.matched_tokens if self.was_admitted else 0

@@ -7,8 +7,8 @@ autoscalers and dashboards read.
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from loadtest.engine.cache import BlockCache
-from loadtest.engine.service import Job, Scheduler
+from loadtest.engine.job import Job
+from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.settings import EngineSettings
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -62,7 +62,7 @@ class Counters:
         """Count a job that leaves."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.generated_tokens += job.emitted_tokens
-        if job.lease is None:
+        if not job.was_admitted:
             return
         self.prompt_tokens += job.prompt_tokens
         self.cached_tokens += job.cached_tokens
@@ -78,24 +78,24 @@ class Counters:
         if reason != "abort":
             self.e2e.observe(now_s - job.arrived_s)
 
-    def exposition(self, settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> bytes:
+    def exposition(self, settings: EngineSettings, scheduler: Scheduler) -> bytes:
         """The text of ``/metrics``."""
         lines = self._vllm if settings.dialect == "vllm" else self._sglang
         process = (
             "# TYPE process_start_time_seconds gauge",
             f"process_start_time_seconds {self._started_unix_s}",
         )
-        return ("\n".join((*process, *lines(settings, scheduler, cache))) + "\n").encode()
+        return ("\n".join((*process, *lines(settings, scheduler))) + "\n").encode()
 
-    def _sglang(self, settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> Iterable[str]:
+    def _sglang(self, settings: EngineSettings, scheduler: Scheduler) -> Iterable[str]:
         labels = f'model_name="{settings.models[0]}"'
         hit_ratio = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         for name, value in (
             ("num_running_reqs", scheduler.running),
             ("num_queue_reqs", scheduler.waiting),
-            ("num_used_tokens", cache.used_tokens),
+            ("num_used_tokens", scheduler.used_tokens),
             ("max_total_num_tokens", settings.cache_tokens),
-            ("token_usage", cache.used_tokens / settings.cache_tokens),
+            ("token_usage", scheduler.used_tokens / settings.cache_tokens),
             ("cache_hit_rate", hit_ratio),
         ):
             yield from _sample(f"sglang:{name}", "gauge", labels, value)
@@ -112,13 +112,13 @@ class Counters:
         yield from self.e2e.lines("sglang:e2e_request_latency_seconds", labels)
         yield from self.queue.lines("sglang:queue_time_seconds", labels)
 
-    def _vllm(self, settings: EngineSettings, scheduler: Scheduler, cache: BlockCache) -> Iterable[str]:
+    def _vllm(self, settings: EngineSettings, scheduler: Scheduler) -> Iterable[str]:
         labels = f'engine="0",model_name="{settings.models[0]}"'
         computed = self.prompt_tokens - self.cached_tokens
         for name, value in (
             ("num_requests_running", scheduler.running),
             ("num_requests_waiting", scheduler.waiting),
-            ("kv_cache_usage_perc", cache.used_tokens / settings.cache_tokens),
+            ("kv_cache_usage_perc", scheduler.used_tokens / settings.cache_tokens),
         ):
             yield from _sample(f"vllm:{name}", "gauge", labels, value)
         for name, value in (

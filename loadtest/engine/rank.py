@@ -70,7 +70,7 @@ class Rank:
                 self.arriving.append(job)
             else:
                 job.state = State.PREFILLING
-                job.context_tokens = job.lease.matched_tokens
+                job.cached_tokens = job.context_tokens = job.lease.matched_tokens
                 self._owe(job, job.prompt_tokens - job.context_tokens)
                 self.prefilling.append(job)
             yield job

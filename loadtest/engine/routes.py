@@ -8,7 +8,6 @@ from uuid import uuid4
 import orjson
 
 from loadtest.engine import infos
-from loadtest.engine.cache import BlockCache
 from loadtest.engine.errors import RequestRefused, error_body
 from loadtest.engine.generation import Generation
 from loadtest.engine.intake import Intake, tokenize_intake
@@ -16,8 +15,9 @@ from loadtest.engine.metrics import Counters
 from loadtest.engine.outputs import Output, choose_output
 from loadtest.engine.replies.apis import APIS, Api
 from loadtest.engine.replies.reply import Facts
+from loadtest.engine.scheduler import Scheduler
+from loadtest.engine.served import served_job
 from loadtest.engine.server import Answer, Request
-from loadtest.engine.service import Job, Scheduler
 from loadtest.engine.settings import EngineSettings
 from loadtest.engine.tokens import count, pack_ids, unpack_ids, unpack_text
 
@@ -31,7 +31,6 @@ class Routes:
     Args:
         settings: What the engine is.
         scheduler: Where work goes.
-        cache: Its KV cache.
         counters: What it counts.
         created_unix_s: When it began.
     """
@@ -40,14 +39,12 @@ class Routes:
         self,
         settings: EngineSettings,
         scheduler: Scheduler,
-        cache: BlockCache,
         counters: Counters,
         created_unix_s: int,
     ) -> None:
         self._settings = settings
         self._vllm = settings.dialect == "vllm"
         self._scheduler = scheduler
-        self._cache = cache
         self._counters = counters
         self._created_unix_s = created_unix_s
         ours: dict[str, Callable[[Request, Answer], None]] = {
@@ -65,7 +62,7 @@ class Routes:
                 "/reset_prefix_cache": self._reset_prefix_cache,
             }
         else:
-            server_info = self._json(lambda: infos.server_info(settings, scheduler, cache))
+            server_info = self._json(lambda: infos.server_info(settings, scheduler))
             model_info = self._json(lambda: infos.model_info(settings))
             ours |= {
                 "/health_generate": lambda _, answer: answer.send(200, b"", _TEXT),
@@ -73,7 +70,7 @@ class Routes:
                 "/server_info": server_info,
                 "/get_model_info": model_info,
                 "/model_info": model_info,
-                "/get_load": self._json(lambda: infos.loads(scheduler, cache)),
+                "/get_load": self._json(lambda: infos.loads(scheduler)),
                 "/flush_cache": self._flush_cache,
                 "/abort_request": self._abort_request,
             }
@@ -126,7 +123,16 @@ class Routes:
         ids = self._job_ids(id_, body, len(outputs))
         generation = Generation(answer, stream=stream, abort=self._scheduler.abort)
         jobs = [
-            Job(intake.prompts[index // choices], namespace, output, generation, index, ids[index])
+            served_job(
+                intake.prompts[index // choices],
+                namespace,
+                output,
+                generation,
+                block_tokens=self._settings.block_tokens,
+                index=index,
+                id_=ids[index],
+                stream=stream,
+            )
             for index, output in enumerate(outputs)
         ]
         generation.begin(jobs, api.reply(facts, jobs, body))
@@ -196,7 +202,7 @@ class Routes:
         return lambda _, answer: answer.send(200, orjson.dumps(make()))
 
     def _metrics(self, request: Request, answer: Answer) -> None:
-        body = self._counters.exposition(self._settings, self._scheduler, self._cache)
+        body = self._counters.exposition(self._settings, self._scheduler)
         answer.send(200, body, _EXPOSITION)
 
     def _tokenize(self, request: Request, answer: Answer) -> None:
@@ -225,11 +231,11 @@ class Routes:
         # SGLang flushes only when it is idle, and says so with 400 otherwise.
         idle = self._scheduler.running == 0 and self._scheduler.waiting == 0
         if idle:
-            self._cache.clear()
+            self._scheduler.clear()
         answer.send(200 if idle else 400, b"Cache flushed.\n" if idle else b"Requests are running.\n", _TEXT)
 
     def _reset_prefix_cache(self, request: Request, answer: Answer) -> None:
-        self._cache.clear()
+        self._scheduler.clear()
         answer.send(200, b"", _TEXT)
 
     def _abort_request(self, request: Request, answer: Answer) -> None:

@@ -150,6 +150,16 @@ class Scheduler:
         """Tokens that running requests lock or reserve, over all ranks."""
         return sum(rank.cache.used_tokens for rank in self.ranks)
 
+    @property
+    def evicted_tokens(self) -> int:
+        """Tokens evicted since the start, over all ranks."""
+        return sum(rank.cache.evicted_tokens for rank in self.ranks)
+
+    def clear(self) -> bool:
+        """Evict everything that is not in use; True if nothing is left."""
+        # Every rank, also behind one that is in use.
+        return sum(not rank.cache.clear() for rank in self.ranks) == 0
+
     def match_tokens(self, blocks: bytes, prompt_tokens: int) -> int:
         """Tokens that the best rank would reuse from its device now."""
         return max(rank.cache.match_tokens(blocks, prompt_tokens) for rank in self.ranks)

@@ -2,11 +2,15 @@
 
 The defaults describe one mid-sized replica: half a million tokens of KV cache, prefill at
 20,000 tokens/s, decode at 50 tokens/s a request. They are round numbers, not a measurement;
-set them to those of the engine that you want to stand in for.
+set them to those of the engine that you want to stand in for, or begin with a profile
+(`EngineSettings.of`), whose layers, windows and data-parallel ranks then are the engine's too.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from loadtest.engine.profiles import PROFILES, EngineProfile, Interleave, QueueOrder
+from loadtest.engine.timing import DecodeTiming, PrefillTiming
 
 Dialect = Literal["sglang", "vllm"]
 
@@ -19,6 +23,7 @@ class EngineSettings:
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
         dialect: Whose wire format and cache rules to follow.
+        profile: Name of a profile, for all that has no setting of its own; empty: full attention, one rank.
         models: Names of the served model; the first is its own, the others are aliases.
         loras: LoRA adapters, requested by name; each has a cache of its own.
         block_tokens: Tokens of a KV block, the unit of reuse.
@@ -26,11 +31,16 @@ class EngineSettings:
         max_model_len: Longest prompt plus output, in tokens.
         prefill_tokens_per_s: Prefill speed at an empty context: 1/b of the service-time formula.
         prefill_base_ms: Fixed time of one prefill step: a of the formula.
+        prompt_base_ms: Fixed time of one prompt, however many steps it takes.
         context_tokens: Cached tokens that double the cost of an uncached one: c0 of the formula.
-        chunk_tokens: Tokens that share one prefill step. 0: one request at a time, whole.
+        chunk_tokens: Tokens that share one prefill step, over all ranks. 0: one request at a time, whole.
+        dp_ranks: Data-parallel attention ranks; each has its share of the cache and of the slots.
+        interleave: What decode does during a prefill step; see `EngineProfile`.
+        queue_order: Who is admitted first; see `loadtest.engine.waiting`.
         max_running: Requests that prefill or decode at the same time.
         tpot_ms: Time of one decode step. 0: the whole answer comes with its first token.
         tpot_batch: Running requests that double the time of a decode step. 0: none do.
+        mtp_speedup: Tokens of a request per decode step.
         speed: All modelled times are divided by this.
         output_tokens: Mean length of an answer that the request does not bound.
         emit_interval_ms: Tokens that come due within this (real) time are sent as one chunk.
@@ -41,6 +51,7 @@ class EngineSettings:
     host: str = "127.0.0.1"
     port: int = 0
     dialect: Dialect = "sglang"
+    profile: str = ""
     models: tuple[str, ...] = ("emulated",)
     loras: tuple[str, ...] = ()
     block_tokens: int = 64
@@ -48,11 +59,16 @@ class EngineSettings:
     max_model_len: int = 262_144
     prefill_tokens_per_s: float = 20_000.0
     prefill_base_ms: float = 10.0
+    prompt_base_ms: float = 0.0
     context_tokens: float = 140_000.0
     chunk_tokens: int = 0
+    dp_ranks: int = 1
+    interleave: Interleave = "apart"
+    queue_order: QueueOrder = "fcfs"
     max_running: int = 64
     tpot_ms: float = 20.0
     tpot_batch: int = 0
+    mtp_speedup: float = 1.0
     speed: float = 1.0
     output_tokens: int = 128
     emit_interval_ms: float = 10.0
@@ -67,14 +83,17 @@ class EngineSettings:
         """
         for name, least in (
             ("block_tokens", 1),
-            ("cache_tokens", self.block_tokens),
+            ("dp_ranks", 1),
+            ("cache_tokens", self.block_tokens * self.dp_ranks),
             ("max_model_len", 2),
-            ("max_running", 1),
+            ("max_running", self.dp_ranks),
             ("output_tokens", 1),
             ("chunk_tokens", 0),
             ("tpot_ms", 0),
             ("tpot_batch", 0),
             ("prefill_base_ms", 0),
+            ("prompt_base_ms", 0),
+            ("mtp_speedup", 1),
             ("emit_interval_ms", 0),
             ("body_bytes_max", 1),
         ):
@@ -83,10 +102,87 @@ class EngineSettings:
         for name in ("prefill_tokens_per_s", "context_tokens", "speed"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.profile and self.profile not in PROFILES:
+            raise ValueError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {self.profile!r}")
+        if 0 < self.chunk_tokens < self.dp_ranks:
+            raise ValueError(f"chunk_tokens must be at least dp_ranks, {self.dp_ranks}")
         if not self.models:
             raise ValueError("models must name at least one model")
+
+    @classmethod
+    def of(cls, profile: str, **more: Any) -> "EngineSettings":
+        """Settings of a profile.
+
+        Args:
+            profile: Its name.
+            **more: What shall be different.
+
+        Raises:
+            ValueError: There is no such profile, or a setting is wrong.
+        """
+        if profile not in PROFILES:
+            return cls(profile=profile, **more)
+        engine = PROFILES[profile]
+        decode, rules = engine.decode, engine.rules
+        settings: dict[str, Any] = {
+            "profile": profile,
+            "block_tokens": rules.block_tokens,
+            "cache_tokens": rules.full_tokens * engine.dp_ranks,
+            "max_model_len": 1 << 20,
+            "prefill_tokens_per_s": 1 / engine.prefill.b_s,
+            "prefill_base_ms": engine.prefill.step_s * 1e3,
+            "prompt_base_ms": engine.prefill.a_s * 1e3,
+            "context_tokens": engine.prefill.c0_tokens,
+            "chunk_tokens": engine.chunk_tokens,
+            "dp_ranks": engine.dp_ranks,
+            "interleave": engine.interleave,
+            "queue_order": engine.queue_order,
+            "max_running": engine.max_running,
+            "tpot_ms": decode.base_s * 1e3,
+            "tpot_batch": round(decode.base_s / decode.request_s) if decode.request_s else 0,
+            "mtp_speedup": decode.mtp_speedup,
+        }
+        return cls(**settings | more)
+
+    def engine(self) -> EngineProfile:
+        """The engine to build: the profile, or a model with full attention, with these numbers."""
+        base = PROFILES[self.profile or _PLAIN]
+        rules = base.rules
+        full_tokens = self.cache_tokens // self.dp_ranks
+        share = full_tokens / rules.full_tokens
+        return replace(
+            base,
+            prefill=PrefillTiming(
+                a_s=self.prompt_base_ms / 1e3,
+                b_s=1 / self.prefill_tokens_per_s,
+                c0_tokens=self.context_tokens,
+                step_s=self.prefill_base_ms / 1e3,
+            ),
+            decode=DecodeTiming(
+                base_s=self.tpot_ms / 1e3,
+                request_s=self.tpot_ms / 1e3 / self.tpot_batch if self.tpot_batch else 0.0,
+                kv_token_s=base.decode.kv_token_s if self.profile else 0.0,
+                mtp_speedup=self.mtp_speedup,
+            ),
+            rules=replace(
+                rules,
+                block_tokens=self.block_tokens,
+                full_tokens=full_tokens,
+                swa_tokens=int(rules.swa_tokens * share),
+                state_slots=int(rules.state_slots * share),
+            ),
+            chunk_tokens=self.chunk_tokens,
+            max_running=self.max_running,
+            dp_ranks=self.dp_ranks,
+            interleave=self.interleave,
+            queue_order=self.queue_order,
+        ).faster(self.speed)
 
     @property
     def context_tokens_max(self) -> int:
         """Longest prompt plus output that can ever be admitted."""
-        return min(self.max_model_len, self.cache_tokens)
+        return min(self.max_model_len, self.cache_tokens // self.dp_ranks)
+
+
+_PLAIN = "dense-70b"
+"""Where an engine without a profile takes what has no setting: layers with full attention, links."""

@@ -30,8 +30,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES, EngineProfile
-from loadtest.engine.shape import Pools
 from loadtest.engine.timing import DecodeTiming, PrefillTiming
 
 WORKERS = 8
@@ -50,8 +50,7 @@ ENGINE = EngineProfile(
     shape=PROFILES["dense-70b"].shape,
     prefill=PrefillTiming(a_s=1e-6, b_s=0.01518e-3 + 4.21e-10 * _CHUNK_TOKENS, c0_tokens=1e9, step_s=0.0165),
     decode=DecodeTiming(base_s=0.00574, kv_token_s=(54.01e-3 - 25.74e-3 * _KV_SHARE) / _WORKER_TOKENS),
-    pools=Pools(full_tokens=_WORKER_TOKENS, swa_tokens=0, state_slots=0),
-    block_tokens=BLOCK_TOKENS,
+    rules=CacheRules(full_tokens=_WORKER_TOKENS, block_tokens=BLOCK_TOKENS),
     chunk_tokens=_CHUNK_TOKENS,
     max_running=256,
     host=PROFILES["dense-70b"].host,

@@ -13,7 +13,7 @@ from loadtest.engine.replies.messages import MessagesReply
 from loadtest.engine.replies.reply import Facts, Reply
 from loadtest.engine.replies.responses import ResponsesReply
 from loadtest.engine.replies.vectors import EmbeddingReply, RerankReply, ScoreReply
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 Body = Mapping[str, Any]
 
@@ -32,7 +32,7 @@ class Api:
 
     prefix: str
     read: Callable[[Body], Intake]
-    reply: Callable[[Facts, Sequence[Job], Body], Reply]
+    reply: Callable[[Facts, Sequence[ServedJob], Body], Reply]
     streams: bool = True
     native: bool = False
 

@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import DONE, Facts, emitted_text
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 
 class ChatReply:
     """See `loadtest.engine.replies.reply.Reply`."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob]) -> None:
         self._facts = facts
         self._jobs = jobs
         head = {
@@ -44,13 +44,13 @@ class ChatReply:
             self._chunk(job.index, {"role": "assistant", "content": ""}, None) for job in self._jobs
         )
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """A content chunk, or a piece of a tool call's arguments."""
         if job.output.tool is not None:
             return self._chunk(job.index, self._tool_delta(job, start, end), None)
         return self._before[job.index] + orjson.dumps(job.output.piece(start, end)) + self._after
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """The last content and the finish reason."""
         stopped = {"stop_reason" if self._facts.vllm else "matched_stop": job.output.stopped_by}
         if not self._facts.vllm:
@@ -98,14 +98,14 @@ class ChatReply:
             }
         )
 
-    def _tool_delta(self, job: Job, start: int, end: int) -> dict[str, Any]:
+    def _tool_delta(self, job: ServedJob, start: int, end: int) -> dict[str, Any]:
         piece = job.output.piece(start, end)
         if start:
             return {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
         call = {"name": job.output.tool, "arguments": piece}
         return {"tool_calls": [{"index": 0, "id": self._call_id(job), "type": "function", "function": call}]}
 
-    def _call_id(self, job: Job) -> str:
+    def _call_id(self, job: ServedJob) -> str:
         return f"call_{self._facts.id[-16:]}{job.index}"
 
     def _chunk(

@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import DONE, Facts, emitted_text
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 
 class CompletionReply:
     """See `loadtest.engine.replies.reply.Reply`."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob]) -> None:
         self._facts = facts
         self._jobs = jobs
         self._stop_field = "stop_reason" if facts.vllm else "matched_stop"
@@ -31,12 +31,12 @@ class CompletionReply:
         """Nothing comes before the text."""
         return b""
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """A chunk of text."""
         text = orjson.dumps(job.output.piece(start, end))
         return b'data: %s{"index":%d,"text":%s%s' % (self._head, job.index, text, self._after)
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """The last text with the finish reason."""
         choice = self._choice(job, job.output.piece(start, end), reason)
         return b'data: %s%s],"usage":null}\n\n' % (self._head, orjson.dumps(choice))
@@ -66,7 +66,7 @@ class CompletionReply:
             }
         )
 
-    def _choice(self, job: Job, text: str, reason: str) -> dict[str, Any]:
+    def _choice(self, job: ServedJob, text: str, reason: str) -> dict[str, Any]:
         return {
             "index": job.index,
             "text": text,

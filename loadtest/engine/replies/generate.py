@@ -6,14 +6,14 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import DONE, Facts, event
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 from loadtest.engine.tokens import TOKEN_BYTES, unpack_ids
 
 
 class GenerateReply:
     """See `loadtest.engine.replies.reply.Reply`. Streams repeat the whole text in every event."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob]) -> None:
         self._jobs = jobs
         self._batch = facts.batch
 
@@ -21,11 +21,11 @@ class GenerateReply:
         """Nothing comes before the text."""
         return b""
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """The text up to here."""
         return event(self._answer(job, end, None))
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """The whole text and why it ended."""
         return event(self._answer(job, end, reason))
 
@@ -41,7 +41,9 @@ class GenerateReply:
         ]
         return orjson.dumps(answers if self._batch else answers[0])
 
-    def _answer(self, job: Job, tokens: int, reason: str | None, *, indexed: bool = True) -> dict[str, Any]:
+    def _answer(
+        self, job: ServedJob, tokens: int, reason: str | None, *, indexed: bool = True
+    ) -> dict[str, Any]:
         output = job.output
         finish: dict[str, Any] | None = None
         if reason is not None:

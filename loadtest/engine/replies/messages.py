@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import Facts, emitted_text, named_event
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -18,7 +18,7 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool
 class MessagesReply:
     """See `loadtest.engine.replies.reply.Reply`."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob]) -> None:
         self._facts = facts
         self._job = jobs[0]
 
@@ -33,7 +33,7 @@ class MessagesReply:
             {"type": "content_block_start", "index": 0, "content_block": block}
         )
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """More text, or more of the tool's input."""
         piece = job.output.piece(start, end)
         delta = {"type": "text_delta", "text": piece}
@@ -41,7 +41,7 @@ class MessagesReply:
             delta = {"type": "input_json_delta", "partial_json": piece}
         return named_event({"type": "content_block_delta", "index": 0, "delta": delta})
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """The rest of the block, and why it ended."""
         last = self.delta(job, start, end) if end > start else b""
         stop = {"stop_reason": self._stop_reason(reason), "stop_sequence": job.output.stopped_by}

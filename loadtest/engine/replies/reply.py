@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 DONE = b"data: [DONE]\n\n"
 
@@ -40,7 +40,7 @@ class Facts:
     include_usage: bool = False
     cache_report: bool = True
 
-    def usage(self, jobs: Sequence[Job]) -> dict[str, Any]:
+    def usage(self, jobs: Sequence[ServedJob]) -> dict[str, Any]:
         """OpenAI's ``usage``: prompts count once, however many answers they have."""
         prompt, cached = self.prompt_usage(jobs)
         completion = sum(job.emitted_tokens for job in jobs)
@@ -53,7 +53,7 @@ class Facts:
             "prompt_tokens_details": {"cached_tokens": cached} if report else None,
         }
 
-    def prompt_usage(self, jobs: Sequence[Job]) -> tuple[int, int]:
+    def prompt_usage(self, jobs: Sequence[ServedJob]) -> tuple[int, int]:
         """Prompt tokens and how many of them were cached."""
         firsts = jobs[:: self.choices]
         return sum(job.prompt_tokens for job in firsts), sum(job.cached_tokens for job in firsts)
@@ -65,10 +65,10 @@ class Reply(Protocol):
     def start(self) -> bytes:
         """Events before the first token; may be empty."""
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """Events for some tokens of a job, which has more to come."""
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """Events for the last tokens of a job; ``start`` may equal ``end``."""
 
     def end(self) -> bytes:
@@ -88,6 +88,6 @@ def named_event(payload: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (payload["type"].encode(), orjson.dumps(payload))
 
 
-def emitted_text(job: Job) -> str:
+def emitted_text(job: ServedJob) -> str:
     """What a job has said so far."""
     return job.output.piece(0, job.emitted_tokens)

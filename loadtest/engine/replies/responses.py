@@ -9,13 +9,13 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import Facts, emitted_text, named_event
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 
 
 class ResponsesReply:
     """See `loadtest.engine.replies.reply.Reply`."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job], body: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob], body: Mapping[str, Any]) -> None:
         self._facts = facts
         self._job = jobs[0]
         self._body = body
@@ -33,7 +33,7 @@ class ResponsesReply:
             data += self._part_event("response.content_part.added", part=_part(""))
         return data
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """More text, or more of the arguments."""
         piece = job.output.piece(start, end)
         if job.output.tool is not None:
@@ -42,7 +42,7 @@ class ResponsesReply:
             )
         return self._part_event("response.output_text.delta", delta=piece, logprobs=[])
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """The rest, and everything once more in one piece."""
         self._reason = reason
         data = self.delta(job, start, end) if end > start else b""

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from loadtest.engine.replies.reply import Facts
-from loadtest.engine.service import Job
+from loadtest.engine.served import ServedJob
 from loadtest.engine.tokens import seed_of
 
 _DIMENSIONS = 32
@@ -25,11 +25,11 @@ class WholeReply:
         """Never called."""
         raise AssertionError
 
-    def delta(self, job: Job, start: int, end: int) -> bytes:
+    def delta(self, job: ServedJob, start: int, end: int) -> bytes:
         """Never called."""
         raise AssertionError
 
-    def finish(self, job: Job, start: int, end: int, reason: str) -> bytes:
+    def finish(self, job: ServedJob, start: int, end: int, reason: str) -> bytes:
         """Never called."""
         raise AssertionError
 
@@ -41,7 +41,7 @@ class WholeReply:
 class EmbeddingReply(WholeReply):
     """One vector per input, as numbers or as base64 of 32-bit floats."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job], body: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob], body: Mapping[str, Any]) -> None:
         self._facts = facts
         self._jobs = jobs
         asked = body.get("dimensions")
@@ -64,7 +64,7 @@ class EmbeddingReply(WholeReply):
             }
         )
 
-    def _vector(self, job: Job) -> list[float] | str:
+    def _vector(self, job: ServedJob) -> list[float] | str:
         values = [_score(job, position) * 2 - 1 for position in range(self._dimensions)]
         if self._base64:
             return base64.b64encode(array("f", values).tobytes()).decode()
@@ -74,7 +74,7 @@ class EmbeddingReply(WholeReply):
 class RerankReply(WholeReply):
     """Documents, the best first."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job], body: Mapping[str, Any]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob], body: Mapping[str, Any]) -> None:
         self._facts = facts
         self._jobs = jobs
         self._documents: Sequence[Any] = body["documents"]
@@ -117,7 +117,7 @@ class RerankReply(WholeReply):
 class ScoreReply(WholeReply):
     """One score per pair of texts."""
 
-    def __init__(self, facts: Facts, jobs: Sequence[Job]) -> None:
+    def __init__(self, facts: Facts, jobs: Sequence[ServedJob]) -> None:
         self._facts = facts
         self._jobs = jobs
 
@@ -134,5 +134,5 @@ class ScoreReply(WholeReply):
         return orjson.dumps(head | common | {"data": data})
 
 
-def _score(job: Job, position: int = 0) -> float:
-    return seed_of(job.tokens, position) / (1 << 64)
+def _score(job: ServedJob, position: int = 0) -> float:
+    return seed_of(job.prompt, position) / (1 << 64)

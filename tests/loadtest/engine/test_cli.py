@@ -79,7 +79,36 @@ def test_a_port_that_is_taken_is_told_in_one_line(capsys: pytest.CaptureFixture[
     assert "cacheway engine: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("wrong", [["--speed", "0"], ["--engines", "0"], ["--dialect", "x"], ["--nope"]])
+async def test_a_profile_gives_what_no_flag_says() -> None:
+    """MiMo-V2.5-Pro in blocks of 64 on two ranks; the cache is as small as the flag says."""
+    flags = [
+        "--profile",
+        "mimo-v2.5-pro",
+        "--cache-tokens",
+        "200000",
+        "--chunk-tokens",
+        "4096",
+        "--speed",
+        "1000",
+    ]
+    process, _, (url,) = await launch(*flags)
+    try:
+        async with httpx.AsyncClient() as client:
+            info = (await client.get(f"{url}/server_info")).json()
+            body = {"prompt": [1] * 1000, "max_tokens": 2}
+            answers = [(await client.post(f"{url}/v1/completions", json=body)).json() for _ in range(2)]
+    finally:
+        process.kill()
+        await process.wait()
+
+    assert (info["page_size"], info["dp_size"], info["max_total_num_tokens"]) == (64, 2, 200_000)
+    assert (info["chunked_prefill_size"], info["max_running_requests"]) == (4096, 128)
+    assert answers[1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 960}
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--speed", "0"], ["--engines", "0"], ["--dialect", "x"], ["--profile", "x"], ["--nope"]]
+)
 def test_wrong_arguments_stop_the_start(capsys: pytest.CaptureFixture[str], wrong: Any) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(wrong)

@@ -57,7 +57,7 @@ async def test_each_turn_of_a_conversation_finds_the_ones_before(start: Any, dia
     assert usage["completion_tokens"] == 20
     # All of the first prompt and its answer but the last, uncomputed token, in whole blocks.
     assert cached(second) == (usage["total_tokens"] - 1) // 16 * 16
-    assert engine.cache.held_tokens >= cached(second)
+    assert engine.scheduler.held_tokens >= cached(second)
 
 
 async def test_a_full_cache_forgets_the_oldest_conversation(start: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.engine.generation import Generation
 from loadtest.engine.outputs import Output
-from loadtest.engine.service import Job
+from loadtest.engine.served import served_job
 
 
 class FakeAnswer:
@@ -52,7 +52,9 @@ def answer() -> Any:
 
 def begin(answer: Any, *, stream: bool, jobs: Any = 1, aborted: Any = None) -> Any:
     generation = Generation(answer, stream=stream, abort=(aborted if aborted is not None else []).append)
-    made = [Job(b"abcd", b"", Output(9), generation, index) for index in range(jobs)]
+    made = [
+        served_job(b"abcd", b"", Output(9), generation, block_tokens=1, index=index) for index in range(jobs)
+    ]
     generation.begin(made, FakeReply())
     return generation, made
 

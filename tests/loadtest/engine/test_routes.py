@@ -133,10 +133,10 @@ async def test_an_aborted_request_ends_with_that_reason(start: Any) -> None:
 async def test_a_flushed_cache_holds_nothing(start: Any, dialect: str, path: str) -> None:
     engine, client = await start(dialect=dialect)
     await client.post("/v1/completions", json={"prompt": [1] * 1000})
-    assert engine.cache.held_tokens > 0
+    assert engine.scheduler.held_tokens > 0
 
     assert (await client.post(path)).status_code == 200
-    assert engine.cache.held_tokens == 0
+    assert engine.scheduler.held_tokens == 0
 
 
 @DIALECTS

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadtest.engine.cache import PrefixCache
-from loadtest.engine.metrics import Counters
 from loadtest.engine.outputs import NO_OUTPUT, Output
 from loadtest.engine.service import Job, Scheduler
 from loadtest.engine.settings import Dialect, EngineSettings
@@ -73,13 +72,17 @@ class Recorder:
         self.ends.append((round(self.clock.now_s, 6), job.index, reason))
 
 
+class Silent:
+    def left(self, job: Any, reason: Any, now_s: Any) -> None:
+        pass
+
+
 class Bench:
     def __init__(self, clock: Any, **more: Any) -> None:
         self.settings = EngineSettings(**EXACT | more)
         self.clock = clock
         self.cache = PrefixCache(self.settings.cache_tokens, self.settings.block_tokens)
-        self.counters = Counters()
-        self.scheduler = Scheduler(self.settings, self.cache, clock, self.counters)
+        self.scheduler = Scheduler(self.settings, self.cache, clock, Silent())
         self.sink = Recorder(clock)
         self.jobs: list[Job] = []
 

@@ -1,7 +1,9 @@
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
 
+from loadtest.engine.profiles import PROFILES
 from loadtest.engine.settings import EngineSettings
 
 
@@ -13,6 +15,9 @@ from loadtest.engine.settings import EngineSettings
         ({"speed": 0}, "speed must be above 0"),
         ({"prefill_tokens_per_s": float("nan")}, "prefill_tokens_per_s must be above 0"),
         ({"models": ()}, "models must name"),
+        ({"profile": "abacus"}, "profile must be one of dense-70b"),
+        ({"dp_ranks": 4, "chunk_tokens": 2}, "chunk_tokens must be at least dp_ranks"),
+        ({"dp_ranks": 4, "max_running": 2}, "max_running must be at least 4"),
     ],
 )
 def test_what_cannot_be_modelled_is_refused_with_a_sentence(wrong: Any, message: str) -> None:
@@ -23,3 +28,34 @@ def test_what_cannot_be_modelled_is_refused_with_a_sentence(wrong: Any, message:
 def test_the_longest_context_fits_both_the_model_and_the_cache() -> None:
     assert EngineSettings(cache_tokens=1000, max_model_len=4096).context_tokens_max == 1000
     assert EngineSettings(cache_tokens=9000, max_model_len=4096).context_tokens_max == 4096
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+def test_settings_of_a_profile_build_the_engine_of_the_profile(name: str) -> None:
+    """What has a setting comes back as it went in, but for rounding; the rest is the profile's own."""
+    built, profile = EngineSettings.of(name).engine(), PROFILES[name]
+    for each in ("prefill", "decode"):
+        prices, expected = (astuple(getattr(one, each)) for one in (built, profile))
+        assert prices == pytest.approx(expected, rel=1e-3)
+
+    assert replace(built, prefill=profile.prefill, decode=profile.decode) == profile
+
+
+def test_a_setting_changes_an_engine_of_a_profile() -> None:
+    """Half of the cache is half of its window pool too; one rank more has a share less."""
+    pro = PROFILES["mimo-v2.5-pro"]
+    small = EngineSettings.of("mimo-v2.5-pro", cache_tokens=pro.rules.full_tokens, speed=10.0).engine()
+    wide = EngineSettings.of("mimo-v2.5-pro", dp_ranks=4).engine()
+
+    assert small.rules.full_tokens == pro.rules.full_tokens // 2
+    assert small.rules.swa_tokens == pytest.approx(pro.rules.swa_tokens / 2, abs=1)
+    assert small.prefill.prompt_s(1000, 0) == pytest.approx(pro.prefill.prompt_s(1000, 0) / 10)
+    assert wide.rules.full_tokens == pro.rules.full_tokens // 2
+
+
+def test_without_a_profile_an_engine_attends_to_everything() -> None:
+    engine = EngineSettings(tpot_ms=20.0, tpot_batch=10, prefill_base_ms=10.0).engine()
+
+    assert (engine.rules.attention, engine.dp_ranks, engine.interleave) == ("full", 1, "apart")
+    assert engine.decode.stretch(10, 1_000_000).seconds(1) == pytest.approx(0.040)
+    assert engine.prefill.prompt_s(20_000, 0) == pytest.approx(0.010 + 1 + 1 / 14)

@@ -4,14 +4,16 @@ import pytest
 
 from loadtest.engine.outputs import Output
 from loadtest.engine.replies.reply import Facts
-from loadtest.engine.service import Job
+from loadtest.engine.served import served_job
 
 NOBODY: Any = None
 
 
 def jobs(cached: Any) -> Any:
     """Two prompts of three tokens with two answers of five tokens each."""
-    made = [Job(b"abcd" * 3, b"", Output(5), NOBODY, index) for index in range(4)]
+    made = [
+        served_job(b"abcd" * 3, b"", Output(5), NOBODY, block_tokens=1, index=index) for index in range(4)
+    ]
     for job in made:
         job.emitted_tokens = 5
         job.cached_tokens = cached
