@@ -1,0 +1,104 @@
+"""Run the policy study and fill its figures into docs/policy-study.md.
+
+    python -m loadtest.study                                  all of it, about 40 minutes on two cores
+    python -m loadtest.study --quick                          two scenarios, figures on the terminal only
+    python -m loadtest.study --report-only                    the document from the results that are there
+    python -m loadtest.study --dynamo-python DIR/bin/python   with Dynamo's offline replay beside it
+
+Results are kept as they come; an interrupted study goes on where it was, and simulates again what the code
+has changed since.
+"""
+
+import argparse
+import gzip
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from loadtest.study import cross_check, report, tables
+from loadtest.study.design import Cell, cells
+from loadtest.study.results import ROOT, Row, Store, code_digest
+from loadtest.study.runs import run
+from loadtest.study.traffic import CONVERSATION_FILE, TRACES
+from loadtest.traces import TraceError
+
+DOCUMENT = ROOT / "docs" / "policy-study.md"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say; the exit status is 1 if something could not be read, run or written."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    wanted = cells(quick=options.quick)
+    try:
+        store = Store(options.results, code_digest())
+        if not options.report_only:
+            _simulate(wanted, store, options, console)
+        rows = store.rows(wanted)
+        theirs = _dynamo(options, console)
+        if options.quick:
+            print(tables.scenario_tables(rows))
+        else:
+            report.write(options.out, rows, theirs)
+            console.print(f"{options.out}: {len(rows)} of {len(wanted)} cells")
+    except (OSError, TraceError, msgspec.MsgspecError) as exc:
+        console.print(f"error: {exc}", style="red", markup=False)
+        return 1
+    return 0
+
+
+def _simulate(wanted: Sequence[Cell], store: Store, options: argparse.Namespace, console: Console) -> None:
+    missing = store.missing(wanted)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("simulating", total=len(missing))
+
+        def told(row: Row) -> None:
+            progress.update(task, advance=1, description=f"{row.cell.traffic}, {row.cell.label}")
+
+        run(missing, store, options.traces, jobs=options.jobs, told=told)
+
+
+def _dynamo(options: argparse.Namespace, console: Console) -> list[cross_check.Row]:
+    if options.dynamo_python is None:
+        return []
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
+        plain.write(gzip.decompress((options.traces / CONVERSATION_FILE).read_bytes()))
+        plain.flush()
+        try:
+            return cross_check.replay(options.dynamo_python, Path(plain.name))
+        except cross_check.DynamoFailed as exc:
+            console.print(f"Dynamo left out: {exc}", style="yellow", markup=False)
+            return []
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.study", description="The policy study.")
+    parser.add_argument("--quick", action="store_true", help="two scenarios, figures on the terminal only")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
+    parser.add_argument("--out", type=Path, default=DOCUMENT, help="document to fill in (%(default)s)")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=DOCUMENT.with_suffix("") / "results.jsonl",
+        help="results, kept and reused (%(default)s)",
+    )
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces (%(default)s)")
+    parser.add_argument("--report-only", action="store_true", help="simulate nothing")
+    parser.add_argument("--dynamo-python", type=Path, help="Python of an environment with ai-dynamo")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

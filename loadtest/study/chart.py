@@ -1,0 +1,183 @@
+"""Charts of the study. One message each: the title says it, axes have units, lines are named where they end.
+
+Colours are Okabe and Ito's, which people with any colour vision tell apart: the default policy is the one in
+orange, cache-aware rules are blue, green and purple, rules that look at load alone are grey.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import isnan
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from loadtest.study.design import OURS, TUNED, UTILISATIONS, Cell
+from loadtest.study.results import Row, by_scenario
+from loadtest.study.tables import seconds, title
+from loadtest.study.verdict import Verdict
+
+COLOURS = {
+    OURS: "#D55E00",
+    "min_ttft": "#E69F00",
+    "affinity": "#009E73",
+    "kv_cost": "#56B4E9",
+    TUNED.label: "#0072B2",
+    "lmetric": "#CC79A7",
+    "cache_aware": "#1B7837",
+}
+INK, FAINT, PLAIN = "#24292f", "#d0d7de", "#8c959f"
+WIDTH_IN, DPI = 10.0, 160
+SHOWN = (OURS, "min_ttft", "affinity", TUNED.label, "lmetric", "cache_aware", "least_load")
+"""Policies in charts of lines: with all thirteen nothing could be read."""
+
+
+def _canvas(height_in: float) -> Figure:
+    layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)
+    return Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout=layout)
+
+
+def _save(canvas: Figure, path: Path, heading: str) -> None:
+    canvas.suptitle(heading, fontsize=13, fontweight="bold", color=INK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    canvas.savefig(path)
+
+
+def _bare(panel: Axes) -> None:
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    panel.grid(visible=True, axis="both", color=FAINT, linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.tick_params(length=0)
+
+
+def draw_verdict(verdicts: Sequence[Verdict], path: Path) -> None:
+    """Ours over the best peer's, one line per scenario; left of 1 is faster."""
+    with mpl.rc_context({"font.size": 9, "text.color": INK}):
+        canvas = _canvas(1.6 + 0.24 * len(verdicts))
+        panel = canvas.subplots()
+        rows = range(len(verdicts))
+        for figure, marker, colour in (("mean", "o", COLOURS[OURS]), ("p90", "D", COLOURS[TUNED.label])):
+            ratios = [getattr(one, figure).ratio for one in verdicts]
+            panel.plot(
+                ratios, rows, marker, color=colour, label={"mean": "mean TTFT", "p90": "P90 TTFT"}[figure]
+            )
+        panel.axvline(1.0, color=INK, linewidth=1.0)
+        panel.set_yticks(list(rows), [title(one.scenario) for one in verdicts])
+        panel.invert_yaxis()
+        panel.set_xscale("log")
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.set_xlabel(
+            "time to first token over that of the best peer in that scenario (left of 1: faster)"
+        )
+        _bare(panel)
+        panel.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        _save(canvas, path, f"{OURS} against the best of the peers' rules, scenario by scenario")
+
+
+def draw_loads(rows: Iterable[Row], path: Path) -> None:
+    """Mean time to first token against utilisation, one panel per traffic, with the lower bound."""
+    found = by_scenario(rows)
+    traffic = list(dict.fromkeys(scenario.traffic for scenario in found))
+    with mpl.rc_context({"font.size": 9, "text.color": INK}):
+        canvas = _canvas(1.0 + 2.9 * -(-len(traffic) // 2))
+        panels = canvas.subplots(-(-len(traffic) // 2), 2, squeeze=False).flat
+        for key, panel in zip(traffic, panels, strict=False):
+            _load_panel(panel, key, {cell: rows for cell, rows in found.items() if cell.traffic == key})
+        for panel in list(panels):
+            panel.set_axis_off()
+        handles, labels = canvas.axes[0].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        _save(
+            canvas, path, "Mean time to first token grows with the load, and how fast depends on the policy"
+        )
+
+
+def _load_panel(panel: Axes, key: str, found: dict[Cell, dict[str, Row]]) -> None:
+    at = {cell.utilisation: by_label for cell, by_label in found.items() if cell.utilisation is not None}
+    loads = [load for load in UTILISATIONS if load in at]
+    for label in SHOWN:
+        values = [
+            at[load][label].number("ttft_mean_s") if label in at[load] else float("nan") for load in loads
+        ]
+        ours = label == OURS
+        panel.plot(
+            [100 * load for load in loads],
+            values,
+            "o-",
+            color=COLOURS.get(label, PLAIN),
+            linewidth=2.4 if ours else 1.3,
+            markersize=4,
+            zorder=3 if ours else 2,
+            label=label,
+        )
+    floors = [next(iter(at[load].values())).number("floor_ttft_mean_s") for load in loads]
+    panel.plot([100 * load for load in loads], floors, "--", color=INK, linewidth=1, label="lower bound")
+    panel.set_yscale("log")
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    panel.yaxis.set_minor_formatter(NullFormatter())
+    panel.set_xticks([100 * load for load in loads])
+    panel.set_title(key, fontsize=10, loc="left")
+    panel.set_xlabel("utilisation, %")
+    panel.set_ylabel("mean TTFT, s (log)")
+    _bare(panel)
+
+
+def draw_reuse(rows: Iterable[Row], path: Path) -> None:
+    """Reused share of prompt tokens by tier, one panel per scenario, with both bounds."""
+    found = by_scenario(rows)
+    with mpl.rc_context({"font.size": 9, "text.color": INK}):
+        canvas = _canvas(0.8 + 2.9 * -(-len(found) // 2))
+        panels = canvas.subplots(-(-len(found) // 2), 2, squeeze=False).flat
+        for (scenario, by_label), panel in zip(found.items(), panels, strict=False):
+            labels = list(by_label)
+            left = [0.0] * len(labels)
+            for name, figure, colour in (
+                ("device", "hit_device_ratio", "#0072B2"),
+                ("host", "hit_host_ratio", "#56B4E9"),
+                ("shared L3", "hit_pool_ratio", "#B3DDF2"),
+            ):
+                widths = [100 * by_label[label].number(figure) for label in labels]
+                panel.barh(labels, widths, left=left, color=colour, height=0.7, label=name)
+                left = [start + width for start, width in zip(left, widths, strict=True)]
+            one = by_label[labels[0]]
+            panel.axvline(100 * one.number("ideal_hit_ratio"), color=INK, linewidth=1, label="infinite cache")
+            pooled = 100 * one.number("pooled_hit_ratio")
+            panel.axvline(pooled, color=COLOURS[OURS], linewidth=1.2, linestyle="--", label="pooled LRU")
+            panel.invert_yaxis()
+            panel.set_title(title(scenario), fontsize=10, loc="left")
+            panel.set_xlabel("prompt tokens reused, %")
+            _bare(panel)
+        for panel in list(panels):
+            panel.set_axis_off()
+        handles, names = canvas.axes[0].get_legend_handles_labels()
+        canvas.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
+        _save(canvas, path, "What is reused, and from where")
+
+
+def draw_sweep(rows: Sequence[Row], path: Path, *, name: str, unit: str) -> None:
+    """Mean and P90 time to first token over the values of one parameter, relative to the best of them."""
+    traffic = list(dict.fromkeys(row.cell.traffic for row in rows))
+    with mpl.rc_context({"font.size": 9, "text.color": INK}):
+        canvas = _canvas(3.4)
+        panels = canvas.subplots(1, len(traffic), squeeze=False).flat
+        for key, panel in zip(traffic, panels, strict=True):
+            own = [row for row in rows if row.cell.traffic == key]
+            values = [row.cell.value for row in own]
+            for figure, text, colour in (
+                ("ttft_mean_s", "mean TTFT", COLOURS[OURS]),
+                ("ttft_p90_s", "P90 TTFT", COLOURS[TUNED.label]),
+            ):
+                numbers = [row.number(figure) for row in own]
+                best = min((number for number in numbers if not isnan(number)), default=float("nan"))
+                panel.plot(values, [number / best for number in numbers], "o-", color=colour, label=text)
+            panel.axhline(1.0, color=INK, linewidth=0.8)
+            panel.set_title(key, fontsize=10, loc="left")
+            panel.set_xlabel(f"{name}{f', {unit}' if unit else ''}")
+            panel.set_ylabel("over the best value")
+            _bare(panel)
+        canvas.axes[-1].legend(frameon=False)
+        _save(canvas, path, f"How much {name} matters")

@@ -1,0 +1,197 @@
+"""What the study runs: a documented design instead of the whole cross product.
+
+The whole product of 5 kinds of traffic, 3 loads, 2 engines, with and without L3, 1 and 8 replicas and 13
+variants of policies is 1,560 simulations. Run are
+
+    main        every traffic x every load x every variant: SWA engine, no L3, one replica
+    dense, l3, replicas
+                every traffic x every variant at 80 %, with one factor changed
+    corner      agentic traffic with all three changed at once, at 80 and 95 %: do the factors add up?
+    sweep-*     one parameter varied, on the agentic and the conversation traffic
+    claims      what MiMo-V2.5 says it gained (arXiv:2607.13095, 4.1 and 5.2), switched on and off
+
+so each factor is seen against the same middle: the SWA engine, no L3, one replica, 80 %. The load of a cell
+is a utilisation: engines are slowed until the least work that the traffic can cause keeps the fleet this busy
+(`SimulationConfig.utilisation`), so that loads of different traffic and engines mean the same. A policy that
+reuses less has more work than that, and may be overloaded where another is not: that is the comparison.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from loadtest.engine.profiles import QueueOrder
+
+Options = tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A policy as the tables name it.
+
+    Attributes:
+        label: Its name in tables.
+        policy: Its name in the registry.
+        options: Its options, as pairs.
+    """
+
+    label: str
+    policy: str
+    options: Options = ()
+
+
+OURS = "expected_cost"
+
+TUNED = Variant("kv_cost, scale 4", "kv_cost", (("prefill_load_scale", 4.0),))
+"""The weight that did best of those tried with Dynamo's own replay of the conversation traffic, where more of
+the prompt is reused than with its default (`loadtest.study.cross_check`)."""
+
+VARIANTS = (
+    Variant(OURS, OURS),
+    Variant("min_ttft", "min_ttft"),
+    Variant("affinity", "affinity"),
+    Variant("kv_cost", "kv_cost"),
+    TUNED,
+    Variant("lmetric", "lmetric"),
+    Variant("cache_aware", "cache_aware"),
+    Variant("prefix_hash", "prefix_hash"),
+    Variant("consistent_hash", "consistent_hash"),
+    Variant("power_of_two", "power_of_two"),
+    Variant("least_load", "least_load"),
+    Variant("round_robin", "round_robin"),
+    Variant("random", "random"),
+)
+"""Every policy of the registry, and the peer with the most cited knob as tuned."""
+
+PEERS = ("kv_cost", TUNED.label, "cache_aware", "lmetric", "least_load")
+"""Whom the default policy is measured against: what other routers ship."""
+
+ORDERS: tuple[QueueOrder, ...] = ("fcfs", "uncached")
+
+UTILISATIONS = (0.6, 0.8, 0.95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One simulation.
+
+    Attributes:
+        part: Part of the design, or ``sweep-`` and what is varied.
+        traffic: Key of `loadtest.study.traffic.TRAFFIC`.
+        label: The policy as tables name it.
+        policy: Its name in the registry.
+        options: Its options.
+        engine: Key of `loadtest.study.traffic.ENGINES`.
+        l3: Whether workers share an L3 pool.
+        replicas: Copies of the gateway.
+        utilisation: Load (see above); None: the engine as fast as it is.
+        block_tokens: Block size of the gateway.
+        congestion_max_per_s: Bound of kappa; None: the default.
+        queue_order: Order of the engine's queue.
+        aging: k of the order ``uncached``.
+        value: What is varied in a sweep, as tables show it.
+        seed: Of everything that is drawn.
+    """
+
+    part: str
+    traffic: str
+    label: str
+    policy: str
+    options: Options = ()
+    engine: str = "mimo-v2.5-pro"
+    l3: bool = False
+    replicas: int = 1
+    utilisation: float | None = 0.8
+    block_tokens: int = 256
+    congestion_max_per_s: float | None = None
+    queue_order: QueueOrder = "fcfs"
+    aging: float = 1.0
+    value: str = ""
+    seed: int = 1
+
+    @property
+    def scenario(self) -> "Cell":
+        """The cell without its policy: what the policies are compared on."""
+        return replace(self, label="", policy="", options=())
+
+
+AGENTIC, CONVERSATION = "agentic-64", "conversation"
+TRAFFIC_KEYS = (CONVERSATION, "conversation-3x", AGENTIC, "agentic-256", "azure-code")
+CACHED_KEYS = TRAFFIC_KEYS[:-1]
+"""Traffic whose prompts share something."""
+
+
+def cells(*, quick: bool = False) -> list[Cell]:
+    """All cells of the study in the order of its tables.
+
+    Args:
+        quick: Only the middle of the design, and no sweeps: shows that everything runs.
+    """
+    if quick:
+        return [cell for traffic in (AGENTIC, CONVERSATION) for cell in _compared(_middle("main", traffic))]
+    found = [
+        cell
+        for traffic in TRAFFIC_KEYS
+        for utilisation in UTILISATIONS
+        for cell in _compared(replace(_middle("main", traffic), utilisation=utilisation))
+    ]
+    for traffic in TRAFFIC_KEYS:
+        found += _compared(replace(_middle("dense", traffic), engine="dense-70b"))
+        found += _compared(replace(_middle("replicas", traffic), replicas=8))
+    for traffic in CACHED_KEYS:
+        found += _compared(replace(_middle("l3", traffic), l3=True))
+    corner = replace(_middle("corner", AGENTIC), engine="dense-70b", l3=True, replicas=8)
+    for utilisation in (0.8, 0.95):
+        found += _compared(replace(corner, utilisation=utilisation))
+    return [*found, *_sweeps(), *_claims()]
+
+
+def _middle(part: str, traffic: str) -> Cell:
+    return Cell(part=part, traffic=traffic, label="", policy="")
+
+
+def _compared(scenario: Cell) -> Iterator[Cell]:
+    for variant in VARIANTS:
+        yield replace(scenario, label=variant.label, policy=variant.policy, options=variant.options)
+
+
+def _sweeps() -> Iterator[Cell]:
+    for traffic in (AGENTIC, CONVERSATION):
+        for weight in (0.25, 0.5, 1.0, 2.0, 4.0):
+            yield _cell("sweep-match_weight", traffic, "affinity", f"{weight:g}", match_weight=weight)
+        for scale in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0):
+            yield _cell(
+                "sweep-prefill_load_scale", traffic, "kv_cost", f"{scale:g}", prefill_load_scale=scale
+            )
+        for kappa in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0, 50.0):
+            cell = _cell("sweep-congestion_max_per_s", traffic, OURS, f"{kappa:g}")
+            yield replace(cell, congestion_max_per_s=kappa)
+        for block_tokens in (64, 128, 256, 512, 1024, 2048):
+            cell = _cell("sweep-block_tokens", traffic, OURS, str(block_tokens))
+            yield replace(cell, block_tokens=block_tokens)
+        for aging in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0):
+            cell = _cell("sweep-aging", traffic, OURS, f"{aging:g}")
+            yield replace(cell, queue_order="uncached", aging=aging, utilisation=0.95)
+
+
+def _cell(part: str, traffic: str, policy: str, value: str, **options: float) -> Cell:
+    return Cell(
+        part=part, traffic=traffic, label=policy, policy=policy, options=tuple(options.items()), value=value
+    )
+
+
+def _claims() -> Iterator[Cell]:
+    for variant in (
+        Variant("least_load", "least_load"),
+        Variant("affinity", "affinity"),
+        Variant(OURS, OURS),
+    ):
+        for order in ORDERS:
+            yield Cell(
+                part="claims",
+                traffic=AGENTIC,
+                label=variant.label,
+                policy=variant.policy,
+                utilisation=0.95,
+                queue_order=order,
+                value=order,
+            )

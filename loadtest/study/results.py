@@ -1,0 +1,106 @@
+"""Results of cells, kept as JSON lines so that an interrupted study goes on where it was.
+
+    {"code": "5f2c...", "cell": {...}, "figures": {...}}
+
+A line is good for the code that made it: ``code`` is a digest of everything that a figure depends on, and
+lines of other code are dropped.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from loadtest.study.design import Cell
+
+ROOT = Path(__file__).parents[2]
+
+DECIDING = ("radix", "policies", "router/gateway", "loadtest/engine", "loadtest/simulator", "loadtest/study")
+"""Folders whose code a figure depends on."""
+
+SHOWING = ("report.py", "chart.py", "__main__.py", "claims.py", "verdict.py", "tables.py")
+"""Files of this folder that only show figures."""
+
+Figure = float | int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one cell gave.
+
+    Attributes:
+        code: Digest of the code.
+        cell: What was simulated.
+        figures: See `loadtest.simulator.records.Result.summary`, and `loadtest.study.runs`.
+    """
+
+    code: str
+    cell: Cell
+    figures: dict[str, Figure]
+
+    def number(self, name: str) -> float:
+        """A figure that is a number; NaN if it was not measured."""
+        value = self.figures.get(name)
+        return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def code_digest(root: Path = ROOT) -> str:
+    """Digest of all code that a figure depends on."""
+    digest = blake2b(digest_size=8)
+    for folder in DECIDING:
+        for path in sorted((root / folder).rglob("*.py")):
+            if folder == "loadtest/study" and path.name in SHOWING:
+                continue
+            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+class Store:
+    """A file of results.
+
+    Attributes:
+        code: Digest of the present code.
+    """
+
+    def __init__(self, path: Path, code: str) -> None:
+        """Read what is there.
+
+        Raises:
+            OSError: It cannot be read or written.
+            msgspec.MsgspecError: It is not a file of results.
+        """
+        self.code = code
+        self._path = path
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        rows = [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"}")]
+        self._rows = {row.cell: row for row in rows if row.code == code}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"".join(map(_line, self._rows.values())))
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Those that have no result yet, each once."""
+        return [cell for cell in dict.fromkeys(cells) if cell not in self._rows]
+
+    def add(self, row: Row) -> None:
+        """Keep a result at once."""
+        self._rows[row.cell] = row
+        with self._path.open("ab") as file:
+            file.write(_line(row))
+
+    def rows(self, cells: Iterable[Cell]) -> list[Row]:
+        """Results of those cells that have one, in their order."""
+        return [self._rows[cell] for cell in dict.fromkeys(cells) if cell in self._rows]
+
+
+def _line(row: Row) -> bytes:
+    return msgspec.json.encode(row) + b"\n"
+
+
+def by_scenario(rows: Iterable[Row]) -> Mapping[Cell, dict[str, Row]]:
+    """Rows by scenario, then by the label of the policy, in their order."""
+    found: dict[Cell, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row.cell.scenario, {})[row.cell.label] = row
+    return found

@@ -1,0 +1,101 @@
+"""The traffic of the study, and the engines that serve it.
+
+Recorded: the traces lie beside this repository (sources and licences in their README). The fleet grows with
+the load: three times the arrivals meet three times the workers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from pathlib import Path
+from types import MappingProxyType
+
+from loadtest.engine.profiles import PROFILES, EngineProfile
+from loadtest.simulator.agentic import read_agentic
+from loadtest.simulator.azure import read_azure
+from loadtest.simulator.mooncake import read_mooncake
+from loadtest.simulator.workload import Workload
+from loadtest.study import cross_check
+from loadtest.study.results import ROOT
+from loadtest.study.steady import steady
+
+TRACES = ROOT.parent / "shared" / "traces"
+
+CONVERSATION_FILE = "mooncake_conversation_first60.jsonl.gz"
+AGENTIC_FILE = "weka_agentic_setA.jsonl.zst"
+AZURE_FILE = "azure2023_code_first60.csv.gz"
+
+ENGINES: Mapping[str, EngineProfile] = MappingProxyType(
+    {**PROFILES, cross_check.ENGINE.name: cross_check.ENGINE}
+)
+"""Engines by name: the published models, and Dynamo's mock engine for the cross-check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One kind of load.
+
+    Attributes:
+        title: What it is, for the report.
+        workers: Workers that serve it.
+        speed: How many times as fast as recorded it comes.
+        load: Reads it, from the folder of the traces.
+    """
+
+    title: str
+    workers: int
+    speed: float
+    load: Callable[[Path], Workload]
+
+
+def _conversation(folder: Path, *, end_s: float) -> Workload:
+    return read_mooncake(folder / CONVERSATION_FILE, end_s=end_s)
+
+
+def _agentic(folder: Path, *, users: int, sessions: int) -> Workload:
+    return steady(read_agentic(folder / AGENTIC_FILE, users=users, sessions=sessions))
+
+
+def _azure(folder: Path, *, end_s: float) -> Workload:
+    return read_azure(folder / AZURE_FILE, end_s=end_s)
+
+
+TRAFFIC: Mapping[str, Traffic] = MappingProxyType(
+    {
+        "conversation": Traffic(
+            "Mooncake conversation trace, its first 20 minutes", 8, 1.0, partial(_conversation, end_s=1200.0)
+        ),
+        "conversation-3x": Traffic(
+            "the same at three times its speed, on three times the workers",
+            24,
+            3.0,
+            partial(_conversation, end_s=1200.0),
+        ),
+        "agentic-64": Traffic(
+            "recorded sessions of coding agents, 64 at work at a time",
+            8,
+            1.0,
+            partial(_agentic, users=64, sessions=200),
+        ),
+        "agentic-256": Traffic(
+            "the same with 256 at a time, on four times the workers",
+            32,
+            1.0,
+            partial(_agentic, users=256, sessions=512),
+        ),
+        "azure-code": Traffic(
+            "Azure code trace, its first 20 minutes: bursts of prompts that share nothing",
+            8,
+            1.0,
+            partial(_azure, end_s=1200.0),
+        ),
+        "cross-check": Traffic(
+            "Mooncake conversation trace, all that lies here",
+            cross_check.WORKERS,
+            cross_check.SPEED,
+            partial(_conversation, end_s=inf),
+        ),
+    }
+)
+"""Traffic by the key that cells name it with."""
