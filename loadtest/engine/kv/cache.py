@@ -167,9 +167,17 @@ class KvCache:
         lease.host_tokens = (usable - on_device) * self._size
         lease.reserved = rest
         lease.swa_committed = committed
+        # Before the window is locked, which may cut runs that are on the host only.
+        for found in path:
+            if not found.device:
+                device.hold(found)
+                self._listener.stored(lease, found.start, found.end, "full")
         self._boundaries.admitted(lease, matched)
         if self._tiers is not None:
-            self._load(lease, path, missing, now_s)
+            self._tiers.reused(lease, now_s)
+            windows = self._boundaries.load(lease)
+            if missing or windows:
+                self._tiers.load(lease, missing, windows, now_s)
         device.make_room()
         return True
 
@@ -222,18 +230,6 @@ class KvCache:
             path.append(partial)
         return path, matched
 
-    def _load(self, lease: Lease, path: list[Node], missing: int, now_s: float) -> None:
-        """Bring what the lease reuses and only the host has to the device."""
-        assert self._tiers is not None
-        self._tiers.reused(lease, path, now_s)
-        for node in path:
-            if not node.device:
-                self.device.hold(node)
-                self._listener.stored(lease, node.start, node.end, "full")
-        windows = self._boundaries.load(lease)
-        if missing or windows:
-            self._tiers.load(lease, missing, windows, now_s)
-
     def _insert(self, lease: Lease, tokens: int, now_s: float) -> None:
         """Put the full blocks of the first ``tokens`` of the lease's sequence into the tree."""
         assert lease.state == "admitted"
@@ -264,7 +260,7 @@ class KvCache:
         self._boundaries.inserted(lease, node, start, tokens)
         device.unlock(lease.node)
         lease.node = node
-        if self._tiers is not None:
+        if self._tiers is not None and tokens >= lease.prompt_tokens:
             self._tiers.stored(node, now_s)
 
     def _end(self, lease: Lease, now_s: float) -> None:

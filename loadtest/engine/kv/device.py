@@ -47,14 +47,14 @@ class TierPolicy(TreeObserver, Protocol):
     def settle(self, lease: Lease, now_s: float) -> None:
         """It is about to be matched: hang what its prefetch brought into the tree, as host-only nodes."""
 
-    def reused(self, lease: Lease, path: list[Node], now_s: float) -> None:
-        """It was admitted and reuses these runs, root first; sets ``pool_tokens``."""
+    def reused(self, lease: Lease, now_s: float) -> None:
+        """It was admitted and reuses the path to its node; sets ``pool_tokens``."""
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
         """So many blocks of full and of window KV are copied to the device; sets ``load_bytes``."""
 
     def stored(self, node: Node, now_s: float) -> None:
-        """Runs on the path to a node have new KV on the device, full or window: may be copied to the host."""
+        """A prefill, or an answer, has ended at a node: what is new on its path may be copied to the host."""
 
     def leaving(self, node: Node, group: Group) -> None:
         """The device copy of a run is about to go; last chance to copy it."""

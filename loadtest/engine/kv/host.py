@@ -12,7 +12,7 @@ device (SGLang ``mem_cache/hi_swa_radix_cache.py``, ``_evict_host_leaf``).
 Room is also *reserved*, for prefetches under way. ``held + reserved <= capacity`` in both pools.
 """
 
-from loadtest.engine.kv.device import reversed_blocks
+from loadtest.engine.kv.device import deepest_first
 from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
@@ -176,7 +176,7 @@ class HostMemory:
         node.host = False
         self.full.held -= tokens
         self.full.evicted += tokens
-        self._listener.removed(reversed_blocks(node.key), "full", "CPU_PINNED")
+        self._listener.removed(deepest_first(node.key), "full", "CPU_PINNED")
         self._tree.detach(node)
 
     def _drop_window(self, node: Node) -> None:

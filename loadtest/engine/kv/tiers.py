@@ -36,6 +36,7 @@ from math import inf
 from typing import Literal
 
 from loadtest.engine.kv.host import HostMemory
+from loadtest.engine.kv.l3 import BlockSizes
 from loadtest.engine.kv.l3_client import Fetch, L3Client
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import Group, KvListener, NullListener
@@ -146,8 +147,7 @@ class HiCache:
         rules: The device's sizes and rules.
         settings: The host's.
         tree: The tree that the `KvCache` works on.
-        block_bytes: Bytes of a block's full KV, over all ranks of the tensor-parallel group.
-        window_block_bytes: The same for its window KV.
+        sizes: Bytes of the model's blocks.
         client: Access to a shared pool, if there is one.
         listener: Hears what leaves the host.
     """
@@ -157,19 +157,18 @@ class HiCache:
         rules: CacheRules,
         settings: HiCacheSettings,
         tree: RadixTree,
+        sizes: BlockSizes,
         *,
-        block_bytes: int,
-        window_block_bytes: int = 0,
         client: L3Client | None = None,
         listener: KvListener | None = None,
     ) -> None:
+        assert (sizes.block_tokens, sizes.window_blocks) == (rules.block_tokens, rules.window_blocks)
         self.settings = settings
         self.counters = TierCounters()
         self.client = client
         self._size = rules.block_tokens
         self._window_blocks = rules.window_blocks
-        self._block_bytes = block_bytes
-        self._window_block_bytes = window_block_bytes
+        self._sizes = sizes
         self._tree = tree
         full_tokens = settings.host_tokens or int(rules.full_tokens * settings.host_ratio)
         self.host = HostMemory(
@@ -246,26 +245,30 @@ class HiCache:
             self.counters.dropped_tokens += (arrived - new) * self._size
         self.host.release(prefetch.anchor)
 
-    def reused(self, lease: Lease, path: list[Node], now_s: float) -> None:
+    def reused(self, lease: Lease, now_s: float) -> None:
         """See `TierPolicy`."""
         start, end = self._fetched.pop(lease, (0, 0))
         local = lease.device_tokens // self._size
         matched = lease.matched_tokens // self._size
         lease.pool_tokens = max(0, min(end, matched) - max(start, local)) * self._size
-        if not path:
+        node = lease.node
+        assert node is not None
+        if node.parent is None:
             return
+        self.host.touch(node)
         if self._uses_before_copy > 1:
-            for node in path:
-                if not node.host:
-                    node.hits += 1
-        self.host.touch(path[-1])
+            walk: Node | None = node
+            while walk is not None:
+                if not walk.host and walk.parent is not None:
+                    walk.hits += 1
+                walk = walk.parent
         if self.client is not None and self.settings.keep_alive:
             self.client.keep_alive(lease.blocks, 0, matched, now_s)
             self.counters.keep_alives += 1
 
     def load(self, lease: Lease, full_blocks: int, window_blocks: int, now_s: float) -> None:
         """See `TierPolicy`."""
-        lease.load_bytes = full_blocks * self._block_bytes + window_blocks * self._window_block_bytes
+        lease.load_bytes = self._sizes.n_bytes(full_blocks, window_blocks)
         self.counters.loaded_tokens += full_blocks * self._size
         self.counters.loaded_bytes += lease.load_bytes
 

@@ -26,6 +26,10 @@ SLIDING = replace(
 )
 
 
+def sizes(rules: CacheRules) -> BlockSizes:
+    return BlockSizes(SIZE, BYTES, WINDOW_BYTES if rules.window_blocks else 0, rules.window_blocks)
+
+
 class Worker:
     """One rank, driven a request at a time."""
 
@@ -38,8 +42,7 @@ class Worker:
             rules,
             HiCacheSettings(**{"host_ratio": 3.0, "prefetch_threshold_tokens": 4 * SIZE, **options}),
             tree,
-            block_bytes=BYTES,
-            window_block_bytes=WINDOW_BYTES,
+            sizes(rules),
             client=self.client,
         )
         self.cache = KvCache(rules, tree=tree, tiers=self.tiers)
@@ -64,10 +67,8 @@ def sequence(seed: int, blocks: int) -> bytes:
 
 
 def shared(rules: CacheRules = DENSE, **options: Any) -> L3Pool:
-    windows = rules.window_blocks
-    sizes = BlockSizes(SIZE, BYTES, WINDOW_BYTES if windows else 0, windows)
     return build_pool(
-        L3Settings(**{"nodes": 1, "latency_s": 0.0, "node_bytes_per_s": 1e15, **options}), sizes
+        L3Settings(**{"nodes": 1, "latency_s": 0.0, "node_bytes_per_s": 1e15, **options}), sizes(rules)
     )
 
 
@@ -415,9 +416,16 @@ def chain(path: str) -> bytes:
 
 PATHS = ("a" * 20, "aaaaabbbbbbbb", "aaaaabbbbcccccccc", "aab", "bbbbbbbbbbb", "bbbbbbaaaaaaaa", "aaaaabbbb")
 actions = st.lists(
-    st.tuples(st.integers(0, 1), st.sampled_from(PATHS), st.integers(0, 9), st.integers(0, 20)),
-    min_size=5,
-    max_size=40,
+    st.tuples(
+        st.integers(0, 1),
+        st.sampled_from(PATHS),
+        st.sampled_from(
+            ["serve", "serve", "serve", "open", "open", "admit", "admit", "finish", "abort", "fail", "clear"]
+        ),
+        st.integers(0, 20),
+    ),
+    min_size=15,
+    max_size=50,
 )
 
 
@@ -431,7 +439,7 @@ actions = st.lists(
     st.sampled_from([0.7, 1.5, 4.0]),
 )
 def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
-    script: list[tuple[int, str, int, int]],
+    script: list[tuple[int, str, str, int]],
     release: str,
     write_policy: str,
     prefetch_policy: str,
@@ -466,44 +474,51 @@ def test_what_a_lease_reuses_is_there_in_full_and_window_whatever_happens(
             prefetch_batch_blocks=2,
         )
         client = None if pool is None else L3Client(pool, read_bytes_per_s=5 * BYTES, rank_loss_ratio=0.02)
-        tiers = Witness(
-            rules, options, tree, block_bytes=BYTES, window_block_bytes=WINDOW_BYTES, client=client
-        )
+        tiers = Witness(rules, options, tree, sizes(rules), client=client)
         workers.append((KvCache(rules, tree=tree, tiers=tiers), tiers))
     queues: list[list[tuple[Lease, bytes]]] = [[], []]
     running: list[list[tuple[Lease, bytes]]] = [[], []]
+
+    def admit(which: int, now_s: float) -> None:
+        cache, tiers = workers[which]
+        lease, prompt = queues[which].pop(0)
+        tiers.settle(lease, now_s)
+        expected = usable(cache, prompt, (lease.prompt_tokens - 1) // SIZE)
+        if cache.admit(lease, now_s):
+            assert lease.matched_tokens == expected * SIZE
+            assert lease.pool_tokens <= lease.host_tokens
+            running[which].append((lease, prompt))
+        else:
+            queues[which].append((lease, prompt))
+        check(cache, tiers)
+
+    def finish(which: int, now_s: float) -> None:
+        cache, tiers = workers[which]
+        lease, prompt = running[which].pop()
+        for end in range(lease.matched_tokens + 8 * SIZE, lease.prompt_tokens, 8 * SIZE):
+            cache.computed(lease, end, now_s)
+            check(cache, tiers)
+        cache.computed(lease, lease.prompt_tokens, now_s)
+        cache.close(lease, prompt, lease.prompt_tokens, now_s)
+
     for step, (which, path, action, extra) in enumerate(script):
         cache, tiers = workers[which]
         now_s = float(step)
-        prompt = chain(path)
-        if action <= 3:
-            queues[which].append((cache.open(prompt, len(path) * SIZE + extra, 40, now_s), prompt))
-        elif action <= 6 and queues[which]:
-            lease, prompt = queues[which].pop(0)
-            tiers.settle(lease, now_s)
-            blocks = (lease.prompt_tokens - 1) // SIZE
-            expected = usable(cache, prompt, blocks)
-            if cache.admit(lease, now_s):
-                assert lease.matched_tokens == expected * SIZE
-                assert lease.pool_tokens <= lease.host_tokens
-                running[which].append((lease, prompt))
-            else:
-                queues[which].append((lease, prompt))
-        elif action == 7 and running[which]:
-            lease, prompt = running[which].pop(0)
-            for end in range(lease.matched_tokens + 8 * SIZE, lease.prompt_tokens, 8 * SIZE):
-                cache.computed(lease, end, now_s)
-                check(cache, tiers)
-            cache.computed(lease, lease.prompt_tokens, now_s)
-            cache.close(lease, prompt, lease.prompt_tokens, now_s)
-        elif action == 8:
+        if action in ("serve", "open"):
+            prompt = chain(path)
+            queues[which].insert(0, (cache.open(prompt, len(path) * SIZE + extra, 40, now_s), prompt))
+        if action in ("serve", "admit") and queues[which]:
+            admit(which, now_s + 10.0 * (action == "serve"))
+        if action in ("serve", "finish") and running[which]:
+            finish(which, now_s)
+        if action == "abort":
             for lease, _ in (running[which] or queues[which])[:1]:
                 cache.abort(lease, now_s)
             del (running[which] or queues[which])[:1]
-        elif pool is not None and extra < 4:
+        if action == "fail" and pool is not None:
             pool.fail(extra % 2, now_s)
             pool.recover(extra % 2, now_s)
-        elif extra > 18:
+        if action == "clear" and extra > 15:
             cache.clear()
         check(cache, tiers)
     for which, (cache, tiers) in enumerate(workers):
