@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from loadtest.engine.shape import ModelShape
 from loadtest.engine.tokens import TOKEN_BYTES, unpack_ids
 
 Event = list[Any] | dict[str, Any]
@@ -38,6 +39,22 @@ class CacheGroup:
     name: str
     kind: str
     window_tokens: int | None = None
+
+
+def cache_groups(shape: ModelShape) -> list[CacheGroup]:
+    """The groups that vLLM makes of a model's layers.
+
+    A group has as many layers as there are of the rarer kind, so that all have pages of one size
+    (vLLM's v1/core/kv_cache_utils.py): 10 full and 60 window layers are seven groups. Full layers come
+    first here, as for MiMo-V2-Flash; the order differs by model, so nobody may rely on it.
+    """
+    kinds = [
+        (shape.full_layers, CacheGroup("full", "full_attention")),
+        (shape.window_layers, CacheGroup("sliding_window", "sliding_window", shape.window_tokens)),
+        (shape.state_layers, CacheGroup("linear", "mamba")),
+    ]
+    size = min(layers for layers, _ in kinds if layers)
+    return [group for layers, group in kinds for _ in range(-(-layers // size))]
 
 
 @dataclass(frozen=True, slots=True)

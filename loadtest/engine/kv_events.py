@@ -11,21 +11,19 @@ A batch is ``[seconds, [event, ...], data-parallel rank]`` in msgpack.
 
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
 
 import msgspec
 
+from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv_encoding import Change, Cleared, Content, Encoding, Removed, Stored
 
-L = TypeVar("L")
 
-
-class KvEvents(Generic[L]):
-    """The listener of one cache; ``L`` is its kind of lease.
+class KvEvents:
+    """The listener of one cache.
 
     Args:
         encoding: The engine's dialect.
-        content_of: The sequence behind a lease, asked while the cache speaks.
+        content_of: What the blocks of a lease stand for.
         publish: Takes a batch.
         defer: Calls back at the end of the loop's turn, as ``loop.call_soon`` does.
         rank: Data-parallel rank.
@@ -35,7 +33,7 @@ class KvEvents(Generic[L]):
     def __init__(
         self,
         encoding: Encoding,
-        content_of: Callable[[L], Content],
+        content_of: Callable[[bytes], Content],
         publish: Callable[[bytes], None],
         defer: Callable[[Callable[[], None]], object],
         *,
@@ -49,14 +47,14 @@ class KvEvents(Generic[L]):
         self._rank = rank
         self._now_unix_s = now_unix_s
         self._changes: list[Change] = []
-        self._lease: L | None = None
+        self._lease: Lease | None = None
         self._due = False
 
-    def stored(self, lease: L, start_block: int, end_block: int, group: str) -> None:
+    def stored(self, lease: Lease, start_block: int, end_block: int, group: str) -> None:
         """See `KvListener`."""
         # The groups of one sequence belong together: some are told by what the full one stored.
         if self._lease is not lease:
-            self._add(Stored(self._content_of(lease)))
+            self._add(Stored(self._content_of(lease.blocks)))
             self._lease = lease
         change = self._changes[-1]
         assert isinstance(change, Stored)

@@ -15,7 +15,9 @@ from loadtest.engine.kv_encoding import (
     SglangEncoding,
     Stored,
     VllmEncoding,
+    cache_groups,
 )
+from loadtest.engine.profiles import PROFILES
 from loadtest.engine.tokens import pack_ids
 
 FULL = CacheGroup("full", "full_attention")
@@ -189,3 +191,17 @@ def test_the_older_vllm_encoding_has_the_fields_in_their_places(group: CacheGrou
     assert second[8] == (None if group is SWA else [None])
     assert removed == ["BlockRemoved", [9], "GPU", 0]
     assert cleared == ["AllBlocksCleared"]
+
+
+def test_the_groups_of_a_model_follow_from_its_layers() -> None:
+    """MiMo-V2.5-Pro has 10 full layers and 60 with a window, MiMo-V2-Flash 9 and 39."""
+    kinds = {
+        name: [group.kind for group in cache_groups(profile.shape)] for name, profile in PROFILES.items()
+    }
+
+    assert kinds == {
+        "mimo-v2.5-pro": ["full_attention"] + ["sliding_window"] * 6,
+        "mimo-v2-flash": ["full_attention"] + ["sliding_window"] * 5,
+        "kimi-linear-1t": ["full_attention"] + ["mamba"] * 3,
+        "dense-70b": ["full_attention"],
+    }

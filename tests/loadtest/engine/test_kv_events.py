@@ -1,6 +1,7 @@
 """A subscriber that believes every event must know what the cache holds."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -37,12 +38,24 @@ def hash_of(sequence: int, place: int) -> int:
     return (sequence % 2 << 63) + sequence * 1000 + place
 
 
-def content(sequence: int) -> Content:
+@dataclass
+class FakeLease:
+    sequence: int
+
+    @property
+    def blocks(self) -> int:
+        return self.sequence
+
+
+LEASES: Any = [FakeLease(sequence) for sequence in range(4)]
+
+
+def content(sequence: Any) -> Content:
     hashes = np.array([hash_of(sequence, place) for place in range(8)], "<u8")
     return Content(hashes.tobytes(), pack_ids([sequence * 100 + at for at in range(8 * BLOCK)]))
 
 
-def listening(encoding: Any, rank: int = 0) -> tuple[KvEvents[int], Loop]:
+def listening(encoding: Any, rank: int = 0) -> tuple[KvEvents, Loop]:
     loop = Loop()
     events = KvEvents(encoding, content, loop.publish, loop.due.append, rank=rank, now_unix_s=lambda: 1.5)
     return events, loop
@@ -51,12 +64,12 @@ def listening(encoding: Any, rank: int = 0) -> tuple[KvEvents[int], Loop]:
 def test_a_turn_of_the_loop_is_one_batch() -> None:
     events, loop = listening(VllmEncoding(BLOCK, GROUPS), rank=3)
     events.removed(np.array([7], "<u8").tobytes(), "full", "GPU")
-    events.stored(1, 0, 3, "full")
-    events.stored(1, 1, 3, "sliding_window")
-    events.stored(2, 0, 1, "full")
+    events.stored(LEASES[1], 0, 3, "full")
+    events.stored(LEASES[1], 1, 3, "sliding_window")
+    events.stored(LEASES[2], 0, 1, "full")
     assert len(loop.due) == 1
     loop.turn()
-    events.stored(2, 1, 2, "full")
+    events.stored(LEASES[2], 1, 2, "full")
     loop.turn()
 
     (at_s, first, rank), (_, second, _) = loop.batches
@@ -76,7 +89,7 @@ def test_a_flush_is_told_with_what_happens_next() -> None:
     events.cleared()
     events.cleared()
     assert not loop.due
-    events.stored(1, 0, 1, "full")
+    events.stored(LEASES[1], 0, 1, "full")
     loop.turn()
 
     assert [event[0] for event in loop.batches[0][1]] == ["AllBlocksCleared", "BlockStored"]
@@ -112,7 +125,7 @@ def test_an_index_made_from_events_knows_what_is_held(dialect: str, script: Any)
     for change in script:
         match change:
             case ("stored", sequence, (start, end), group):
-                events.stored(sequence, start, end, group)
+                events.stored(LEASES[sequence], start, end, group)
                 held |= {(group, hash_of(sequence, place)) for place in range(start, end)}
             case ("removed", sequence, (start, end), group):
                 hashes = [hash_of(sequence, place) for place in reversed(range(start, end))]

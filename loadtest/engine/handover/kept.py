@@ -1,0 +1,144 @@
+"""KV that a prefill engine keeps for decode engines to fetch, and those that ask for it.
+
+    keep ----> kept --asked for: the bytes go--> let go: its blocks may be evicted
+                 +----- lease over ------------> let go, counted
+
+Kept KV has a name: NIXL's is the request's id, Mooncake's the transfer's. With Mooncake whoever asks waits
+until the prefill is done. With NIXL the bytes are read by block ids at once, so that a wrong name still
+gets them, but nothing is let go.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from loadtest.engine.handover.legs import Counters, Transfers, Worker
+from loadtest.engine.handover.side_port import HeldCall
+from loadtest.engine.job import Job, State
+from loadtest.engine.server import Answer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Kept:
+    job: Job
+    lease: asyncio.TimerHandle
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A decode engine that waits: for the prefill, then for the bytes."""
+
+    call: HeldCall
+    tokens: int
+    kept_tokens: int
+    timer: asyncio.TimerHandle | None = None
+
+
+class KeptKv:
+    """The KV that one engine keeps.
+
+    Args:
+        worker: The scheduler, which holds the blocks.
+        transfers: How long KV takes.
+        counters: Where expired leases are counted.
+        lease_s: How long KV waits to be fetched.
+        await_prefill: Whether one may ask before the KV is there.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        transfers: Transfers,
+        counters: Counters,
+        lease_s: float,
+        *,
+        await_prefill: bool,
+    ) -> None:
+        self._worker = worker
+        self._transfers = transfers
+        self._counters = counters
+        self._lease_s = lease_s
+        self._await_prefill = await_prefill
+        self._kept: dict[str, _Kept] = {}
+        self._asked: dict[str, _Asked] = {}
+
+    def keep(self, name: str, job: Job) -> None:
+        """The prefill of a job is done."""
+        older = self._kept.pop(name, None)
+        if older is not None:
+            older.lease.cancel()
+            # Not now: the scheduler is telling of this one.
+            asyncio.get_running_loop().call_soon(self._release, older.job)
+        self._kept[name] = _Kept(job, self._lease(name))
+        asked = self._asked.get(name)
+        if asked is not None and asked.timer is None:
+            self._send(name, asked)
+
+    def renew(self, name: str) -> None:
+        """Somebody still means to fetch it."""
+        kept = self._kept.get(name)
+        if kept is not None and not kept.lease.cancelled():
+            kept.lease.cancel()
+            kept.lease = self._lease(name)
+
+    def ask(self, name: str, tokens: int, kept_tokens: int, answer: Answer) -> None:
+        """Answer when the KV of ``tokens`` is where it is wanted, but for ``kept_tokens`` that are there."""
+        asked = _Asked(HeldCall(answer, lambda _: self._given_up(name, asked)), tokens, kept_tokens)
+        self._asked[name] = asked
+        if name in self._kept or not self._await_prefill:
+            self._send(name, asked)
+
+    def let_go(self, name: str) -> None:
+        """Nobody will fetch it any more; harmless if it is not kept."""
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            kept.lease.cancel()
+            self._release(kept.job)
+
+    def close(self) -> None:
+        """Forget everything; nobody is told."""
+        for kept in self._kept.values():
+            kept.lease.cancel()
+        for asked in self._asked.values():
+            if asked.timer is not None:
+                asked.timer.cancel()
+        self._kept.clear()
+        self._asked.clear()
+
+    def _release(self, job: Job) -> None:
+        if job.state == State.HELD:
+            self._worker.release(job)
+
+    def _lease(self, name: str) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(self._lease_s, self._expired, name)
+
+    def _expired(self, name: str) -> None:
+        logger.warning("releasing expired KV blocks", extra={"event": "handover.expired", "kept": name})
+        self._counters.expired += 1
+        self.let_go(name)
+
+    def _send(self, name: str, asked: _Asked) -> None:
+        kept = self._kept.get(name)
+        if kept is not None:
+            # Once its bytes are on their way, it is their end that lets it go.
+            kept.lease.cancel()
+        wait_s = self._transfers.pull_s(asked.tokens, asked.kept_tokens)
+        asked.timer = asyncio.get_running_loop().call_later(wait_s, self._sent, name, asked)
+
+    def _sent(self, name: str, asked: _Asked) -> None:
+        self._forget(name, asked)
+        self.let_go(name)
+        asked.call.answer.send(200, b"{}")
+
+    def _given_up(self, name: str, asked: _Asked) -> None:
+        self._forget(name, asked)
+        if asked.timer is not None:
+            asked.timer.cancel()
+            # A transfer that has begun runs to its end, whoever waits for it.
+            self.let_go(name)
+
+    def _forget(self, name: str, asked: _Asked) -> None:
+        if self._asked.get(name) is asked:
+            del self._asked[name]

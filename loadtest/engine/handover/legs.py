@@ -1,0 +1,239 @@
+"""What all hand-over protocols share: the legs of requests, and the port that routes see.
+
+A request that is handed over has a leg at two engines. Each is a job of its engine's scheduler:
+
+    prefill   submitted (SGLang: once its decode leg has room) -> held with its KV -> released
+    decode    submitted -> has room -> its KV is fetched -> delivered -> tokens
+
+A `Leg` stands between the scheduler and the client: it hears what the scheduler says of the job and
+passes on what the client should hear.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as Port
+
+from loadtest.engine.job import Job, Sink
+from loadtest.engine.served import ServedJob
+from loadtest.engine.timing import LinkTiming
+
+
+class TransferFailed(Exception):
+    """A request's KV does not come; the text is for people."""
+
+
+class Outcome(Sink, Port):
+    """Who waits for a request: also hears that its engine failed."""
+
+    def failed(self, job: Job, status: int, message: str) -> None:
+        """Nothing more comes of a job; the scheduler does not know it any more."""
+
+
+class Worker(Port):
+    """The part of a scheduler that hand-over needs; see `loadtest.engine.service.Scheduler`."""
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+
+    def deliver(self, job: Job) -> None:
+        """The KV of a decode job is there."""
+
+    def release(self, job: Job) -> None:
+        """Nobody needs the blocks of a prefill job any more."""
+
+    def abort(self, job: Job) -> None:
+        """Drop a job wherever it is; idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """How long KV takes from this engine to another.
+
+    Attributes:
+        link: The engine's end of the fabric.
+        kv_bytes: Bytes of a sequence of so many tokens.
+        layers: Layers that a transfer is pipelined over.
+    """
+
+    link: LinkTiming
+    kv_bytes: Callable[[int], int]
+    layers: int
+
+    def after_prefill_s(self, tokens: int, prefill_s: float) -> float:
+        """Seconds until the KV of a prompt is there, if it was sent layer by layer as it was computed."""
+        return max(0.0, self.link.exposed_s(self.kv_bytes(tokens), prefill_s, self.layers))
+
+    def pull_s(self, tokens: int, kept_tokens: int) -> float:
+        """Seconds of reading the KV of a prompt that is all there, but for what the reader has."""
+        return self.link.move_s(max(0, self.kv_bytes(tokens) - self.kv_bytes(kept_tokens)))
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was handed over, for ``/metrics``.
+
+    Attributes:
+        received_tokens: Prompt tokens whose KV came from another engine.
+        received_bytes: Their bytes.
+        received: Transfers.
+        received_s: Their seconds, summed.
+        failed: Transfers that failed.
+        expired: Requests whose KV nobody fetched in time.
+    """
+
+    received_tokens: int = 0
+    received_bytes: int = 0
+    received: int = 0
+    received_s: float = 0.0
+    failed: int = 0
+    expired: int = 0
+
+
+class Handover(Port):
+    """A part in a hand-over protocol, seen from the routes.
+
+    Attributes:
+        counters: What was handed over.
+    """
+
+    counters: Counters
+
+    @property
+    def port(self) -> int:
+        """Where decode engines come."""
+
+    def plan(self, body: Mapping[str, Any], jobs: int) -> Sequence[Any]:
+        """Read which jobs of a request are legs, and of what.
+
+        Returns:
+            One plan per job; None for a job that is served here alone.
+
+        Raises:
+            RequestRefused: The request does not say what it must.
+        """
+
+    def take(self, plan: Any, job: ServedJob, outcome: Outcome) -> None:
+        """Take up a leg; it hears everything in the scheduler's stead."""
+
+    def abort(self, job: Job) -> bool:
+        """Drop a leg wherever it is; False if the job is none."""
+
+    def abort_id(self, id_prefix: str) -> None:
+        """Drop the legs whose id begins so that the scheduler does not know yet."""
+
+    async def open(self, host: str) -> None:
+        """Listen for decode engines.
+
+        Raises:
+            OSError: The port cannot be had.
+        """
+
+    def close(self) -> None:
+        """Stop at once, as if the process ended."""
+
+
+class Leg:
+    """One job of a request that is handed over.
+
+    Args:
+        job: The job; its sink is the leg from now on.
+        outcome: Who waits for the request.
+        ended: Told with the reason when the scheduler is done with the job, in ``outcome``'s stead.
+    """
+
+    def __init__(self, job: Job, outcome: Outcome, ended: "Callable[[Leg, str], None]") -> None:
+        self.job = job
+        self.outcome = outcome
+        self.submitted = False
+        self.task: asyncio.Task[None] | None = None
+        self._ended = ended
+        job.sink = self
+
+    def emitted(self, job: Job) -> None:
+        """See `Sink`."""
+        self.outcome.emitted(job)
+
+    def finished(self, job: Job, reason: str) -> None:
+        """See `Sink`."""
+        self._ended(self, reason)
+
+
+class DecodeLegs:
+    """Decode legs of one engine: each has a task that sees to its KV.
+
+    Args:
+        worker: The scheduler.
+        counters: What to count in.
+    """
+
+    def __init__(self, worker: Worker, counters: Counters) -> None:
+        self._worker = worker
+        self._counters = counters
+        self._legs: dict[Job, Leg] = {}
+
+    def take(self, job: Job, outcome: Outcome, fetch: Callable[[Leg], Awaitable[None]]) -> None:
+        """Begin a leg.
+
+        Args:
+            job: Its job.
+            outcome: Who waits.
+            fetch: Submits the job with `room` and gets its KV here; raises `TransferFailed`.
+        """
+        job.role = "decode"
+        leg = self._legs[job] = Leg(job, outcome, self._ended)
+        leg.task = asyncio.get_running_loop().create_task(self._run(leg, fetch), name="handover.decode")
+
+    async def room(self, leg: Leg) -> None:
+        """Submit a leg's job, and wait until there is room for its KV."""
+        room = asyncio.get_running_loop().create_future()
+        leg.job.admitted = lambda _: None if room.done() else room.set_result(None)
+        leg.submitted = True
+        self._worker.submit(leg.job)
+        await room
+
+    def abort(self, job: Job) -> bool:
+        """Drop a leg wherever it is; False if the job is none of them."""
+        leg = self._legs.get(job)
+        if leg is None:
+            return False
+        if leg.submitted:
+            self._worker.abort(job)
+        else:
+            self._ended(leg, "abort")
+        return True
+
+    def abort_id(self, id_prefix: str) -> None:
+        """Drop the legs whose id begins so that the scheduler does not know yet."""
+        for job in [job for job, leg in self._legs.items() if not leg.submitted]:
+            if job.id.startswith(id_prefix):
+                self.abort(job)
+
+    def close(self) -> None:
+        """Give up all legs; nobody is told."""
+        for leg in self._legs.values():
+            if leg.task is not None:
+                leg.task.cancel()
+        self._legs.clear()
+
+    async def _run(self, leg: Leg, fetch: Callable[[Leg], Awaitable[None]]) -> None:
+        try:
+            await fetch(leg)
+        except TransferFailed as failure:
+            self._counters.failed += 1
+            leg.task = None
+            del self._legs[leg.job]
+            if leg.submitted:
+                self._worker.abort(leg.job)
+            leg.outcome.failed(leg.job, 500, str(failure))
+        else:
+            leg.task = None
+            self._worker.deliver(leg.job)
+
+    def _ended(self, leg: Leg, reason: str) -> None:
+        if leg.task is not None:
+            leg.task.cancel()
+        # A leg that failed is gone already, and its client has been told.
+        if self._legs.pop(leg.job, None) is not None:
+            leg.outcome.finished(leg.job, reason)

@@ -1,0 +1,57 @@
+"""Where the two legs of a SGLang request meet, as the request says it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadtest.engine.errors import RequestRefused
+
+_DEFAULT_PORT = 8998
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the legs of a job meet.
+
+    Attributes:
+        host: Of the prefill engine.
+        port: Of its bootstrap server.
+        room: A number that nobody else uses.
+    """
+
+    host: str
+    port: int
+    room: int
+
+
+def meetings(body: Mapping[str, Any], jobs: int, rid: str) -> Sequence[Meeting]:
+    """Read ``bootstrap_host``, ``bootstrap_port`` and ``bootstrap_room``, each one value or one per job.
+
+    Rooms of a batch that has only one are numbered on, as in SGLang's io_struct.py.
+
+    Raises:
+        RequestRefused: There is no room, or not as many as jobs.
+    """
+    room = body.get("bootstrap_room")
+    if isinstance(room, int) and not isinstance(room, bool):
+        room = [room + index for index in range(jobs)]
+    if not isinstance(room, list) or not all(isinstance(one, int) for one in room):
+        raise RequestRefused(
+            f"Invalid request: Disaggregated request received without bootstrap room id. req.rid='{rid}'"
+        )
+    host, port = (
+        value if isinstance(value, list) else [value] * jobs
+        for value in (body.get("bootstrap_host"), body.get("bootstrap_port"))
+    )
+    if not len(host) == len(port) == len(room) == jobs:
+        raise RequestRefused(
+            "bootstrap_host, bootstrap_port and bootstrap_room must be as many as the prompts"
+        )
+    if not all(isinstance(one, str) for one in host):
+        raise RequestRefused("bootstrap_host must be a string", param="bootstrap_host")
+    if not all(one is None or isinstance(one, int) for one in port):
+        raise RequestRefused("bootstrap_port must be an integer", param="bootstrap_port")
+    return [
+        Meeting(host, _DEFAULT_PORT if port is None else port, room)
+        for host, port, room in zip(host, port, room, strict=True)
+    ]

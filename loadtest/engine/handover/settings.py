@@ -1,0 +1,90 @@
+"""What part an engine has in prefill/decode disaggregation, in the words of its dialect.
+
+    SGLang   --disaggregation-mode prefill|decode, --disaggregation-bootstrap-port
+    vLLM     --kv-transfer-config '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}'
+
+The waits are those of the engines, in real seconds: SGLang takes them from its environment
+(srt/environ.py), vLLM's lease from ``kv_connector_extra_config`` (nixl/base_scheduler.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+Protocol = Literal["sglang", "nixl", "mooncake"]
+Part = Literal["prefill", "decode", "both"]
+
+_CONNECTORS: dict[str, Protocol] = {"NixlConnector": "nixl", "MooncakeConnector": "mooncake"}
+_ROLES: dict[str, Part] = {"kv_producer": "prefill", "kv_consumer": "decode", "kv_both": "both"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverSettings:
+    """One engine's part.
+
+    Attributes:
+        protocol: How the legs of a request find each other.
+        part: Which of them it takes.
+        engine_id: What vLLM's decode engines call it; empty makes one up.
+        port: Where decode engines find it: SGLang's and Mooncake's bootstrap port, or NIXL's side channel;
+            0 takes a free one. Engines that only decode do not listen.
+        bootstrap_s: SGLang: how long a prefill leg waits for its decode leg.
+        waiting_s: SGLang: how long a decode leg waits for its KV; Mooncake: how long KV waits to be fetched.
+        heartbeat_s: SGLang: how often a decode engine looks whether a prefill engine lives.
+        attempts: SGLang: tries, a second apart, to reach a prefill engine's bootstrap server.
+        lease_s: NIXL: how long KV waits to be pulled after the last sign of its decode leg.
+    """
+
+    protocol: Protocol
+    part: Part
+    engine_id: str = ""
+    port: int = 0
+    bootstrap_s: float = 300.0
+    waiting_s: float = 300.0
+    heartbeat_s: float = 5.0
+    attempts: int = 15
+    lease_s: float = 30.0
+
+    @classmethod
+    def parse_transfer_config(cls, text: str, port: int) -> "HandoverSettings":
+        """Read vLLM's ``--kv-transfer-config``.
+
+        Raises:
+            ValueError: What is wrong with it, or not modelled.
+        """
+        try:
+            given = msgspec.json.decode(text, type=_TransferConfig)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"kv_transfer_config: {error}") from error
+        if given.kv_connector not in _CONNECTORS or given.kv_role not in _ROLES:
+            connectors, roles = ", ".join(_CONNECTORS), ", ".join(_ROLES)
+            raise ValueError(f"kv_transfer_config: kv_connector is one of {connectors}, kv_role of {roles}")
+        if given.kv_load_failure_policy != "fail":
+            raise ValueError("kv_transfer_config: only kv_load_failure_policy fail is modelled")
+        lease_s = given.kv_connector_extra_config.get("kv_lease_duration", 30)
+        if not isinstance(lease_s, int | float) or lease_s <= 0:
+            raise ValueError("kv_transfer_config: kv_lease_duration must be a number above 0")
+        return cls(
+            protocol=_CONNECTORS[given.kv_connector],
+            part=_ROLES[given.kv_role],
+            engine_id=given.engine_id or "",
+            port=port,
+            waiting_s=480.0,
+            lease_s=float(lease_s),
+        )
+
+    @property
+    def listens(self) -> bool:
+        """Whether decode engines come to it."""
+        return self.part != "decode"
+
+
+class _TransferConfig(msgspec.Struct):
+    """The fields that matter; vLLM has more, about buffers and ranks."""
+
+    kv_connector: str
+    kv_role: str
+    engine_id: str | None = None
+    kv_load_failure_policy: str = "fail"
+    kv_connector_extra_config: dict[str, Any] = {}
