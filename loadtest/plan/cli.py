@@ -211,7 +211,7 @@ class _Laboratory:
 
 def _curve(workload: Workload, engine: EngineProfile) -> Curve:
     requests = workload.in_order()
-    worker_tokens = engine.pools.full_tokens * engine.dp_ranks
+    worker_tokens = engine.rules.full_tokens * engine.dp_ranks
     sizes = [int(workers * worker_tokens) for workers in CURVE_WORKERS]
     block_tokens = workload.block_tokens
     infinite = hit_ratio(requests, infinite_hit_tokens(requests, block_tokens=block_tokens))

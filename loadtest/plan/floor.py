@@ -66,7 +66,7 @@ def decode_workers_guess(workload: Workload, engine: EngineProfile, slo: Slo, *,
     context_tokens = float((contexts * outputs).sum() / outputs.sum())
     batch = min(
         float(engine.max_running),
-        engine.pools.full_tokens * engine.dp_ranks / context_tokens,
+        engine.rules.full_tokens * engine.dp_ranks / context_tokens,
         _batch_in_time(engine, context_tokens, slo.tpot_p90_s),
     )
     tokens_per_s = batch / _token_s(engine, context_tokens, batch)

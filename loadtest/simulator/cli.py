@@ -166,7 +166,7 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
         "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "
         f"{workload.output_tokens:,} output tokens. {workload.notes}",
         "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
-        "engine": f"{engine.name}: {engine.pools.full_tokens * engine.dp_ranks:,} tokens of KV cache, chunks "
+        "engine": f"{engine.name}: {engine.rules.full_tokens * engine.dp_ranks:,} tokens of KV cache, chunks "
         f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
     }
     for field in fields(config):
@@ -248,7 +248,7 @@ class _List(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print("Engines")
         for name, profile in PROFILES.items():
-            tokens = profile.pools.full_tokens * profile.dp_ranks
+            tokens = profile.rules.full_tokens * profile.dp_ranks
             print(f"  {name}: {tokens:,} tokens of KV cache{' (default)' * (name == DEFAULT_ENGINE)}")
         print("Policies")
         for name, rule in POLICIES.items():
