@@ -58,6 +58,10 @@ class EngineProfile:
     host: LinkTiming
     handover: LinkTiming
 
+    def with_prefill(self, speed: float) -> "EngineProfile":
+        """The same engine ``speed`` times as fast at prefill, and at nothing else."""
+        return replace(self, prefill=self.prefill.faster(speed))
+
     def faster(self, speed: float) -> "EngineProfile":
         """The same engine ``speed`` times as fast at everything, with the same memory."""
         return replace(

@@ -60,7 +60,7 @@ FIGURES = (
         for cause, name in CAUSES.items()
     ),
     *(Figure(f"lost_{cause}_s", f"Lost prefill: {name}", seconds, "least") for cause, name in CAUSES.items()),
-    Figure("time_scale", "Times on the engines over the profile's", _times),
+    Figure("time_scale", "Prefill times over the profile's", _times),
     Figure("utilisation_mean", "Prefill busy, mean of the workers", percent),
     Figure("utilisation_max", "Prefill busy, the busiest", percent),
     Figure("imbalance", "Busiest worker over the mean", _times, "least"),

@@ -190,7 +190,7 @@ class Result:
         cpu_s: Processor time that it took.
         events: Calls of virtual time.
         decisions_digest: Hash of all choices in their order: equal runs have equal digests.
-        time_scale: The engines took so many times as long as their profile says
+        time_scale: Prefill took so many times as long as the engines' profile says
             (``SimulationConfig.utilisation``).
     """
 

@@ -59,7 +59,7 @@ class SimulationConfig:
         seed: Of everything that is drawn.
         block_tokens: Block size of the gateway; whole blocks of the workload.
         expected_output_tokens: What the gateway assumes of every answer.
-        utilisation: The engines are slowed down or sped up until the least possible work keeps them so
+        utilisation: Prefill is slowed down or sped up until the least possible work keeps them so
             busy (`loadtest.simulator.utilisation`); None: they are as fast as they are.
         rules: Overrides of `policies.FleetRules`.
         warmup_s: Requests that come before are left out of the summary.
@@ -128,7 +128,7 @@ class _Simulation:
         self._chance = Random(f"{config.seed}/replicas")
         self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
-        engine = config.engine.faster(1.0 / self._time_scale)
+        engine = config.engine.with_prefill(1.0 / self._time_scale)
         self.fleet = Fleet(engine, clock, config.workers, config.decode_workers)
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)

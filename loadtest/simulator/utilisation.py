@@ -1,9 +1,10 @@
-"""How fast the engines must be for a workload to keep them as busy as wanted.
+"""How fast the engines must prefill for a workload to keep them as busy as wanted.
 
 Policies can be compared only at equal load, and a trace has the load that it has: 64 users keep eight dense
-engines busier than eight hybrid ones. So not the traffic is scaled but time on the engines: everything takes
+engines busier than eight hybrid ones. So not the traffic is scaled but the speed of prefill: it takes
 ``time_scale`` times as long as the profile says, until the *least possible work* (every prompt prefilled
-behind what one pooled LRU cache would have held) is the wanted share of the workers' time.
+behind what one pooled LRU cache would have held) is the wanted share of the workers' time. Decode stays as
+it is: users who wait longer for the end of an answer ask less often, and no scale would keep anybody busy.
 
     utilisation(scale) = scale · least work / (workers · time of the last arrival at that scale)
 
@@ -43,7 +44,7 @@ def time_scale(
     decode_workers: int = 0,
     speed: float = 1.0,
 ) -> float:
-    """Find the factor by which the engines' times must be multiplied.
+    """Find the factor by which the engines' prefill times must be multiplied.
 
     Args:
         workload: What comes.
@@ -129,8 +130,8 @@ class _Load:
         batch = 1.0
         for _ in range(3):
             decode_s = self._alone_s + batch * self._beside_s
-            last_s = self._last_arrival_s(scale * (self._prefill_s + decode_s))
-            batch = min(max(scale * decode_s.sum() / (last_s * self._decode_workers), 1.0), self._running_max)
+            last_s = self._last_arrival_s(scale * self._prefill_s + decode_s)
+            batch = min(max(decode_s.sum() / (last_s * self._decode_workers), 1.0), self._running_max)
         return scale * self._work_s / (self._workers * last_s)
 
     def _last_arrival_s(self, service_s: Floats) -> float:
