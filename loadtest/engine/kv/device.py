@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 
 from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.listener import Group, KvListener
+from loadtest.engine.kv.listener import Group, KvListener, NullListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.rules import CacheRules
@@ -297,7 +297,8 @@ class Device:
         tokens = node.blocks * self._size
         self.full.held -= tokens
         self.full.evicted += tokens
-        self._listener.removed(deepest_first(node.key), "full", "GPU")
+        if not isinstance(self._listener, NullListener):
+            self._listener.removed(deepest_first(node.key), "full", "GPU")
         self._tree.set_device(node, device=False)
         if not node.host:
             self._tree.detach(node)

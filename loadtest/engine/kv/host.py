@@ -13,7 +13,7 @@ Room is also *reserved*, for prefetches under way. ``held + reserved <= capacity
 """
 
 from loadtest.engine.kv.device import deepest_first
-from loadtest.engine.kv.listener import KvListener
+from loadtest.engine.kv.listener import KvListener, NullListener
 from loadtest.engine.kv.pools import Pool
 from loadtest.engine.kv.recency import Recency
 from loadtest.engine.kv.tree import Node, RadixTree
@@ -44,7 +44,7 @@ class HostMemory:
         self.full = Pool(full_tokens)
         self.swa = Pool(swa_tokens)
         self._tree = tree
-        self._listener = listener
+        self._listener = None if isinstance(listener, NullListener) else listener
         self._size = block_tokens
         self._window_blocks = window_blocks
         self._operation = 0
@@ -56,7 +56,7 @@ class HostMemory:
         # The lower part is what was pinned, and it keeps the upper one from being a leaf.
         upper.host_locks = 0
         if lower.host_swa:
-            self._windows.add(upper.host_used, upper)
+            self._windows.add(upper.host_swa_used, upper)
         self._entered(lower)
 
     def merged(self, into: Node) -> None:
@@ -64,14 +64,17 @@ class HostMemory:
         self._entered(into)
 
     def touch(self, node: Node) -> None:
-        """One operation used the path to a node."""
+        """One operation used the path to a node, and the window and a block before its end."""
         self._operation += 1
+        start = node.end - self._window_blocks - 1
         walk = node
         while walk.parent is not None:
             walk.host_used = self._operation
-            if walk.host:
-                self._entered(walk)
+            if walk.host_swa and walk.end > start:
+                walk.host_swa_used = self._operation
+                self._windows.add(walk.host_swa_used, walk)
             walk = walk.parent
+        self._leaf(node)
 
     def hold(self, node: Node) -> bool:
         """Copy the full KV of a run; False if there is no room."""
@@ -81,7 +84,7 @@ class HostMemory:
             return False
         self.full.held += tokens
         node.host = True
-        self._entered(node)
+        self._leaf(node)
         return True
 
     def hold_window(self, node: Node) -> bool:
@@ -93,7 +96,8 @@ class HostMemory:
             return False
         self.swa.held += tokens
         node.host_swa = True
-        self._entered(node)
+        node.host_swa_used = self._operation
+        self._windows.add(node.host_swa_used, node)
         return True
 
     def make_room(self, tokens: int) -> bool:
@@ -176,7 +180,8 @@ class HostMemory:
         node.host = False
         self.full.held -= tokens
         self.full.evicted += tokens
-        self._listener.removed(deepest_first(node.key), "full", "CPU_PINNED")
+        if self._listener is not None:
+            self._listener.removed(deepest_first(node.key), "full", "CPU_PINNED")
         self._tree.detach(node)
 
     def _drop_window(self, node: Node) -> None:
@@ -186,9 +191,9 @@ class HostMemory:
         self.swa.evicted += tokens
 
     def _entered(self, node: Node) -> None:
-        """A run has a new age or a new extent."""
+        """A run has a new extent."""
         if node.host_swa:
-            self._windows.add(node.host_used, node)
+            self._windows.add(node.host_swa_used, node)
         self._leaf(node)
 
     def _leaf(self, node: Node) -> None:
@@ -211,4 +216,6 @@ class HostMemory:
 
     @staticmethod
     def _is_window(used: int, node: Node) -> bool:
-        return node.host_used == used and node.host_swa and not node.host_locks and node.parent is not None
+        return (
+            node.host_swa_used == used and node.host_swa and not node.host_locks and node.parent is not None
+        )

@@ -22,6 +22,7 @@ size, because each rank stores its own heads, unless the pool is told to share a
 visible at once: it takes milliseconds, and what could use it comes seconds later.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal, Protocol
@@ -136,9 +137,15 @@ class L3Pool(Protocol):
         """Use blocks that were found; the time at which the nodes have sent the last byte."""
 
     def store(
-        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+        self,
+        space: bytes,
+        blocks: bytes,
+        start_block: int,
+        end_block: int,
+        windows: Sequence[Span],
+        now_s: float,
     ) -> Stored:
-        """Write what is absent of a span of blocks, with window data from ``window_start`` on."""
+        """Write what is absent of a span of blocks, with the window data of some spans in it."""
 
     def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
         """Make blocks the most recently used without reading them."""
@@ -238,16 +245,22 @@ class GroupedPool:
         return sent_s + self.settings.latency_s
 
     def store(
-        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+        self,
+        space: bytes,
+        blocks: bytes,
+        start_block: int,
+        end_block: int,
+        windows: Sequence[Span],
+        now_s: float,
     ) -> Stored:
         """See `L3Pool`."""
-        added = windows = 0
+        added = added_windows = 0
         for node, start, end in self._parts(space, blocks, start_block, end_block, now_s):
             if node.failed_s > now_s:
-                stored = node.store.store(space, blocks, start, end, window_start, now_s)
+                stored = node.store.store(space, blocks, start, end, windows, now_s)
                 added += stored.blocks
-                windows += stored.window_blocks
-        return Stored(added, windows)
+                added_windows += stored.window_blocks
+        return Stored(added, added_windows)
 
     def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
         """See `L3Pool`."""
@@ -340,12 +353,18 @@ class PooledMemory:
         return sent_s + self.settings.latency_s
 
     def store(
-        self, space: bytes, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float
+        self,
+        space: bytes,
+        blocks: bytes,
+        start_block: int,
+        end_block: int,
+        windows: Sequence[Span],
+        now_s: float,
     ) -> Stored:
         """See `L3Pool`."""
         if len(self._failed) == self.settings.nodes:
             return Stored(0, 0)
-        return self._store.store(space, blocks, start_block, end_block, window_start, now_s)
+        return self._store.store(space, blocks, start_block, end_block, windows, now_s)
 
     def touch(self, space: bytes, blocks: bytes, start_block: int, end_block: int, now_s: float) -> None:
         """See `L3Pool`."""

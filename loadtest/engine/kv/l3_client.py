@@ -8,12 +8,14 @@ of its heads; with MLA all ranks need all data, so that each reads everything, b
 (SGLang ``managers/cache_controller.py``, ``backup_skip``).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, log1p
 from random import Random
 
 from loadtest.engine.kv.l3 import Found, L3Pool
 from loadtest.engine.kv.link import Link
+from loadtest.engine.kv.pieces import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,11 @@ class L3Client:
             self.read_bytes -= unsent
             self.read_blocks -= blocks - kept_blocks
 
-    def store(self, blocks: bytes, start_block: int, end_block: int, window_start: int, now_s: float) -> None:
+    def store(
+        self, blocks: bytes, start_block: int, end_block: int, windows: Sequence[Span], now_s: float
+    ) -> None:
         """Write what the pool does not have."""
-        stored = self.pool.store(self._space, blocks, start_block, end_block, window_start, now_s)
+        stored = self.pool.store(self._space, blocks, start_block, end_block, windows, now_s)
         self.written_blocks += stored.blocks
         self.written_bytes += self.pool.sizes.n_bytes(stored.blocks, stored.window_blocks)
 

@@ -1,6 +1,7 @@
 """Runs of blocks and the pieces that they consist of (see `loadtest.engine.kv.runs`)."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -55,7 +56,7 @@ class Run:
         return bisect_right(self.pieces, block, key=lambda piece: piece.start) - 1
 
 
-def clip(windows: list[Span], start: int, end: int) -> list[Span]:
+def clip(windows: Sequence[Span], start: int, end: int) -> list[Span]:
     """The parts of spans within a range."""
     return [(max(a, start), min(b, end)) for a, b in windows if a < end and b > start]
 

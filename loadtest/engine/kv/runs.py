@@ -21,7 +21,7 @@ one, the blocks of a prompt of 800K tokens would be 12,500 dictionary entries; h
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest.engine.kv.pieces import Piece, Run, Span, Tier, append, clip, join, length_of
@@ -122,12 +122,12 @@ class RunStore:
         return reach, windows
 
     def store(
-        self, space: bytes, blocks: bytes, start: int, end: int, window_start: int, now_s: float
+        self, space: bytes, blocks: bytes, start: int, end: int, windows: Sequence[Span], now_s: float
     ) -> Stored:
-        """Hold a span of a sequence, and its sliding-window data from block ``window_start`` on."""
+        """Hold a span of a sequence, with the sliding-window data of some spans in it."""
         self._expire(now_s)
         self._grow(space, blocks, end)
-        stored = self._use(space, blocks, start, end, now_s, fill=True, window_start=window_start)
+        stored = self._use(space, blocks, start, end, now_s, fill=True, windows=windows)
         self._shrink()
         return stored
 
@@ -288,7 +288,7 @@ class RunStore:
         *,
         fill: bool = False,
         promote: bool = False,
-        window_start: int | None = None,
+        windows: Sequence[Span] = (),
     ) -> Stored:
         """Make a range the most recently used; fill its gaps, or bring it to memory, if told so."""
         added = windows_added = 0
@@ -314,9 +314,9 @@ class RunStore:
                 if fill:
                     added += len(piece.holes)
                     piece.holes = []
-                if window_start is not None and window_start < piece.end:
+                if windows and windows[-1][1] > piece.start:
                     before = length_of(piece.windows)
-                    piece.windows = join(piece.windows, [(max(window_start, piece.start), piece.end)])
+                    piece.windows = join(piece.windows, clip(windows, piece.start, piece.end))
                     windows_added += length_of(piece.windows) - before
                 piece.tier = tier
                 piece.used_s = now_s

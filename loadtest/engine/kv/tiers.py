@@ -41,6 +41,7 @@ from loadtest.engine.kv.l3_client import Fetch, L3Client
 from loadtest.engine.kv.lease import Lease
 from loadtest.engine.kv.listener import Group, KvListener, NullListener
 from loadtest.engine.kv.matching import safe_blocks
+from loadtest.engine.kv.pieces import Span
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.kv.tree import Node, RadixTree
 from radix.blocks import HASH_BYTES
@@ -284,24 +285,24 @@ class HiCache:
         while walk.parent is not None and not walk.host:
             missing.append(walk)
             walk = walk.parent
+        start = stop = walk.end
+        windows: list[Span] = []
         for run in reversed(missing):
-            if run.hits + 1 < self._uses_before_copy or not self._copy(run):
-                return
-        walk = node
-        while walk.parent is not None and walk.end > node.end - self._window_blocks - 1:
-            if walk.host and walk.swa and not walk.host_swa:
-                self._cut(walk)
-                self.host.hold_window(walk)
-                self._archive(walk, walk.start)
-            walk = walk.parent
+            if run.hits + 1 < self._uses_before_copy or not self._copy(run, windows):
+                break
+            stop = run.end
+        if stop > start:
+            self._archive(node, start, stop, windows)
+        self._repair(node)
 
     def leaving(self, node: Node, group: Group) -> None:
         """See `TierPolicy`."""
         if group != "full":
             return
         if not node.host and self.settings.write_policy == "write_back" and not self._flushing:
-            # Whole, since the device is in the middle of dropping it.
-            self._copy(node, whole=True)
+            windows: list[Span] = []
+            if self._copy(node, windows, cut=False):
+                self._archive(node, node.start, node.end, windows)
         if node.host:
             self.host.left_device(node)
         else:
@@ -371,34 +372,46 @@ class HiCache:
             walk = walk.parent
         return end - position
 
-    def _copy(self, run: Node, *, whole: bool = False) -> bool:
-        """Copy a run to the host and write it to L3; False if the host has no room."""
+    def _copy(self, run: Node, windows: list[Span], *, cut: bool = True) -> bool:
+        """Copy a run to the host; False if it has no room.
+
+        Args:
+            run: On the device only.
+            windows: Takes the span that the shared pool should have window KV of.
+            cut: Cut off what lies before the last window and a block, so that its window KV is not
+                copied. Not while the device is dropping the run.
+        """
         if not self.host.hold(run):
             return False
         self.counters.backed_up_tokens += run.blocks * self._size
-        start = run.start
         run.hits = 0
         if run.swa:
-            if not whole:
-                self._cut(run)
-            self.host.hold_window(run)
-        self._archive(run, start)
+            self._copy_window(run, windows, cut=cut)
         return True
 
-    def _cut(self, run: Node) -> None:
-        """Cut off what lies before the last window of a run and a block: its window KV is not copied."""
+    def _copy_window(self, run: Node, windows: list[Span], *, cut: bool = True) -> None:
         kept_from = run.end - self._window_blocks - 1
-        if run.start < kept_from:
+        if cut and run.start < kept_from:
             self._tree.split(run, kept_from)
+        if self.host.hold_window(run):
+            windows.append((max(run.start, run.end - self._window_blocks), run.end))
 
-    def _archive(self, run: Node, start: int) -> None:
-        """Write blocks from ``start`` to the end of a run on the host to L3, as far as they are not there."""
-        if self.client is None:
-            return
-        keys: list[bytes] = []
-        walk = run
-        while walk.parent is not None:
-            keys.append(walk.key)
+    def _repair(self, node: Node) -> None:
+        """Copy what the host lacks of the window before the end of a node."""
+        walk = node
+        while walk.parent is not None and walk.end > node.end - self._window_blocks - 1:
+            if walk.host and walk.swa and not walk.host_swa:
+                windows: list[Span] = []
+                self._copy_window(walk, windows)
+                self._archive(walk, walk.start, walk.end, windows)
             walk = walk.parent
-        window_start = max(start, run.end - self._window_blocks) if run.host_swa else run.end
-        self.client.store(b"".join(reversed(keys)), start, run.end, window_start, self._now_s)
+
+    def _archive(self, node: Node, start: int, end: int, windows: list[Span]) -> None:
+        """Write blocks on the path to a node to the shared pool, as far as they are not there."""
+        if self.client is not None:
+            keys: list[bytes] = []
+            walk = node
+            while walk.parent is not None:
+                keys.append(walk.key)
+                walk = walk.parent
+            self.client.store(b"".join(reversed(keys)), start, end, windows, self._now_s)

@@ -45,6 +45,7 @@ class Node:
         state: Slot of the state of linear layers at its end, if it is a checkpoint (`Checkpoints`).
         hits: Admissions that reused this run, as far as the tier policy counts (``write_through_selective``).
         host_used: When its host copy was last used, in operations; kept by the tier policy.
+        host_swa_used: The same for its window KV.
         host_locks: Transfers that read or fill its host copy; kept by the tier policy.
     """
 
@@ -56,6 +57,7 @@ class Node:
         "host",
         "host_locks",
         "host_swa",
+        "host_swa_used",
         "host_used",
         "key",
         "locks",
@@ -86,6 +88,7 @@ class Node:
         self.state: int | None = None
         self.hits = 0
         self.host_used = 0
+        self.host_swa_used = 0
         self.host_locks = 0
 
     @property
@@ -199,6 +202,7 @@ class RadixTree:
         upper.used, upper.swa_used, upper.host_used = node.used, node.swa_used, node.host_used
         upper.device, upper.swa, upper.host, upper.host_swa = node.device, node.swa, node.host, node.host_swa
         upper.hits, upper.host_locks = node.hits, node.host_locks
+        upper.host_swa_used = node.host_swa_used
         upper.device_children = 1 if node.device else 0
         parent.children[upper.key[:HASH_BYTES]] = upper
         node.key = node.key[cut:]
@@ -232,6 +236,7 @@ class RadixTree:
             and upper.host == node.host
             and upper.host_swa == node.host_swa
             and upper.host_used == node.host_used
+            and (not node.host_swa or upper.host_swa_used == node.host_swa_used)
             and upper.hits == node.hits
         ):
             parent = upper.parent

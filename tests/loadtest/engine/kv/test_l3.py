@@ -23,10 +23,10 @@ def test_what_one_worker_writes_another_finds_and_writes_only_the_rest(kind: str
     shared = pool(kind=kind)
     turn = sequence(1, 100)
 
-    assert shared.store(b"", turn, 0, 60, 60, 0.0).blocks == 60
+    assert shared.store(b"", turn, 0, 60, (), 0.0).blocks == 60
     assert shared.find(b"", turn, 0, 100, 1.0).end_block == 60
     assert shared.find(b"", turn, 20, 100, 1.0).end_block == 60
-    assert shared.store(b"", turn, 40, 100, 100, 1.0).blocks == 40
+    assert shared.store(b"", turn, 40, 100, (), 1.0).blocks == 40
     assert shared.find(b"other layout", turn, 0, 100, 1.0).end_block == 0
 
 
@@ -35,8 +35,8 @@ def test_a_sliding_window_model_reads_only_up_to_a_stored_window(kind: str) -> N
     """Windows are two blocks: 60 has one, 100 half of one, and a reader may start inside one."""
     shared = pool(SLIDING, kind=kind)
     turn = sequence(1, 100)
-    shared.store(b"", turn, 0, 60, 58, 0.0)
-    shared.store(b"", turn, 60, 100, 99, 0.0)
+    shared.store(b"", turn, 0, 60, [(58, 60)], 0.0)
+    shared.store(b"", turn, 60, 100, [(99, 100)], 0.0)
 
     assert shared.find(b"", turn, 0, 100, 0.0).end_block == 60, "one window block at 100 is not a window"
     assert shared.find(b"", turn, 0, 59, 0.0).end_block == 0
@@ -47,7 +47,7 @@ def test_a_sliding_window_model_reads_only_up_to_a_stored_window(kind: str) -> N
 def test_a_first_block_with_its_window_data_is_complete_though_shorter_than_the_window() -> None:
     shared = pool(SLIDING)
     turn = sequence(1, 10)
-    shared.store(b"", turn, 0, 1, 0, 0.0)
+    shared.store(b"", turn, 0, 1, [(0, 1)], 0.0)
 
     assert shared.find(b"", turn, 0, 10, 0.0).end_block == 1
 
@@ -56,10 +56,10 @@ def test_the_least_recently_used_blocks_go_first_and_a_query_keeps_them_alive() 
     """One node of 100 blocks: a head that is only asked after stays, one that nobody asks after goes."""
     shared = pool(nodes=1, memory_tokens=6400)
     kept, forgotten, third = sequence(1, 40), sequence(2, 40), sequence(3, 40)
-    shared.store(b"", kept, 0, 40, 40, 0.0)
-    shared.store(b"", forgotten, 0, 40, 40, 1.0)
+    shared.store(b"", kept, 0, 40, (), 0.0)
+    shared.store(b"", forgotten, 0, 40, (), 1.0)
     shared.touch(b"", kept, 0, 40, 2.0)
-    shared.store(b"", third, 0, 40, 40, 3.0)
+    shared.store(b"", third, 0, 40, (), 3.0)
 
     assert shared.find(b"", kept, 0, 40, 4.0).end_block == 40
     assert shared.find(b"", forgotten, 0, 40, 4.0).end_block == 20
@@ -71,9 +71,9 @@ def test_a_head_that_nobody_reads_is_evicted_before_its_tail() -> None:
     """Per-object LRU: the tail alone is then useless to others."""
     shared = pool(nodes=1, memory_tokens=6400)
     turn = sequence(1, 80)
-    shared.store(b"", turn, 0, 40, 40, 0.0)
-    shared.store(b"", sequence(2, 40), 0, 40, 40, 1.0)
-    shared.store(b"", turn, 40, 80, 80, 2.0)
+    shared.store(b"", turn, 0, 40, (), 0.0)
+    shared.store(b"", sequence(2, 40), 0, 40, (), 1.0)
+    shared.store(b"", turn, 40, 80, (), 2.0)
 
     assert shared.find(b"", turn, 0, 80, 3.0).end_block == 20
     assert shared.find(b"", turn, 40, 80, 3.0).end_block == 80
@@ -82,7 +82,7 @@ def test_a_head_that_nobody_reads_is_evicted_before_its_tail() -> None:
 def test_blocks_are_gone_when_they_were_not_used_for_their_time_to_live() -> None:
     shared = pool(ttl_s=10.0)
     turn = sequence(1, 40)
-    shared.store(b"", turn, 0, 40, 40, 0.0)
+    shared.store(b"", turn, 0, 40, (), 0.0)
     shared.touch(b"", turn, 0, 20, 8.0)
 
     assert shared.find(b"", turn, 0, 40, 10.0).end_block == 40
@@ -93,8 +93,8 @@ def test_blocks_on_disk_are_read_at_the_disks_rate_and_promoted() -> None:
     """40,000 bytes at 10,000 bytes/s take four seconds, the second time none."""
     shared = pool(nodes=1, memory_tokens=40 * 64, disk_tokens=40 * 64, disk_bytes_per_s=1e4, latency_s=0.0)
     first, second = sequence(1, 40), sequence(2, 40)
-    shared.store(b"", first, 0, 40, 40, 0.0)
-    shared.store(b"", second, 0, 40, 40, 1.0)
+    shared.store(b"", first, 0, 40, (), 0.0)
+    shared.store(b"", second, 0, 40, (), 1.0)
 
     assert shared.find(b"", first, 0, 40, 2.0).end_block == 40
     assert shared.read(b"", first, 0, 40, 2.0) == pytest.approx(6.0)
@@ -108,11 +108,11 @@ def test_a_group_lives_on_one_node_and_different_groups_on_different_ones() -> N
     assert isinstance(shared, GroupedPool)
     head = sequence(0, 16)
     for seed in range(1, 30):
-        shared.store(b"", head + sequence(seed, 20), 0, 36, 36, 0.0)
+        shared.store(b"", head + sequence(seed, 20), 0, 36, (), 0.0)
     assert 1 <= sum(node.store.memory_bytes > 0 for node in shared._nodes) <= 2
 
     for seed in range(100, 200):
-        shared.store(b"", sequence(seed, 36), 0, 36, 36, 0.0)
+        shared.store(b"", sequence(seed, 36), 0, 36, (), 0.0)
     assert all(node.store.memory_bytes > 0 for node in shared._nodes)
 
 
@@ -122,9 +122,9 @@ def test_a_block_has_one_place_whoever_writes_it() -> None:
     for seed in range(20):
         head = sequence(seed, 10)
         first, second = head + sequence(100 + seed, 30), head + sequence(200 + seed, 30)
-        shared.store(b"", head, 0, 5, 5, 0.0)
-        shared.store(b"", first, 5, 40, 40, 0.0)
-        shared.store(b"", second, 10, 40, 40, 0.0)
+        shared.store(b"", head, 0, 5, (), 0.0)
+        shared.store(b"", first, 5, 40, (), 0.0)
+        shared.store(b"", second, 10, 40, (), 0.0)
 
         assert shared.find(b"", first, 0, 40, 1.0).end_block == 40
         assert shared.find(b"", second, 0, 40, 1.0).end_block == 40
@@ -134,7 +134,7 @@ def test_a_block_has_one_place_whoever_writes_it() -> None:
 def test_a_window_may_lie_on_two_nodes() -> None:
     shared = pool(SLIDING, nodes=8)
     turn = sequence(1, 40)
-    shared.store(b"", turn, 0, 17, 15, 0.0)
+    shared.store(b"", turn, 0, 17, [(15, 17)], 0.0)
 
     assert shared.find(b"", turn, 0, 40, 1.0).end_block == 17
 
@@ -144,17 +144,17 @@ def test_a_dead_node_costs_its_groups_a_timeout_until_the_ring_goes_on_without_i
     assert isinstance(shared, GroupedPool)
     turns = [sequence(seed, 40) for seed in range(20)]
     for turn in turns:
-        shared.store(b"", turn, 0, 40, 40, 0.0)
+        shared.store(b"", turn, 0, 40, (), 0.0)
     shared.fail(0, 10.0, lost=False)
 
     early = [shared.find(b"", turn, 0, 40, 11.0) for turn in turns]
     assert {found.end_block for found in early} == {0, 16, 40}, "all, the head alone, or nothing is left"
     assert {found.answered_s for found in early if found.end_block < 40} == {11.05}
     broken = [turn for turn, found in zip(turns, early, strict=True) if found.end_block == 16]
-    assert shared.store(b"", broken[0], 0, 40, 40, 11.0).blocks == 0, "the write is lost"
+    assert shared.store(b"", broken[0], 0, 40, (), 11.0).blocks == 0, "the write is lost"
 
     assert shared.find(b"", broken[0], 0, 40, 14.0).answered_s == 14.001
-    assert shared.store(b"", broken[0], 0, 40, 40, 14.0).blocks == 24, "on the other node"
+    assert shared.store(b"", broken[0], 0, 40, (), 14.0).blocks == 24, "on the other node"
     assert shared.find(b"", broken[0], 0, 40, 15.0).end_block == 40
 
     shared.recover(0, 20.0)
@@ -164,7 +164,7 @@ def test_a_dead_node_costs_its_groups_a_timeout_until_the_ring_goes_on_without_i
 def test_a_node_that_lost_its_memory_returns_empty() -> None:
     shared = pool(nodes=1)
     turn = sequence(1, 40)
-    shared.store(b"", turn, 0, 40, 40, 0.0)
+    shared.store(b"", turn, 0, 40, (), 0.0)
     shared.fail(0, 1.0)
     shared.recover(0, 2.0)
 
@@ -178,7 +178,7 @@ def test_a_failed_node_of_pooled_memory_breaks_every_sequence_at_its_first_block
     assert isinstance(shared, PooledMemory)
     turns = [sequence(seed, 200) for seed in range(50)]
     for turn in turns:
-        shared.store(b"", turn, 0, 200, 200, 0.0)
+        shared.store(b"", turn, 0, 200, (), 0.0)
     held = shared.held_bytes
     shared.fail(2, 1.0)
 
@@ -189,7 +189,7 @@ def test_a_failed_node_of_pooled_memory_breaks_every_sequence_at_its_first_block
         assert high_bits % 4 == 2
     assert shared.held_bytes == pytest.approx(0.75 * held, rel=0.02)
 
-    stored = shared.store(b"", turns[0], 0, 200, 200, 11.0)
+    stored = shared.store(b"", turns[0], 0, 200, (), 11.0)
     assert 30 < stored.blocks < 70, "only what was lost is written again"
     assert shared.find(b"", turns[0], 0, 200, 12.0).end_block == 200
 
@@ -197,12 +197,12 @@ def test_a_failed_node_of_pooled_memory_breaks_every_sequence_at_its_first_block
 def test_pooled_memory_shrinks_with_its_nodes() -> None:
     shared = pool(kind="pooled", nodes=4, memory_tokens=6400)
     for seed in range(4):
-        shared.store(b"", sequence(seed, 100), 0, 100, 100, float(seed))
+        shared.store(b"", sequence(seed, 100), 0, 100, (), float(seed))
     assert shared.held_bytes == 400 * DENSE.block_bytes
     for node in range(4):
         shared.fail(node, 10.0)
         assert shared.held_bytes <= (3 - node) * 100 * DENSE.block_bytes
-    assert shared.store(b"", sequence(9, 10), 0, 10, 10, 11.0).blocks == 0
+    assert shared.store(b"", sequence(9, 10), 0, 10, (), 11.0).blocks == 0
 
 
 def test_settings_that_contradict_themselves_are_refused() -> None:

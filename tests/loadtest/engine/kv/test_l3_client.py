@@ -20,7 +20,7 @@ def fetch(client: L3Client, now_s: float) -> Fetch:
 def shared(**settings: object) -> L3Pool:
     defaults: dict[str, object] = {"nodes": 1, "node_bytes_per_s": 1e9, "latency_s": 0.001}
     pool = build_pool(L3Settings(**{**defaults, **settings}), DENSE)  # type: ignore[arg-type]
-    pool.store((1).to_bytes(4, "little"), TURN, 0, 400, 400, 0.0)
+    pool.store((1).to_bytes(4, "little"), TURN, 0, 400, (), 0.0)
     return pool
 
 
@@ -66,7 +66,7 @@ def test_workers_of_another_tensor_parallel_size_share_only_if_the_pool_says_so(
     assert L3Client(shared(), tensor_parallel=2).find(TURN, 0, 400, 0.0).end_block == 0
 
     pool = build_pool(L3Settings(share_tensor_parallel=True), DENSE)
-    L3Client(pool, tensor_parallel=8).store(TURN, 0, 400, 400, 0.0)
+    L3Client(pool, tensor_parallel=8).store(TURN, 0, 400, (), 0.0)
     assert L3Client(pool, tensor_parallel=2).find(TURN, 0, 400, 0.0).end_block == 400
 
 
@@ -74,7 +74,7 @@ def test_replicated_data_are_written_once_and_read_by_every_rank() -> None:
     """MLA: eight ranks write 1,000 bytes a block and read 8,000."""
     pool = build_pool(L3Settings(), DENSE)
     client = L3Client(pool, tensor_parallel=8, replicated=True)
-    client.store(TURN, 0, 400, 400, 0.0)
+    client.store(TURN, 0, 400, (), 0.0)
     fetch(client, 1.0)
 
     assert client.written_bytes == 400 * 1000
@@ -88,7 +88,7 @@ def test_the_shortest_rank_decides() -> None:
     def mean(ranks: int) -> float:
         pool = build_pool(L3Settings(share_tensor_parallel=True), DENSE)
         client = L3Client(pool, tensor_parallel=ranks, rank_loss_ratio=0.01, seed=3)
-        client.store(TURN, 0, 400, 400, 0.0)
+        client.store(TURN, 0, 400, (), 0.0)
         return sum(client.find(TURN, 0, 400, 1.0).end_block for _ in range(400)) / 400
 
     assert mean(1) == pytest.approx(97, rel=0.15)

@@ -144,7 +144,8 @@ def test_a_store_of_runs_holds_what_a_store_of_single_blocks_holds(
             naive.expire(now_s)
             if name == "store":
                 window_start = max(start, end - window)
-                assert store.store(b"", blocks, start, end, window_start, now_s) == naive.store(
+                spans = [(window_start, end)] if window else []
+                assert store.store(b"", blocks, start, end, spans, now_s) == naive.store(
                     blocks, start, end, window_start, now_s
                 )
             elif name == "read":
