@@ -297,7 +297,7 @@ class Device:
         tokens = node.blocks * self._size
         self.full.held -= tokens
         self.full.evicted += tokens
-        if not isinstance(self._listener, NullListener):
+        if type(self._listener) is not NullListener:
             self._listener.removed(deepest_first(node.key), "full", "GPU")
         self._tree.set_device(node, device=False)
         if not node.host:

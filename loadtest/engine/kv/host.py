@@ -44,7 +44,7 @@ class HostMemory:
         self.full = Pool(full_tokens)
         self.swa = Pool(swa_tokens)
         self._tree = tree
-        self._listener = None if isinstance(listener, NullListener) else listener
+        self._listener = None if type(listener) is NullListener else listener
         self._size = block_tokens
         self._window_blocks = window_blocks
         self._operation = 0
