@@ -33,7 +33,7 @@ from loadtest.engine.kv.link import Link
 from loadtest.engine.kv.pieces import Span, window_end
 from loadtest.engine.kv.ring import HashRing
 from loadtest.engine.kv.runs import RunStore, Stored
-from radix.blocks import HASH_BYTES
+from loadtest.engine.kv.tree import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

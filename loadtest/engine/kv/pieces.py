@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from radix.blocks import HASH_BYTES
+from loadtest.engine.kv.tree import HASH_BYTES
 
 Span = tuple[int, int]
 """First block and end of some neighbouring blocks."""

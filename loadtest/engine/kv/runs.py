@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadtest.engine.kv.pieces import Piece, Run, Span, Tier, append, clip, join, length_of
-from radix.blocks import HASH_BYTES
+from loadtest.engine.kv.tree import HASH_BYTES
 
 _Entry = tuple[float, int, int, Piece]
 """Of a queue: last use, deepest block first, number of the entry, piece."""

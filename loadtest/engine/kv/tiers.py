@@ -43,8 +43,7 @@ from loadtest.engine.kv.listener import Group, KvListener, NullListener
 from loadtest.engine.kv.matching import safe_blocks
 from loadtest.engine.kv.pieces import Span
 from loadtest.engine.kv.rules import CacheRules
-from loadtest.engine.kv.tree import Node, RadixTree
-from radix.blocks import HASH_BYTES
+from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
