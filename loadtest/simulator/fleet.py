@@ -4,15 +4,17 @@
     split     a prefill worker computes the prompt, its KV crosses the link layer by layer, and a decode
               worker goes on; the answer begins when it is there (SGLang: the decode leg streams)
 
-All workers are alike, and so are all that decode; the log knows them by their slots.
+All workers are alike, and so are all that decode.
 """
 
 from collections.abc import Sequence
 from functools import partial
 
-from loadtest.engine.build import build_worker
+from loadtest.engine.build import build_worker, kv_sizes
 from loadtest.engine.job import Job
 from loadtest.engine.kv.cache import KvCache
+from loadtest.engine.kv.l3 import L3Settings, build_pool
+from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
 from loadtest.simulator.clock import VirtualClock
@@ -35,16 +37,37 @@ class Fleet:
         clock: Virtual time.
         workers: How many take requests: plain ones, or those that prefill.
         decode_workers: How many only decode; 0 if the others do it themselves.
+        host: Host memory of those that prefill; None for none.
+        l3: The pool that they share; None for none.
+
+    Attributes:
+        pool: That pool.
+        workers: Those that take requests.
+        decode_workers: Those that only decode.
+        places: Where each worker id is in its list.
     """
 
     def __init__(
-        self, profile: EngineProfile, clock: VirtualClock, workers: int, decode_workers: int
+        self,
+        profile: EngineProfile,
+        clock: VirtualClock,
+        workers: int,
+        decode_workers: int,
+        host: HiCacheSettings | None = None,
+        l3: L3Settings | None = None,
     ) -> None:
         build = partial(build_worker, profile, clock, observer=NoObserver())
         self.profile = profile
+        self._host = host
         self.clock = clock
-        self.workers: Sequence[Scheduler] = [build() for _ in range(workers)]
+        self.pool = build_pool(l3, kv_sizes(profile)) if l3 is not None else None
+        self.workers: Sequence[Scheduler] = [build(host=host, pool=self.pool) for _ in range(workers)]
         self.decode_workers: Sequence[Scheduler] = [build() for _ in range(decode_workers)]
+        self.places = {
+            f"{kind}-{place:03d}": place
+            for kind, count in (("worker", workers), ("decode", decode_workers))
+            for place in range(count)
+        }
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
 
@@ -54,24 +77,37 @@ class Fleet:
 
     @property
     def capacity_tokens(self) -> int:
-        """KV capacity of all workers that take requests."""
-        return len(self.workers) * self._worker_tokens
+        """Tokens that all workers that take requests can hold, with the pool that they share.
+
+        Host memory holds a copy of what is on the device, so the larger of the two counts.
+        """
+        worker_tokens = self._worker_tokens
+        if self._host is not None:
+            host_tokens = self._host.host_tokens or int(
+                self.profile.rules.full_tokens * self._host.host_ratio
+            )
+            worker_tokens = max(worker_tokens, host_tokens * self.profile.dp_ranks)
+        pool_tokens = 0
+        if self.pool is not None:
+            l3 = self.pool.settings
+            pool_tokens = l3.nodes * (l3.memory_tokens + l3.disk_tokens)
+        return len(self.workers) * worker_tokens + pool_tokens
 
     def puts(self, at_us: int) -> list[WorkerPut]:
-        """The workers as the log describes them, in the order of their slots; those that only decode last."""
+        """The workers as the log describes them; those that only decode come last."""
         role = "prefill" if self.decode_workers else "plain"
         roles = [role] * len(self.workers) + ["decode"] * len(self.decode_workers)
         return [
             WorkerPut(
-                f"worker-{slot:03d}",
+                worker_id,
                 at_us,
                 "",
-                f"http://worker-{slot:03d}",
+                f"http://{worker_id}",
                 role,
                 draining=False,
                 capacity_tokens=self._worker_tokens,
             )
-            for slot, role in enumerate(roles)
+            for worker_id, role in zip(self.places, roles, strict=True)
         ]
 
     def reach_tokens(

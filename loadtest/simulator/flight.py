@@ -100,15 +100,15 @@ class Flight:
             self._end(Outcome.REJECTED)
             return
         self.dispatch = dispatch
-        self.worker = dispatch.attempt.chosen.slot
+        self.worker = fleet.places[dispatch.attempt.worker_id]
         self._watcher.placed(self)
-        if dispatch.decode_attempt is None:
-            self.job = self._job("plain")
-        else:
-            self.decode_worker = dispatch.decode_attempt.chosen.slot - len(fleet.workers)
-            self.job = self._job("prefill")
+        if dispatch.decode_attempt is not None:
+            self.decode_worker = fleet.places[dispatch.decode_attempt.worker_id]
             self._decode_job = self._job("decode")
             fleet.decode_workers[self.decode_worker].submit(self._decode_job)
+            if self.outcome is not None:
+                return  # it can never fit there, which is said at once
+        self.job = self._job("plain" if self._decode_job is None else "prefill")
         fleet.workers[self.worker].submit(self.job)
 
     def emitted(self, job: Job) -> None:

@@ -18,9 +18,12 @@ from hashlib import blake2b
 from random import Random
 from struct import pack
 from time import process_time
+from typing import Any
 
 import numpy as np
 
+from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
@@ -31,7 +34,7 @@ from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import FleetRules, make_policy
+from policies import CachePool, FleetRules, make_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -61,6 +64,8 @@ class SimulationConfig:
         expected_output_tokens: What the gateway assumes of every answer.
         utilisation: Prefill is slowed down or sped up until the least possible work keeps them so
             busy (`loadtest.simulator.utilisation`); None: they are as fast as they are.
+        host: Host memory of the workers that take requests (HiCache). None: none, or with ``l3`` the default.
+        l3: A pool that they share, which the gateway is told of; None for none.
         rules: Overrides of `policies.FleetRules`.
         warmup_s: Requests that come before are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
@@ -80,7 +85,9 @@ class SimulationConfig:
     seed: int = 1
     block_tokens: int = 256
     expected_output_tokens: int = 256
-    rules: Mapping[str, float] = field(default_factory=dict)
+    host: HiCacheSettings | None = None
+    l3: L3Settings | None = None
+    rules: Mapping[str, Any] = field(default_factory=dict)
     warmup_s: float = 0.0
     ramp_s: float = 30.0
 
@@ -129,7 +136,8 @@ class _Simulation:
         self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
         engine = config.engine.with_prefill(1.0 / self._time_scale)
-        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers)
+        host = config.host or (HiCacheSettings() if config.l3 is not None else None)
+        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers, host, config.l3)
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
@@ -153,6 +161,21 @@ class _Simulation:
             speed=config.speed,
         )
 
+    def _pools(self) -> dict[str, CachePool]:
+        """What an operator would tell the gateway of the pool."""
+        pool = self.fleet.pool
+        if pool is None:
+            return {}
+        l3, host = pool.settings, self._config.host or HiCacheSettings()
+        return {
+            "*": CachePool(
+                capacity_tokens=l3.nodes * (l3.memory_tokens + l3.disk_tokens),
+                fetch_base_s=l3.latency_s,
+                fetch_tokens_per_s=l3.node_bytes_per_s / self.fleet.profile.shape.token_bytes,
+                fetch_tokens_min=host.prefetch_threshold_tokens,
+            )
+        }
+
     def _build_replicas(self) -> list[Replica]:
         config, engine = self._config, self._config.engine
         # What an operator would tell the gateway of this model.
@@ -163,7 +186,7 @@ class _Simulation:
             policy=make_policy(config.policy, config.policy_options),
             decode_policy=make_policy(config.decode_policy),
             profile=profile,
-            fleet=FleetRules(block_tokens=config.block_tokens, **config.rules),  # type: ignore[arg-type]
+            fleet=FleetRules(**{"block_tokens": config.block_tokens, "pools": self._pools(), **config.rules}),
             engine_block_tokens=self._workload.block_tokens,
             expected_output_tokens=config.expected_output_tokens,
         )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fakes.workloads import arrivals, conversations
 
+from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator import simulation
@@ -162,3 +163,21 @@ def test_progress_is_told_up_to_the_end() -> None:
 
     assert told[-1] == (250, 250)
     assert told == sorted(told)
+
+
+def test_what_a_shared_pool_holds_is_fetched_instead_of_computed() -> None:
+    """Caches that hold three prompts, and a pool that holds everything: hits come from the pool."""
+    engine = replace(PROFILES["mimo-v2-flash"], dp_ranks=1)
+    rules = replace(engine.rules, full_tokens=16_000, swa_tokens=4_000)
+    workload = conversations(sessions=40, turns=4)
+    alone, shared = (
+        simulate(workload, config(engine=replace(engine, rules=rules), l3=l3)) for l3 in (None, L3Settings())
+    )
+
+    assert alone.records.pool_tokens.sum() == 0
+    assert shared.records.pool_tokens.sum() > 0.03 * shared.records.prompt_tokens.sum()
+    assert (shared.records.pool_tokens <= shared.records.host_tokens).all()
+    assert shared.summary()["hit_ratio"] > alone.summary()["hit_ratio"]
+    assert shared.bounds.pooled_tokens > alone.bounds.pooled_tokens
+    # The gateway was told of the pool, and counted on it.
+    assert shared.records.predicted_tokens.sum() > alone.records.predicted_tokens.sum()

@@ -1,0 +1,88 @@
+"""What the fleet says of itself, and what its engines really hold."""
+
+from dataclasses import replace
+
+import pytest
+from fakes.workloads import request
+
+from loadtest.engine.job import Job
+from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tiers import HiCacheSettings
+from loadtest.engine.profiles import PROFILES
+from loadtest.simulator.clock import VirtualClock
+from loadtest.simulator.fleet import Fleet
+
+ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=10_000))
+PROMPT = request(bytes(i % 251 for i in range(2000)), tokens=1500, output_tokens=1)
+
+
+class Waiting:
+    """Waits for a job and does nothing."""
+
+    def emitted(self, job: Job) -> None:
+        pass
+
+    def finished(self, job: Job, reason: str) -> None:
+        pass
+
+
+def serve(fleet: Fleet, clock: VirtualClock, worker: int, tokens: int) -> None:
+    """Let a worker compute the start of the prompt."""
+    blocks = PROMPT.blocks[: tokens // 64 * 8]
+    fleet.workers[worker].submit(Job(blocks, tokens, 1, blocks, tokens, Waiting()))
+    clock.run()
+
+
+def test_workers_are_named_by_what_they_do_and_found_again() -> None:
+    fleet = Fleet(ENGINE, VirtualClock(), 2, 1)
+
+    puts = fleet.puts(1)
+
+    assert [(put.worker, put.role, put.capacity_tokens) for put in puts] == [
+        ("worker-000", "prefill", 10_000),
+        ("worker-001", "prefill", 10_000),
+        ("decode-000", "decode", 10_000),
+    ]
+    assert [fleet.places[put.worker] for put in puts] == [0, 1, 0]
+    assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
+
+
+@pytest.mark.parametrize(
+    ("host", "l3", "capacity_tokens"),
+    [
+        (None, None, 2 * 10_000),
+        (HiCacheSettings(host_ratio=3.0), None, 2 * 30_000),
+        (HiCacheSettings(host_ratio=0.5), None, 2 * 10_000),
+        (HiCacheSettings(host_tokens=50_000), None, 2 * 50_000),
+        (HiCacheSettings(), L3Settings(nodes=2, memory_tokens=7000, disk_tokens=500), 2 * 20_000 + 15_000),
+    ],
+)
+def test_capacity_counts_every_token_once(
+    host: HiCacheSettings | None, l3: L3Settings | None, capacity_tokens: int
+) -> None:
+    assert Fleet(ENGINE, VirtualClock(), 2, 3, host, l3).capacity_tokens == capacity_tokens
+
+
+def test_the_engines_say_who_holds_most() -> None:
+    """500 tokens are 7 blocks, 1,000 are 15; the last token is always computed."""
+    clock = VirtualClock()
+    fleet = Fleet(ENGINE, clock, 3, 0)
+    serve(fleet, clock, 1, 500)
+    serve(fleet, clock, 2, 1000)
+
+    assert fleet.reach_tokens(PROMPT.blocks, 1500, 0, 1472) == (960, 960)
+    assert fleet.reach_tokens(PROMPT.blocks, 1500, 1, 448) == (448, 448)
+
+
+def test_what_is_held_without_its_window_cannot_be_reused() -> None:
+    """A request leaves a sequence of 1,000 tokens at 640: its blocks are there, its window is not."""
+    rules = CacheRules(full_tokens=10_000, attention="sliding_window", window_tokens=128, swa_tokens=2000)
+    clock = VirtualClock()
+    engine = replace(PROFILES["mimo-v2-flash"], rules=rules, dp_ranks=1)
+    fleet = Fleet(engine, clock, 1, 0)
+    serve(fleet, clock, 0, 1000)
+
+    reused, held = fleet.reach_tokens(PROMPT.blocks[:80], 641, 0, 640)
+
+    assert (reused, held) == (0, 640)
