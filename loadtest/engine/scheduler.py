@@ -332,11 +332,11 @@ class Scheduler:
 
     def _await_prefetch(self, now_s: float) -> None:
         """Nothing to compute: look again when the first prefetch is over."""
-        ready_s = min(rank.waiting.ready_s() for rank in self.ranks)
+        ready_s = min(rank.waiting.ready_s(now_s) for rank in self.ranks)
         if self._ready_timer is not None:
             self._ready_timer.cancel()
             self._ready_timer = None
-        if now_s < ready_s < inf:
+        if ready_s < inf:
             self._ready_timer = self._clock.call_at(ready_s, self._prefetched)
 
     def _prefetched(self) -> None:

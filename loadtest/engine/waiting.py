@@ -79,6 +79,11 @@ class WaitingJobs:
         """When the first of them came; infinity if none waits."""
         return self._jobs[0].arrived_s if self._jobs else inf
 
-    def ready_s(self) -> float:
-        """When the first of them may be admitted; infinity if none waits."""
-        return min((job.lease.ready_s for job in self._jobs), default=inf)
+    def ready_s(self, now_s: float) -> float:
+        """When the first prefetch is over, if that is what all of them wait for; infinity if not."""
+        first_s = inf
+        for job in self._jobs:
+            if job.lease.ready_s <= now_s:
+                return inf
+            first_s = min(first_s, job.lease.ready_s)
+        return first_s

@@ -1,0 +1,99 @@
+"""Decode as processor sharing, beside a simulation that takes every token one by one."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadtest.engine.batch import DecodeBatch
+from loadtest.engine.job import Job
+from loadtest.engine.timing import DecodeTiming
+
+NOBODY: Any = None
+PRICES = DecodeTiming(base_s=0.010, request_s=0.001, kv_token_s=1e-6)
+
+
+def job(context: int, rank: int = 0) -> Job:
+    made = Job(b"", context - 1, 1, b"", 1, NOBODY)
+    made.rank = rank
+    return made
+
+
+def stepped_s(ranks: list[list[int]], tokens: int) -> float:
+    """Seconds of so many tokens, step by step; each rank is a list of contexts."""
+    total_s = 0.0
+    for step in range(tokens):
+        # Between two tokens a context counts with half of the token that it grows by.
+        contexts = [(len(rank), sum(rank) + len(rank) * (step + 0.5)) for rank in ranks]
+        total_s += max(PRICES.stretch(n, kv, len(ranks)).step_s for n, kv in contexts)
+    return total_s
+
+
+def test_everybody_gets_tokens_at_the_same_rate_and_ends_in_turn() -> None:
+    """Two of 1000 and 3000 tokens of context: 16 ms a step, growing by 2 us a token."""
+    batch = DecodeBatch(PRICES, 1, 0)
+    short, long = job(1000), job(3000)
+    batch.join(short, 10)
+    batch.join(long, 20)
+    assert batch.tokens_to_end() == 10
+    assert batch.seconds_until(10) == pytest.approx(stepped_s([[1000, 3000]], 10))
+
+    batch.run(batch.seconds_until(10))
+    assert list(batch.ended()) == [short]
+    batch.leave(short)
+    assert (batch.got(long), batch.tokens_to_end()) == (10, pytest.approx(10))
+    assert batch.seconds_until(10) == pytest.approx(stepped_s([[3010]], 10))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 500_000), max_size=4), min_size=1, max_size=3).filter(any),
+    st.integers(1, 300),
+)
+def test_a_stretch_takes_as_long_as_its_steps_one_by_one(ranks: list[list[int]], tokens: int) -> None:
+    """The slowest rank sets the pace; while another takes over, its last step is counted as a part."""
+    batch = DecodeBatch(PRICES, len(ranks), 0)
+    for number, contexts in enumerate(ranks):
+        for context in contexts:
+            batch.join(job(context, number), 1000)
+    expected_s = stepped_s(ranks, tokens)
+
+    assert batch.seconds_until(tokens) == pytest.approx(expected_s, rel=1e-6)
+    batch.run(expected_s)
+    assert batch.progress == pytest.approx(tokens, rel=1e-6)
+
+
+def test_who_leaves_early_takes_its_context_along() -> None:
+    batch = DecodeBatch(PRICES, 1, 0)
+    stays, leaves = job(1000), job(50_000)
+    batch.join(stays, 100)
+    batch.join(leaves, 100)
+    batch.run(batch.seconds_until(40))
+    batch.leave(leaves)
+
+    assert len(batch) == batch.requests(0) == 1
+    assert batch.seconds_until(60) == pytest.approx(stepped_s([[1040]], 60))
+
+
+def test_a_step_beside_a_prefill_gives_everybody_what_a_step_gives() -> None:
+    batch = DecodeBatch(DecodeTiming(0.010, 0.001, mtp_speedup=2.5), 1, 0)
+    batch.join(job(10), 5)
+    assert batch.beside_s() == pytest.approx(0.001)
+    batch.step()
+    assert batch.got(next(iter(batch))) == 2
+    batch.step()
+
+    assert len(list(batch.ended())) == 1
+
+
+def test_windows_are_due_every_n_tokens_and_once_for_all_that_were_missed() -> None:
+    batch = DecodeBatch(PRICES, 1, 10)
+    member = job(10)
+    batch.join(member, 100)
+    due = []
+    for tokens in (9, 1, 35, 4, 1):
+        batch.run(batch.seconds_until(tokens))
+        due.append(list(batch.released()))
+
+    assert due == [[], [member], [member], [], [member]]
