@@ -1,8 +1,8 @@
-"""An engine from its profile: caches of all ranks, with or without lower tiers, behind one scheduler."""
+"""An engine from its profile: the KV stacks of all ranks behind one scheduler."""
 
 from dataclasses import replace
 
-from loadtest.engine.kv.l3 import BlockSizes, L3Pool
+from loadtest.engine.kv.l3 import BlockSizes, L3Pool, L3Settings, build_pool
 from loadtest.engine.kv.l3_client import L3Client
 from loadtest.engine.kv.listener import KvListener
 from loadtest.engine.kv.rules import CacheRules
@@ -13,8 +13,58 @@ from loadtest.engine.scheduler import Clock, Observer, Scheduler
 from loadtest.engine.settings import Dialect
 
 
+def build_worker(
+    profile: EngineProfile,
+    clock: Clock,
+    *,
+    observer: Observer,
+    listener: KvListener | None = None,
+    pool: L3Pool | None = None,
+    dialect: Dialect = "sglang",
+    emit_s: float = 0.0,
+) -> Scheduler:
+    """Build an engine.
+
+    Args:
+        profile: What it is.
+        clock: The event loop, or a virtual clock.
+        observer: Told about every job that leaves.
+        listener: Hears the KV events of all ranks.
+        pool: Shared with other engines of the same model; read into the profile's host tier, or into one
+            of the usual size if it has none.
+        dialect: Whose cache rules to follow.
+        emit_s: Tokens of streams that come due within this time are told together.
+
+    Raises:
+        ValueError: The model or the dialect has no lower tiers, and the profile or the pool asks for them.
+    """
+    rules = cache_rules(profile, dialect)
+    sizes = _sizes(profile, rules)
+    host_tier = profile.host_tier or (HiCacheSettings() if pool is not None else None)
+    ranks = profile.dp_ranks
+    stacks = [
+        build_stack(
+            rules,
+            sizes=sizes,
+            settings=host_tier,
+            client=_client(profile, pool, seed) if pool is not None else None,
+            listener=listener,
+        )
+        for seed in range(ranks)
+    ]
+    return Scheduler(
+        profile,
+        stacks,
+        clock,
+        observer,
+        insert_early=rules.insert_early,
+        release_tokens=rules.decode_release_tokens if rules.window_tokens else 0,
+        emit_s=emit_s,
+    )
+
+
 def cache_rules(profile: EngineProfile, dialect: Dialect) -> CacheRules:
-    """The KV cache of one rank of an engine.
+    """The device's cache of one rank.
 
     Args:
         profile: The engine.
@@ -28,55 +78,22 @@ def cache_rules(profile: EngineProfile, dialect: Dialect) -> CacheRules:
     )
 
 
-def kv_sizes(profile: EngineProfile) -> BlockSizes:
-    """What the blocks of an engine weigh, for its host memory and for a pool that it shares."""
+def build_shared_pool(profile: EngineProfile, settings: L3Settings) -> L3Pool:
+    """A pool for engines of one profile."""
+    return build_pool(settings, _sizes(profile, cache_rules(profile, "sglang")))
+
+
+def _sizes(profile: EngineProfile, rules: CacheRules) -> BlockSizes:
     shape = profile.shape
-    return block_sizes(profile.rules, shape.token_bytes, shape.window_token_bytes)
+    return block_sizes(rules, shape.token_bytes, shape.window_token_bytes)
 
 
-def build_worker(
-    profile: EngineProfile,
-    clock: Clock,
-    *,
-    observer: Observer,
-    listener: KvListener | None = None,
-    dialect: Dialect = "sglang",
-    emit_s: float = 0.0,
-    host: HiCacheSettings | None = None,
-    pool: L3Pool | None = None,
-) -> Scheduler:
-    """Build an engine.
-
-    Args:
-        profile: What it is.
-        clock: The event loop, or a virtual clock.
-        observer: Told about every job that leaves.
-        listener: Hears the KV events of all ranks.
-        dialect: Whose cache rules to follow.
-        emit_s: Tokens of streams that come due within this time are told together.
-        host: Host memory below the device of each rank; None for none.
-        pool: A cache shared with other workers, of `kv_sizes`; needs host memory, where it is read into.
-
-    Raises:
-        ValueError: Lower tiers for an engine that has none (`loadtest.engine.kv.stack`).
-    """
-    rules, sizes = cache_rules(profile, dialect), kv_sizes(profile)
-    caches = [
-        build_stack(
-            rules,
-            sizes=sizes,
-            settings=host,
-            client=L3Client(pool, seed=rank) if pool is not None else None,
-            listener=listener,
-        ).cache
-        for rank in range(profile.dp_ranks)
-    ]
-    return Scheduler(
-        profile,
-        caches,
-        clock,
-        observer,
-        insert_early=rules.insert_early,
-        release_tokens=rules.decode_release_tokens if rules.window_tokens else 0,
-        emit_s=emit_s,
+def _client(profile: EngineProfile, pool: L3Pool, seed: int) -> L3Client:
+    """One rank's access; ranks share the network of the engine."""
+    return L3Client(
+        pool,
+        tensor_parallel=profile.tensor_parallel,
+        replicated=profile.replicated_kv,
+        read_bytes_per_s=profile.pool_bytes_per_s / profile.dp_ranks,
+        seed=seed,
     )

@@ -15,7 +15,8 @@ from typing import Any, get_args
 
 import uvloop
 
-from loadtest.engine.engine import EmulatedEngine, answer_control
+from loadtest.engine.engine import EmulatedEngine, answer_control, shared_pool
+from loadtest.engine.kv.tiers import PrefetchPolicy, WritePolicy
 from loadtest.engine.profiles import PROFILES, Interleave, QueueOrder
 from loadtest.engine.server import Answer, Connection, Request
 from loadtest.engine.settings import Dialect, EngineSettings
@@ -76,11 +77,12 @@ async def _run(settings: EngineSettings, engines: int, control_port: int | None)
     for end in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(end, stop.set)
     siblings: dict[int, EmulatedEngine] = {}
+    pool = shared_pool(settings)
     async with AsyncExitStack() as stack:
         urls = []
         for number in range(engines):
             port = settings.port + number if settings.port else 0
-            engine = EmulatedEngine(replace(settings, port=port), siblings)
+            engine = EmulatedEngine(replace(settings, port=port), siblings, pool)
             urls.append((await stack.enter_async_context(engine)).url)
         if control_port is not None:
             control = await loop.create_server(
@@ -128,6 +130,10 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     flag("loras", "LoRA adapters, requested by name", "lora-modules", nargs="*", metavar="NAME")
     flag("block_tokens", "tokens of a KV block")
     flag("cache_tokens", "KV capacity of one engine, in tokens")
+    flag("host_tokens", "KV capacity of the host tier, in tokens; 0: none")
+    flag("write_policy", "when blocks are copied to the host tier", choices=get_args(WritePolicy))
+    flag("prefetch_policy", "how long a request waits for the shared pool", choices=get_args(PrefetchPolicy))
+    flag("pool_tokens", "room of the pool that all engines of this process share, in tokens; 0: none")
     flag("max_model_len", "longest prompt plus output, in tokens")
     flag("prefill_tokens_per_s", "prefill speed at an empty context, in tokens/s")
     flag("prefill_base_ms", "fixed time of a prefill step, in milliseconds")

@@ -22,9 +22,10 @@ from urllib.parse import parse_qs
 import orjson
 
 from loadtest.engine import infos
-from loadtest.engine.build import build_worker
+from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.errors import error_body
 from loadtest.engine.faults import Fault, Faults
+from loadtest.engine.kv.l3 import L3Pool, L3Settings
 from loadtest.engine.metrics import Counters
 from loadtest.engine.routes import Routes
 from loadtest.engine.server import Answer, Connection, Request
@@ -41,15 +42,20 @@ class EmulatedEngine:
     Args:
         settings: What it is.
         siblings: Engines of this process by port; it adds itself.
+        pool: KV shared with them; by default it has one of its own if the settings ask for any.
     """
 
     def __init__(
-        self, settings: EngineSettings, siblings: "MutableMapping[int, EmulatedEngine] | None" = None
+        self,
+        settings: EngineSettings,
+        siblings: "MutableMapping[int, EmulatedEngine] | None" = None,
+        pool: L3Pool | None = None,
     ) -> None:
         self.settings = settings
         self.faults = Faults()
         self.body_bytes_max = settings.body_bytes_max
         self.port = settings.port
+        self.pool = shared_pool(settings) if pool is None else pool
         self._siblings = {} if siblings is None else siblings
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -153,6 +159,7 @@ class EmulatedEngine:
             self.settings.engine(),
             asyncio.get_running_loop(),
             observer=self.counters,
+            pool=self.pool,
             dialect=self.settings.dialect,
             emit_s=self.settings.emit_interval_ms / 1e3,
         )
@@ -209,6 +216,13 @@ class EmulatedEngine:
             answer.send(fault.status, self.error_body(fault.status))
         else:
             answer.strike(fault)
+
+
+def shared_pool(settings: EngineSettings) -> L3Pool | None:
+    """The pool that engines with these settings share, if they do: one node, in memory."""
+    if not settings.pool_tokens:
+        return None
+    return build_shared_pool(settings.engine(), L3Settings(nodes=1, memory_tokens=settings.pool_tokens))
 
 
 def answer_control(

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.shape import ModelShape, Pools, gqa_bytes, kda_state_bytes, mla_bytes
 from loadtest.engine.timing import DecodeTiming, LinkTiming, PrefillTiming
 from policies import PROFILES as SERVICE_PROFILES
@@ -42,6 +43,11 @@ class EngineProfile:
         aging: k of the order ``uncached``, in seconds of waiting per second of work.
         host: Loading KV from host memory, per rank.
         handover: Sending KV from a prefill to a decode worker.
+        host_tier: KV in host memory, per rank; None: none.
+        tensor_parallel: GPUs of one rank, which read from a shared pool in parallel.
+        replicated_kv: Whether each of them needs all KV (latent attention), not a share of the heads.
+        pool_bytes_per_s: Reading from a shared pool, the engine's network. 170 GB/s: RDMA into host memory
+            (MiMo-V2.5, arXiv:2607.13095, GCache).
     """
 
     name: str
@@ -57,6 +63,10 @@ class EngineProfile:
     aging: float = 1.0
     host: LinkTiming
     handover: LinkTiming
+    host_tier: HiCacheSettings | None = None
+    tensor_parallel: int = 8
+    replicated_kv: bool = False
+    pool_bytes_per_s: float = 170e9
 
     def with_prefill(self, speed: float) -> "EngineProfile":
         """The same engine ``speed`` times as fast at prefill, and at nothing else."""
@@ -70,6 +80,7 @@ class EngineProfile:
             decode=self.decode.faster(speed),
             host=self.host.faster(speed),
             handover=self.handover.faster(speed),
+            pool_bytes_per_s=self.pool_bytes_per_s * speed,
         )
 
 
@@ -187,6 +198,7 @@ def _flash() -> EngineProfile:
         dp_ranks=2,
         host=gpus.host(ranks=2),
         handover=_FABRIC,
+        tensor_parallel=4,
     )
 
 
@@ -252,6 +264,7 @@ def _kimi() -> EngineProfile:
         rules=_rules(shape, shape.pools(gpus.kv_bytes(0.85, weights_bytes), state_ratio=0.9, copies=8)),
         host=gpus.host(copies=8),
         handover=_FABRIC,
+        replicated_kv=True,
     )
 
 

@@ -8,7 +8,7 @@ and the slots of its share of the GPUs; what a step takes is decided over all ra
 from collections.abc import Iterator
 
 from loadtest.engine.job import Job, State
-from loadtest.engine.kv.cache import KvCache
+from loadtest.engine.kv.stack import KvStack
 from loadtest.engine.waiting import WaitingJobs
 
 
@@ -17,14 +17,15 @@ class Rank:
 
     Args:
         number: Which one, from 0.
-        cache: Its KV cache.
+        stack: Its KV cache, and the tiers below it.
         waiting: Its queue.
         running_max: Jobs that may prefill or decode on it at the same time.
     """
 
-    def __init__(self, number: int, cache: KvCache, waiting: WaitingJobs, running_max: int) -> None:
+    def __init__(self, number: int, stack: KvStack, waiting: WaitingJobs, running_max: int) -> None:
         self.number = number
-        self.cache = cache
+        self.cache = stack.cache
+        self.tiers = stack.tiers
         self.waiting = waiting
         self.prefilling: list[Job] = []
         self.arriving: list[Job] = []

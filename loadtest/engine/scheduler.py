@@ -29,6 +29,7 @@ from typing import Protocol
 from loadtest.engine.batch import DecodeBatch
 from loadtest.engine.job import Job, State
 from loadtest.engine.kv.cache import KvCache
+from loadtest.engine.kv.stack import KvStack
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.rank import Rank
 from loadtest.engine.waiting import WaitingJobs
@@ -63,7 +64,7 @@ class Scheduler:
 
     Args:
         profile: Prices and limits of the engine.
-        caches: The KV cache of each data-parallel rank.
+        stacks: The KV stack of each data-parallel rank.
         clock: The event loop, or a virtual clock.
         observer: Told about every job that leaves.
         insert_early: Whether blocks are shared while they are being computed (vLLM).
@@ -78,7 +79,7 @@ class Scheduler:
     def __init__(
         self,
         profile: EngineProfile,
-        caches: Sequence[KvCache],
+        stacks: Sequence[KvStack],
         clock: Clock,
         observer: Observer,
         *,
@@ -86,14 +87,14 @@ class Scheduler:
         release_tokens: int = 0,
         emit_s: float = 0.0,
     ) -> None:
-        assert len(caches) == profile.dp_ranks
+        assert len(stacks) == profile.dp_ranks
         self.profile = profile
         self._clock = clock
         self._observer = observer
         self._insert_early = insert_early
         self._emit_s = emit_s
         slots = max(1, profile.max_running // profile.dp_ranks)
-        self.ranks = [Rank(i, cache, self._queue(cache), slots) for i, cache in enumerate(caches)]
+        self.ranks = [Rank(i, stack, self._queue(stack.cache), slots) for i, stack in enumerate(stacks)]
         self._batch = DecodeBatch(profile.decode, profile.dp_ranks, release_tokens)
         self._at_once = profile.decode.base_s <= 0
         self._frozen = profile.interleave != "apart"

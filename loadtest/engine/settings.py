@@ -9,6 +9,7 @@ set them to those of the engine that you want to stand in for, or begin with a p
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from loadtest.engine.kv.tiers import HiCacheSettings, PrefetchPolicy, WritePolicy
 from loadtest.engine.profiles import PROFILES, EngineProfile, Interleave, QueueOrder
 from loadtest.engine.timing import DecodeTiming, PrefillTiming
 
@@ -28,6 +29,11 @@ class EngineSettings:
         loras: LoRA adapters, requested by name; each has a cache of its own.
         block_tokens: Tokens of a KV block, the unit of reuse.
         cache_tokens: KV capacity in tokens, for running requests and reusable blocks together.
+        host_tokens: KV capacity of the host tier in tokens, over all ranks. 0: there is none.
+        write_policy: When blocks are copied to the host tier.
+        prefetch_policy: How long a request waits for the shared pool.
+        pool_tokens: Room of the pool that all engines of one process share, in tokens; needs a host tier.
+            0: there is none.
         max_model_len: Longest prompt plus output, in tokens.
         prefill_tokens_per_s: Prefill speed at an empty context: 1/b of the service-time formula.
         prefill_base_ms: Fixed time of one prefill step: a of the formula.
@@ -56,6 +62,10 @@ class EngineSettings:
     loras: tuple[str, ...] = ()
     block_tokens: int = 64
     cache_tokens: int = 500_000
+    host_tokens: int = 0
+    write_policy: WritePolicy = "write_through"
+    prefetch_policy: PrefetchPolicy = "timeout"
+    pool_tokens: int = 0
     max_model_len: int = 262_144
     prefill_tokens_per_s: float = 20_000.0
     prefill_base_ms: float = 10.0
@@ -85,6 +95,8 @@ class EngineSettings:
             ("block_tokens", 1),
             ("dp_ranks", 1),
             ("cache_tokens", self.block_tokens * self.dp_ranks),
+            ("host_tokens", 0),
+            ("pool_tokens", 0),
             ("max_model_len", 2),
             ("max_running", self.dp_ranks),
             ("output_tokens", 1),
@@ -102,6 +114,8 @@ class EngineSettings:
         for name in ("prefill_tokens_per_s", "context_tokens", "speed"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        if self.pool_tokens and not self.host_tokens:
+            raise ValueError("pool_tokens needs host_tokens: a pool is read into host memory")
         if self.profile and self.profile not in PROFILES:
             raise ValueError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {self.profile!r}")
         if 0 < self.chunk_tokens < self.dp_ranks:
@@ -171,6 +185,15 @@ class EngineSettings:
                 swa_tokens=int(rules.swa_tokens * share),
                 state_slots=int(rules.state_slots * share),
             ),
+            host_tier=HiCacheSettings(
+                host_tokens=self.host_tokens // self.dp_ranks,
+                # The window pool has no size of its own.
+                host_ratio=self.host_tokens / self.cache_tokens,
+                write_policy=self.write_policy,
+                prefetch_policy=self.prefetch_policy,
+            )
+            if self.host_tokens
+            else None,
             chunk_tokens=self.chunk_tokens,
             max_running=self.max_running,
             dp_ranks=self.dp_ranks,

@@ -8,12 +8,13 @@ All workers are alike, and so are all that decode.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
-from loadtest.engine.build import build_worker, kv_sizes
+from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.job import Job
 from loadtest.engine.kv.cache import KvCache
-from loadtest.engine.kv.l3 import L3Settings, build_pool
+from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
@@ -60,8 +61,9 @@ class Fleet:
         self.profile = profile
         self._host = host
         self.clock = clock
-        self.pool = build_pool(l3, kv_sizes(profile)) if l3 is not None else None
-        self.workers: Sequence[Scheduler] = [build(host=host, pool=self.pool) for _ in range(workers)]
+        self.pool = build_shared_pool(profile, l3) if l3 is not None else None
+        caching = partial(build_worker, replace(profile, host_tier=host), clock, observer=NoObserver())
+        self.workers: Sequence[Scheduler] = [caching(pool=self.pool) for _ in range(workers)]
         self.decode_workers: Sequence[Scheduler] = [build() for _ in range(decode_workers)]
         self.places = {
             f"{kind}-{place:03d}": place

@@ -136,7 +136,7 @@ class _Simulation:
         self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
         engine = config.engine.with_prefill(1.0 / self._time_scale)
-        host = config.host or (HiCacheSettings() if config.l3 is not None else None)
+        host = config.host or engine.host_tier or (HiCacheSettings() if config.l3 is not None else None)
         self.fleet = Fleet(engine, clock, config.workers, config.decode_workers, host, config.l3)
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)

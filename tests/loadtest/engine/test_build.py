@@ -1,12 +1,18 @@
 """Engines built from their profiles, with the real KV cache."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.virtual_clock import VirtualClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from loadtest.engine.build import build_worker, cache_rules
-from loadtest.engine.job import Job
+from loadtest.engine.build import build_shared_pool, build_worker, cache_rules
+from loadtest.engine.job import Job, Role
+from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.stack import has_lower_tiers
+from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.engine.settings import Dialect
 from radix import chain_bytes
@@ -28,10 +34,10 @@ class Ends:
         pass
 
 
-def job(sink: Ends, session: int, prompt_tokens: int, output_tokens: int) -> Job:
-    kept = prompt_tokens + output_tokens - 1
+def job(sink: Ends, session: int, prompt_tokens: int, output_tokens: int, role: Role = "plain") -> Job:
+    kept = prompt_tokens + max(0, output_tokens - 1)
     blocks = chain_bytes(bytes(64) * (kept // 64), session, 64)
-    return Job(blocks[: prompt_tokens // 64 * 8], prompt_tokens, output_tokens, blocks, kept, sink)
+    return Job(blocks[: prompt_tokens // 64 * 8], prompt_tokens, output_tokens, blocks, kept, sink, role)
 
 
 def test_rules_of_a_rank_follow_the_profile_and_the_dialect() -> None:
@@ -44,7 +50,7 @@ def test_rules_of_a_rank_follow_the_profile_and_the_dialect() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["sglang", "vllm"])
-@pytest.mark.parametrize("name", ["mimo-v2.5-pro", "mimo-v2-flash", "dense-70b"])
+@pytest.mark.parametrize("name", sorted(PROFILES))
 def test_the_next_turn_of_a_session_reuses_the_turn_before(name: str, dialect: Dialect) -> None:
     """20,000 tokens and an answer of 500: 20,499 have KV, which are 320 blocks."""
     clock, sink = VirtualClock(), Ends()
@@ -59,3 +65,110 @@ def test_the_next_turn_of_a_session_reuses_the_turn_before(name: str, dialect: D
     assert sink.reasons == ["stop"] * 3
     assert turn.cached_tokens == 320 * 64
     assert worker.used_tokens == 0
+
+
+def test_what_one_engine_computed_another_reads_from_the_pool() -> None:
+    """The second engine has never seen the session: it reads 312 blocks, all but the last token's."""
+    profile = PROFILES["mimo-v2.5-pro"]
+    pool = build_shared_pool(profile, L3Settings())
+    clock, sink = VirtualClock(), Ends()
+    workers = [build_worker(profile, clock, observer=sink, pool=pool) for _ in range(2)]
+    turns = [job(sink, 1, 20_000, 1), job(sink, 1, 20_000, 1)]
+    for worker, turn in zip(workers, turns, strict=True):
+        worker.submit(turn)
+        clock.run()
+
+    assert turns[0].cached_tokens == 0
+    assert turns[1].lease.pool_tokens == turns[1].cached_tokens == 312 * 64
+    assert turns[1].started_s > turns[1].arrived_s
+    tiers = workers[1].ranks[turns[1].rank].tiers
+    assert tiers is not None
+    assert tiers.counters.prefetched_tokens == 312 * 64
+
+
+def test_the_host_gives_back_what_the_device_had_to_evict() -> None:
+    """The device holds two sessions of 20,000 tokens, the host four."""
+    profile = PROFILES["dense-70b"]
+    small = replace(profile.rules, full_tokens=45_000)
+    profile = replace(profile, rules=small, host_tier=HiCacheSettings(host_tokens=90_000))
+    clock, sink = VirtualClock(), Ends()
+    worker = build_worker(profile, clock, observer=sink)
+    turns = []
+    for session in (1, 2, 3, 1):
+        turns.append(job(sink, session, 20_000, 1))
+        worker.submit(turns[-1])
+        clock.run()
+
+    lease = turns[-1].lease
+    assert lease.matched_tokens == 312 * 64
+    assert lease.host_tokens > lease.device_tokens
+    assert lease.load_bytes == lease.host_tokens * profile.shape.token_bytes
+
+
+def test_a_model_without_lower_tiers_is_refused_a_pool() -> None:
+    profile = PROFILES["kimi-linear-1t"]
+
+    with pytest.raises(ValueError, match="no host tier is modelled for linear"):
+        build_worker(replace(profile, host_tier=HiCacheSettings()), VirtualClock(), observer=Ends())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(sorted(PROFILES)),
+    st.sampled_from(["sglang", "vllm"]),
+    st.booleans(),
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),
+            st.integers(1, 3_000),
+            st.integers(0, 300),
+            st.floats(0, 1.0),
+            st.sampled_from(["plain", "plain", "prefill", "decode"]),
+            st.one_of(st.none(), st.integers(0, 30)),
+        ),
+        max_size=30,
+    ),
+)
+def test_whatever_comes_the_whole_engine_ends_every_job_and_keeps_nothing_in_use(
+    name: str, dialect: Dialect, tiered: bool, steps: Any
+) -> None:
+    """Caches of a few prompts only, so that everything is evicted, loaded and waited for."""
+    profile = PROFILES[name]
+    windows = profile.shape.window_layers
+    rules = replace(
+        profile.rules,
+        full_tokens=8_000,
+        swa_tokens=3_000 if windows else 0,
+        retained_interval_tokens=512 if windows else 0,
+        state_slots=6 if profile.shape.state_layers else 0,
+    )
+    tiered = tiered and has_lower_tiers(replace(rules, match_rule=dialect))
+    profile = replace(
+        profile,
+        rules=rules,
+        chunk_tokens=1_024,
+        max_running=8,
+        host_tier=HiCacheSettings() if tiered else None,
+    )
+    pool = build_shared_pool(profile, L3Settings(nodes=2, memory_tokens=20_000)) if tiered else None
+    clock, sink = VirtualClock(), Ends()
+    worker = build_worker(profile, clock, observer=sink, pool=pool, dialect=dialect)
+    jobs: list[Job] = []
+    for session, prompt_tokens, output_tokens, wait_s, role, victim in steps:
+        jobs.append(job(sink, session, prompt_tokens, output_tokens, role))
+        worker.submit(jobs[-1])
+        clock.run(until_s=clock.now_s + wait_s)
+        worker.release(jobs[-1])
+        worker.deliver(jobs[-1])
+        if victim is not None and victim < len(jobs):
+            worker.abort(jobs[victim])
+    clock.run()
+    while any(rank.held for rank in worker.ranks):
+        for one in jobs:
+            worker.release(one)
+        clock.run()
+
+    assert len(sink.reasons) == len(jobs)
+    assert "refused" not in sink.reasons
+    assert (worker.running, worker.waiting, worker.used_tokens) == (0, 0, 0)
+    assert worker.clear()

@@ -332,3 +332,15 @@ async def test_closing_drops_whoever_is_connected() -> None:
             engine.close()
             with pytest.raises(httpx.ReadError):
                 [line async for line in lines]
+
+
+async def test_engines_of_one_process_share_what_they_computed_through_a_pool(start: Any) -> None:
+    """The second engine never saw the prompt of 15 full blocks and more."""
+    shared = {"cache_tokens": 4_000, "host_tokens": 8_000, "pool_tokens": 100_000}
+    engine, client = await start(**shared)
+    body = {"prompt": [1] * 1_000, "max_tokens": 1}
+    await client.post("/v1/completions", json=body)
+    async with EmulatedEngine(engine.settings, pool=engine.pool) as second:
+        answer = await client.post(f"{second.url}/v1/completions", json=body)
+
+    assert answer.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 960}

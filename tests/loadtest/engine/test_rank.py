@@ -5,6 +5,7 @@ from typing import Any
 from fakes.kv_stack import FakeCache
 
 from loadtest.engine.job import Job, Role, State
+from loadtest.engine.kv.stack import KvStack
 from loadtest.engine.rank import Rank
 from loadtest.engine.waiting import WaitingJobs
 from radix import chain_bytes
@@ -14,7 +15,7 @@ NOBODY: Any = None
 
 def rank(slots: int = 2, tokens: int = 1000) -> tuple[Rank, FakeCache]:
     cache: Any = FakeCache(tokens, 4)
-    return Rank(0, cache, WaitingJobs(), slots), cache
+    return Rank(0, KvStack(cache, None), WaitingJobs(), slots), cache
 
 
 def job(prompt_tokens: int, role: Role = "plain") -> Job:

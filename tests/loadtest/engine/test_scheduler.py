@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadtest.engine.job import Job, Role
 from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.stack import KvStack
 from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.shape import ModelShape
@@ -62,8 +63,9 @@ class Bench:
         self.clock = clock
         self.caches = [FakeCache(cache_tokens, BLOCK_TOKENS) for _ in range(self.profile.dp_ranks)]
         self.cache = self.caches[0]
+        self.stacks: Any = [KvStack(cache, None) for cache in self.caches]
         self.sink = Recorder(clock)
-        self.scheduler = Scheduler(self.profile, self.caches, clock, self.sink, emit_s=emit_s, **options)
+        self.scheduler = Scheduler(self.profile, self.stacks, clock, self.sink, emit_s=emit_s, **options)
         self.jobs: list[Job] = []
 
     def submit(

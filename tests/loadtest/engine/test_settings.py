@@ -15,6 +15,7 @@ from loadtest.engine.settings import EngineSettings
         ({"speed": 0}, "speed must be above 0"),
         ({"prefill_tokens_per_s": float("nan")}, "prefill_tokens_per_s must be above 0"),
         ({"models": ()}, "models must name"),
+        ({"pool_tokens": 1000}, "pool_tokens needs host_tokens"),
         ({"profile": "abacus"}, "profile must be one of dense-70b"),
         ({"dp_ranks": 4, "chunk_tokens": 2}, "chunk_tokens must be at least dp_ranks"),
         ({"dp_ranks": 4, "max_running": 2}, "max_running must be at least 4"),
@@ -59,3 +60,12 @@ def test_without_a_profile_an_engine_attends_to_everything() -> None:
     assert (engine.rules.attention, engine.dp_ranks, engine.interleave) == ("full", 1, "apart")
     assert engine.decode.stretch(10, 1_000_000).seconds(1) == pytest.approx(0.040)
     assert engine.prefill.prompt_s(20_000, 0) == pytest.approx(0.010 + 1 + 1 / 14)
+
+
+def test_lower_tiers_are_as_large_as_they_are_told() -> None:
+    """Over all ranks, like the cache; the window pool keeps the proportion."""
+    engine = EngineSettings.of("mimo-v2.5-pro", cache_tokens=100_000, host_tokens=400_000).engine()
+    assert engine.host_tier is not None
+
+    assert (engine.host_tier.host_tokens, engine.host_tier.host_ratio) == (200_000, 4.0)
+    assert EngineSettings().engine().host_tier is None
