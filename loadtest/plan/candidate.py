@@ -22,7 +22,7 @@ class Family:
     @property
     def label(self) -> str:
         """What tables call it."""
-        return f"{self.contender.label}, {'prefill and decode apart' if self.split else 'plain workers'}"
+        return f"{self.contender.label}{', split' * self.split}"
 
 
 @dataclass(frozen=True, slots=True)

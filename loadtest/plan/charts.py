@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.objective import Slo
@@ -66,11 +66,10 @@ def draw_curve(curve: Curve, plan_tokens: int | None) -> Chart:
         axes.set_xscale("log", base=2)
         axes.set_ylim(0, max(1.08 * curve.infinite_hit_ratio, 0.01))
         axes.set_xlabel("tokens of KV cache, and how many workers hold so much")
-        axes.set_ylabel("share of the prompt tokens that is reused")
+        axes.set_ylabel("share of prompt tokens reused")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.set_xticks(curve.sizes_tokens[:: -(-len(curve.sizes_tokens) // 7)])
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_minor_locator(LogLocator(2, subs=()))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda size, _: f"{_tokens(size)}\n{size / curve.worker_tokens:g}")
         )
@@ -115,6 +114,7 @@ def draw_trials(tried: Sequence[tuple[Candidate, float, Trial]], slo: Slo, plan:
         axes.axhline(slo.ttft_p90_s, color=INK, linewidth=1.1, linestyle=(0, (2, 2)), label="limit")
         axes.set_yscale("log")
         axes.set_xlabel("cost per hour")
+        axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         axes.set_ylabel("P90 of the time to first token")
         time_axis(axes.yaxis)
         plain(axes, "both")

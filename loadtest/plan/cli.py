@@ -115,8 +115,8 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         tried=[
             (probe.candidate, search.cost(probe.candidate), trial) for probe, trial in search.trials.items()
         ],
-        steps=[(step, search.cost(step.candidate), trial) for step, trial in steps],
-        seeds=options.seeds,
+        steps=[(step, search.cost(step.candidate), trials) for step, trials in steps],
+        simulations=lab.simulations,
         workers_min=workers.low,
         curve=_curve(workloads[0], engine),
         assumed=_assumed(options),
@@ -165,6 +165,7 @@ class _Laboratory:
     def __init__(
         self, console: Console, workloads: Sequence[Workload], slo: Slo, options: argparse.Namespace
     ) -> None:
+        self.simulations = 0
         self._console = console
         self._workloads = workloads
         self._slo = slo
@@ -183,10 +184,12 @@ class _Laboratory:
         labels = [probe.candidate.label for probe in probes]
         return dict(zip(probes, self._trials(cells, labels), strict=True))
 
-    def step(self, steps: Sequence[Step]) -> list[tuple[Step, Trial]]:
-        """Simulate what is around a plan."""
-        cells = [self._cell(step.candidate, 0, step.load) for step in steps]
-        return list(zip(steps, self._trials(cells, [step.name for step in steps]), strict=True))
+    def step(self, steps: Sequence[Step]) -> list[tuple[Step, list[Trial]]]:
+        """Simulate what is around a plan, each step with every seed."""
+        seeds = range(len(self._workloads))
+        cells = [self._cell(step.candidate, number, step.load) for step in steps for number in seeds]
+        trials = iter(self._trials(cells, [step.name for step in steps for _ in seeds]))
+        return [(step, [next(trials) for _ in seeds]) for step in steps]
 
     def _cell(self, candidate: Candidate, seed_number: int, load: float) -> Cell:
         base = replace(self._base, seed=self._seed + seed_number, speed=self._base.speed * load)
@@ -194,6 +197,7 @@ class _Laboratory:
 
     def _trials(self, cells: Sequence[Cell], labels: Sequence[str]) -> list[Trial]:
         trials: dict[int, Trial] = {}
+        self.simulations += len(cells)
         with Bars(self._console, labels) as bars:
             for number, result in simulate_all(cells, min(self._jobs, len(cells)), bars.told):
                 trials[number] = trial = Trial.of(result)
@@ -289,10 +293,10 @@ def _document(outcome: Outcome, command: str) -> bytes:
         "plan": outcome.headline,
         "slo": asdict(outcome.slo),
         "prices": asdict(outcome.prices),
-        "fleets": [_fleet(fleet, outcome.trials_of(fleet)[0]) for fleet in outcome.found],
+        "fleets": [_fleet(fleet, outcome.trials_of(fleet)) for fleet in outcome.found],
         "steps": [
-            {"change": step.name, "load": step.load, **_fleet(step.candidate, trial)}
-            for step, _, trial in outcome.steps
+            {"change": step.name, "load": step.load, **_fleet(step.candidate, trials)}
+            for step, _, trials in outcome.steps
         ],
         "curve": asdict(outcome.curve),
         "certainty": outcome.certainty(),
@@ -301,13 +305,13 @@ def _document(outcome: Outcome, command: str) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _fleet(candidate: Candidate, trial: Trial) -> dict[str, object]:
+def _fleet(candidate: Candidate, trials: Sequence[Trial]) -> dict[str, object]:
     return {
         "policy": candidate.family.contender.policy,
         "policy_options": dict(candidate.family.contender.options),
         "workers": candidate.workers,
         "decode_workers": candidate.decode_workers,
-        "figures": dict(trial.figures),
+        "seeds": [dict(trial.figures) for trial in trials],
     }
 
 

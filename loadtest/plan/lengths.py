@@ -4,18 +4,22 @@ A histogram says how long prompts are and nothing about what they share. What is
 
     arrivals    a Poisson process
     lengths     independent draws from the histogram
-    prefixes    a prompt begins like one that came an exponential time before it, and shares as much with it
-                as makes the hit ratio of an infinite cache the given one over all prompts together
+    prefixes    a prompt is either new, or all but its end is that of one that came an exponential time before
+                it; as many are of the second kind as give an infinite cache the hit ratio
 
-    earlier   |=================|~~~~~~~~~|
-    prompt    |=================|-------------|      shared: hit ratio x length, more after a prompt that
-               shared             new               found no long enough one to share with
+    earlier   |=====================|~~~~~~|
+    prompt    |=====================|--|           not new: shared as far as both reach, the last token never
+    prompt    |------------------------|           new
+
+Were every prompt shared by the same part instead, all beginnings would descend from the first prompt, and
+the smallest cache would hold them.
 """
 
 import csv
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import expm1, log1p
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +29,6 @@ from loadtest.simulator.records import Floats, Whole
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from loadtest.traces import TraceError
 from radix.blocks import HASH_BYTES
-
-CANDIDATES = 1_024
-"""How many of the latest prompts a new one may share a prefix with."""
 
 DRAWN_REQUESTS = 5_000
 DRAWN_OUTPUT_TOKENS = 256
@@ -117,14 +118,11 @@ def draw_workload(name: str, lengths: Sequence[LengthCount], drawing: Drawing) -
         tokens, output_tokens = row.prompt_tokens, row.output_tokens or drawing.output_tokens
         owed_tokens += drawing.hit_ratio * tokens
         most = (tokens - 1) // ENGINE_BLOCK_TOKENS
-        wanted = min(round(owed_tokens / ENGINE_BLOCK_TOKENS), most)
-        age_s = chance.expovariate(1.0 / drawing.reuse_s)
+        wanted = most if owed_tokens >= most * ENGINE_BLOCK_TOKENS else 0
+        age_s = _age_s(chance.random(), drawing.reuse_s, float(arrivals_s[index]))
         shared = b""
         if index and wanted:
-            first = max(0, index - CANDIDATES)
-            like = first + _alike(
-                held_blocks[first:index], arrivals_s[first:index], wanted, arrivals_s[index] - age_s
-            )
+            like = _alike(held_blocks[:index], arrivals_s[:index], wanted, arrivals_s[index] - age_s)
             shared = requests[like].held[: wanted * HASH_BYTES]
         owed_tokens -= len(shared) // HASH_BYTES * ENGINE_BLOCK_TOKENS
         shared_tokens += len(shared) // HASH_BYTES * ENGINE_BLOCK_TOKENS
@@ -155,6 +153,11 @@ def _alike(held_blocks: Whole, arrivals_s: Floats, wanted: int, at_s: float) -> 
     if not len(enough):
         return int(held_blocks.argmax())
     return int(enough[np.abs(arrivals_s[enough] - at_s).argmin()])
+
+
+def _age_s(drawn: float, mean_s: float, most_s: float) -> float:
+    """An exponential age that is less than the most, from a uniform number."""
+    return -mean_s * log1p(drawn * expm1(-most_s / mean_s))
 
 
 def _row(path: Path, number: int, row: dict[str, str | None]) -> LengthCount:

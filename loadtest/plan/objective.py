@@ -44,7 +44,8 @@ class Slo:
         parts = [f"TTFT P90 ≤ {self.ttft_p90_s:g} s"]
         if self.tpot_p90_s is not None:
             parts.append(f"TPOT P90 ≤ {1000 * self.tpot_p90_s:g} ms")
-        parts.append(f"{100 * self.completed_share:g} % completed")
+        if self.completed_share < 1.0:
+            parts.append(f"{100 * self.completed_share:g} % completed")
         return ", ".join(parts)
 
 

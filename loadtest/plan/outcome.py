@@ -28,8 +28,8 @@ class Outcome:
         prices: What fleets cost.
         found: Fleets that hold it, the cheapest first.
         tried: Every simulation: the fleet, its cost per hour and what came of it.
-        steps: One step from the cheapest each, its cost per hour and what came of it.
-        seeds: How many seeds had to agree.
+        steps: One step from the cheapest each, its cost per hour and what came of it with each seed.
+        simulations: How many there were.
         workers_min: Fewer were not simulated, because of the least possible work.
         curve: What memory is worth.
         assumed: Further things that were taken for granted.
@@ -41,8 +41,8 @@ class Outcome:
     prices: Prices
     found: Sequence[Candidate]
     tried: Sequence[tuple[Candidate, float, Trial]]
-    steps: Sequence[tuple[Step, float, Trial]]
-    seeds: int
+    steps: Sequence[tuple[Step, float, Sequence[Trial]]]
+    simulations: int
     workers_min: int
     curve: Curve
     assumed: Sequence[str]
@@ -80,13 +80,13 @@ class Outcome:
         ]
 
     def step_rows(self) -> list[tuple[str, ...]]:
-        """One row per step around the plan: what changes and `HEADINGS`."""
-        return [(step.name, *self._row(cost, trial.figures)) for step, cost, trial in self.steps]
+        """One row per step around the plan: what changes and `HEADINGS`, of its worst seed."""
+        return [(step.name, *self._row(cost, self._worst(trials))) for step, cost, trials in self.steps]
 
     def certainty(self) -> list[str]:
         """How sure the plan is, in sentences."""
         requests = self.workload.request_count
-        told = [f"{len(self.tried) + len(self.steps)} simulations of {requests:,} requests each."]
+        told = [f"{self.simulations} simulations of {requests:,} requests each."]
         if self.plan is None:
             return told
         trials = self.trials_of(self.plan)
@@ -113,15 +113,19 @@ class Outcome:
 
     def assumptions(self) -> list[str]:
         """What was taken for granted, in sentences."""
-        prices = self.prices
-        return [
+        told = [
             f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",
-            f"A worker costs {prices.worker:g} per hour.",
-            f"Fewer than {self.workers_min} workers could not do the least possible prefill work in time.",
+            f"A worker costs {self.prices.worker:g} per hour.",
             "No worker fails and none is restarted; add what you need for that.",
             *self.assumed,
         ]
+        if self.workers_min > 1:
+            told.append(
+                f"Fewer than {self.workers_min} workers were not simulated: they would have more prefill to "
+                "do than time for it, even if all their memory were one cache."
+            )
+        return told
 
     def _cost(self, candidate: Candidate) -> float:
         return candidate.cost_per_hour(self.prices)

@@ -24,6 +24,10 @@ GROWTH = 1.5
 """A step of a search: to that many times the number, and at least to the next."""
 
 
+AMPLE = 8
+"""So many times the decode workers that arithmetic asks for keep no prefill waiting."""
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """A simulation to run: a fleet, and the number of the seed."""
@@ -127,7 +131,7 @@ class Search:
             least = yield from self._least(lambda count: Candidate(family, count), workers, self._slo.margin)
         else:
             # The two hardly touch: first the prefill workers behind ample decode, then the decode workers.
-            ample = min(2 * decode.first, decode.high)
+            ample = min(AMPLE * decode.first, decode.high)
             least = yield from self._least(
                 lambda count: Candidate(family, count, ample),
                 workers,

@@ -1,0 +1,60 @@
+"""Parts of a plan, made up: what is told of them needs no simulation."""
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.plan.candidate import Candidate, Family
+from loadtest.plan.charts import Curve
+from loadtest.plan.objective import Figures, Prices, Slo
+from loadtest.plan.outcome import Outcome
+from loadtest.plan.steps import steps_around
+from loadtest.plan.trial import Trial
+from loadtest.simulator.contenders import Contender
+from loadtest.simulator.workload import Session, SimRequest, Workload
+
+OURS, THEIRS = Family(Contender("expected_cost"), split=False), Family(Contender("random"), split=False)
+SPLIT = Family(Contender("expected_cost"), split=True)
+CURVE = Curve(1_000_000, (500_000, 1_000_000, 2_000_000, 4_000_000), (0.1, 0.2, 0.4, 0.5), 0.6)
+
+
+def figures(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: float = 1.0) -> Figures:
+    """What a plan reads of a summary."""
+    return {
+        "ttft_p90_s": ttft_p90_s,
+        "tpot_p90_s": tpot_p90_s,
+        "completed_share": completed_share,
+        "hit_ratio": 0.5,
+        "utilisation_max": 0.7,
+    }
+
+
+def trial(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: float = 1.0) -> Trial:
+    """A trial whose quarters differ a little."""
+    told = figures(ttft_p90_s, tpot_p90_s=tpot_p90_s, completed_share=completed_share)
+    quarters_s = tuple(ttft_p90_s * scale for scale in (0.8, 0.9, 1.1, 1.2))
+    return Trial(told, (0.95 * ttft_p90_s, 1.05 * ttft_p90_s), quarters_s)
+
+
+def outcome(*, found: bool = True, limit_s: float = 3.0) -> Outcome:
+    """Four workers of ours hold a limit of 3 s, three do not."""
+    plan = Candidate(OURS, 4)
+    steps = [
+        (step, float(step.candidate.workers), [trial(2.4), trial(2.5)])
+        for step in steps_around(plan, [THEIRS.contender])
+    ]
+    return Outcome(
+        workload=Workload("a trace", (Session(0.0, (SimRequest(b"", 10, 5),)),), notes="made up"),
+        engine=PROFILES["dense-70b"],
+        slo=Slo(limit_s, 0.05),
+        prices=Prices(2.5),
+        found=[plan] if found else [],
+        tried=[
+            (Candidate(OURS, 3), 7.5, trial(3.5)),
+            (plan, 10.0, trial(2.0)),
+            (plan, 10.0, trial(2.2)),
+            (Candidate(THEIRS, 3), 7.5, trial(5.0)),
+        ],
+        steps=steps if found else [],
+        simulations=14,
+        workers_min=2,
+        curve=CURVE,
+        assumed=["Everything <is> made up."],
+    )

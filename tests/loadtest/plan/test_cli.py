@@ -1,0 +1,112 @@
+"""``cacheway plan`` from the trace to the plan."""
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.traffic import write_trace
+
+from loadtest.plan.cli import main
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(write_trace(tmp_path / "trace.jsonl", requests=300))
+
+
+def test_a_plan_is_printed_written_and_drawn(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures, page, curve = tmp_path / "plan.json", tmp_path / "plan.html", tmp_path / "curve.png"
+    status = main(
+        f"--trace {trace} --engine dense-70b --ttft-p90-s 2 --seeds 2 --split no --worker-price 30 "
+        f"--policy expected_cost,random --json {figures} --report {page} --curve {curve}".split()
+    )
+
+    assert status == 0
+    document = json.loads(figures.read_text())
+    best = document["fleets"][0]
+    assert best["policy"] == "expected_cost"
+    assert [seed["ttft_p90_s"] <= 2.0 for seed in best["seeds"]] == [True, True]
+    fewer = next(step for step in document["steps"] if step["change"] == "a worker less")
+    assert fewer["workers"] == best["workers"] - 1
+    assert any(seed["ttft_p90_s"] > 2.0 for seed in fewer["seeds"])
+    assert document["curve"]["hit_ratios"] == sorted(document["curve"]["hit_ratios"])
+    shown = capsys.readouterr().out
+    assert f"The plan: expected_cost on {best['workers']} workers" in shown
+    assert f"at {30 * best['workers']} per hour" in shown
+    assert "How sure" in shown
+    assert document["command"].replace("'", "&#x27;") in page.read_text()
+    assert curve.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_command_gives_the_same_plan(trace: str, tmp_path: Path) -> None:
+    plans = []
+    for jobs in (1, 2):
+        file = tmp_path / f"{jobs}.json"
+        main(f"--trace {trace} --ttft-p90-s 1 --engine dense-70b --jobs {jobs} --json {file}".split())
+        document = json.loads(file.read_text())
+        for fleet in (*document["fleets"], *document["steps"]):
+            for seed in fleet["seeds"]:
+                seed.pop("cpu_s")
+        plans.append({**document, "command": None})
+
+    assert plans[0] == plans[1]
+
+
+def test_a_histogram_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths, file = tmp_path / "lengths.csv", tmp_path / "plan.json"
+    lengths.write_text("prompt_tokens,count\n2000,80\n20000,20\n")
+    status = main(
+        f"--lengths {lengths} --hit-ratio 0.5 --rate 4 --requests-max 300 --engine dense-70b "
+        f"--ttft-p90-s 2 --split no --seeds 1 --policy expected_cost --json {file}".split()
+    )
+
+    assert status == 0
+    assert "The histogram says nothing about prefixes and arrivals." in " ".join(
+        json.loads(file.read_text())["assumptions"]
+    )
+    assert json.loads(file.read_text())["curve"]["infinite_hit_ratio"] == pytest.approx(0.5, abs=0.03)
+    assert "drawn from a histogram" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_limit_below_the_floor_is_refused_before_any_simulation(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(f"--trace {trace} --ttft-p90-s 0.01".split()) == 1
+
+    seen = capsys.readouterr()
+    assert "with infinite caches and no queue the TTFT P90" in seen.err
+    assert seen.out == ""
+
+
+def test_a_load_beyond_all_workers_is_refused(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = f"--trace {trace} --engine dense-70b --ttft-p90-s 9 --speed 500 --workers-max 2"
+
+    assert main(arguments.split()) == 1
+    assert "raise --workers-max" in capsys.readouterr().err
+
+
+def test_no_fleet_that_holds_is_status_one_with_the_closest(
+    trace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = f"--trace {trace} --engine dense-70b --ttft-p90-s 9 --tpot-p90-s 0.000001 --workers-max 3"
+
+    assert main([*arguments.split(), "--policy", "random", "--split", "no"]) == 1
+    assert "No fleet that was tried holds" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "--ttft-p90-s"),
+        ("--ttft-p90-s 1 --lengths l.csv", "--lengths needs --hit-ratio and --rate"),
+        ("--ttft-p90-s 0", "'0' is not a number above 0"),
+    ],
+)
+def test_a_wrong_command_line_is_status_two(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments.split())
+    assert says in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""A plan is told with what it costs, how sure it is and what it assumed."""
+
+from dataclasses import replace
+
+from fakes.planned import OURS, outcome, trial
+
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.outcome import HEADINGS
+
+
+def plain(text: str) -> str:
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_headline_is_the_plan_its_level_and_its_cost() -> None:
+    assert outcome().headline == (
+        "The plan: expected_cost on 4 workers, for TTFT P90 ≤ 3 s, TPOT P90 ≤ 50 ms, at 10 per hour"
+    )
+
+
+def test_without_a_plan_the_closest_fleet_is_named() -> None:
+    headline = plain(outcome(found=False, limit_s=1.0).headline)
+
+    assert headline.startswith("No fleet that was tried holds TTFT P90 ≤ 1 s")
+    assert "the closest is expected_cost on 4 workers, with a TTFT P90 of 2.00 s" in headline
+
+
+def test_a_fleet_is_shown_by_its_worst_seed() -> None:
+    (row,) = outcome().fleet_rows()
+
+    assert [plain(cell) for cell in row] == [
+        "expected_cost on 4 workers",
+        "10.00",
+        "2.20 s",
+        "20.0 ms",
+        "+27 %",
+        "50.0 %",
+        "70.0 %",
+    ]
+    assert len(row) == len(HEADINGS) + 1
+
+
+def test_steps_are_rows() -> None:
+    rows = outcome().step_rows()
+
+    assert [row[0] for row in rows] == [
+        "1.1 × the load",
+        "0.91 × the load",
+        "a worker more",
+        "a worker less",
+        "random",
+    ]
+    assert plain(rows[0][2]) == "2.50 s"
+
+
+def test_certainty_counts_simulations_seeds_and_quarters() -> None:
+    told = [plain(sentence) for sentence in outcome().certainty()]
+
+    assert told == [
+        "14 simulations of 1 requests each.",
+        "The plan holds with all of 2 seeds: TTFT P90 from 2.00 s to 2.20 s. The limit is 3.00 s.",
+        INTERVAL,
+        "Worst quarter of the time: TTFT P90 2.64 s, within the limit.",
+    ]
+
+
+INTERVAL = (
+    "95 % interval of the P90 of one run: 1.90 s to 2.10 s, as if requests were independent; bursts make it "
+    "wider."
+)
+
+
+def test_a_quarter_above_the_limit_is_not_hidden() -> None:
+    bursty = replace(outcome(), tried=[(Candidate(OURS, 4), 10.0, trial(2.9))])
+
+    assert bursty.certainty()[-1].endswith("above the limit, which holds over the whole time only.")
+
+
+def test_what_was_assumed_is_said() -> None:
+    assumed = " ".join(outcome().assumptions())
+    assert "Fewer than" not in " ".join(replace(outcome(), workers_min=1).assumptions())
+
+    for words in ("dense-70b", "a trace", "2.5 per hour", "Fewer than 2 workers", "Everything <is> made up."):
+        assert words in assumed
+
+
+def test_a_fleet_that_lost_requests_has_no_margin_to_show() -> None:
+    lossy = replace(
+        outcome(),
+        steps=[
+            (step, cost, [trial(1.0), trial(1.0, completed_share=0.5)]) for step, cost, _ in outcome().steps
+        ],
+    )
+
+    assert lossy.step_rows()[0][4] == "lost some"

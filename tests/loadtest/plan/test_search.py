@@ -1,0 +1,145 @@
+"""The search finds the cheapest fleet and simulates little for it."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fakes.planned import OURS, SPLIT, THEIRS, trial
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.objective import Prices, Slo
+from loadtest.plan.search import Probe, Range, Search
+from loadtest.plan.trial import Trial
+
+SLO = Slo(4.0, 0.05)
+
+
+class Lab:
+    """Simulates by a formula, and remembers what it was asked."""
+
+    def __init__(self, judge: Callable[[Probe], Trial]) -> None:
+        self.judge = judge
+        self.asked: list[Probe] = []
+        self.batches = 0
+
+    def run(self, probes: Sequence[Probe]) -> Mapping[Probe, Trial]:
+        self.batches += 1
+        self.asked += probes
+        return {probe: self.judge(probe) for probe in probes}
+
+
+def needs(workers: int) -> Callable[[Probe], Trial]:
+    """So many workers hold the service level."""
+    return lambda probe: trial(2.0 if probe.candidate.workers >= workers else 9.0)
+
+
+@given(needed=st.integers(1, 70), low=st.integers(1, 60), first=st.integers(0, 60), high=st.integers(0, 60))
+def test_the_fewest_workers_are_found_wherever_the_search_begins(
+    needed: int, low: int, first: int, high: int
+) -> None:
+    """As by trying all of them; but with about the logarithm of them."""
+    among = Range(low, low + first, low + first + high)
+    lab = Lab(needs(needed))
+    found = Search(SLO, Prices(), 1, lab.run).search([OURS], among, Range(1, 1, 1))
+
+    least = next((count for count in range(among.low, among.high + 1) if count >= needed), None)
+    assert [one.workers for one in found] == ([] if least is None else [least])
+    assert len(lab.asked) == len(set(lab.asked)) <= 16
+
+
+def test_of_two_families_the_cheaper_one_comes_first() -> None:
+    def judge(probe: Probe) -> Trial:
+        return needs(4 if probe.candidate.family == OURS else 5)(probe)
+
+    search = Search(SLO, Prices(), 1, Lab(judge).run)
+    found = search.search([THEIRS, OURS], Range(1, 3, 64), Range(1, 1, 64))
+
+    assert found[0] == Candidate(OURS, 4)
+
+
+def test_a_family_that_already_costs_more_is_given_up() -> None:
+    """Ours holds with 2 workers; theirs would need 60, and nobody looks that far."""
+    lab = Lab(lambda probe: needs(2 if probe.candidate.family == OURS else 60)(probe))
+
+    found = Search(SLO, Prices(), 1, lab.run).search([OURS, THEIRS], Range(1, 2, 64), Range(1, 1, 64))
+
+    assert found == [Candidate(OURS, 2)]
+    assert max(probe.candidate.workers for probe in lab.asked) <= 6
+
+
+def test_of_equal_cost_the_greater_margin_comes_first() -> None:
+    def judge(probe: Probe) -> Trial:
+        fast = probe.candidate.family == THEIRS
+        return trial((1.0 if fast else 2.0) if probe.candidate.workers >= 3 else 9.0)
+
+    found = Search(SLO, Prices(), 1, Lab(judge).run).search([OURS, THEIRS], Range(1, 2, 64), Range(1, 1, 64))
+
+    assert [one.family for one in found] == [THEIRS, OURS]
+
+
+def test_a_fleet_that_one_seed_refuses_gets_another_worker() -> None:
+    def judge(probe: Probe) -> Trial:
+        return needs(5 if probe.seed_number == 2 else 4)(probe)
+
+    lab = Lab(judge)
+    search = Search(SLO, Prices(), 3, lab.run)
+    found = search.search([OURS], Range(1, 4, 64), Range(1, 1, 64))
+
+    assert found == [Candidate(OURS, 5)]
+    assert len(search.trials_of(found[0])) == 3
+    assert search.margin(found[0]) == 0.5
+
+
+def split_needs(prefill: int, decode: int) -> Callable[[Probe], Trial]:
+    def judge(probe: Probe) -> Trial:
+        return trial(
+            2.0 if probe.candidate.workers >= prefill else 9.0,
+            tpot_p90_s=0.02 if probe.candidate.decode_workers >= decode else 0.2,
+        )
+
+    return judge
+
+
+@given(prefill=st.integers(1, 20), decode=st.integers(1, 20), guess=st.integers(1, 20))
+def test_prefill_and_decode_workers_are_found_one_after_the_other(
+    prefill: int, decode: int, guess: int
+) -> None:
+    lab = Lab(split_needs(prefill, decode))
+
+    found = Search(SLO, Prices(), 2, lab.run).search([SPLIT], Range(1, 1, 32), Range(1, guess, 32))
+
+    assert found == [Candidate(SPLIT, prefill, decode)]
+    assert len(lab.asked) <= 24
+
+
+def test_a_seed_that_wants_a_decode_worker_gets_no_prefill_worker() -> None:
+    def judge(probe: Probe) -> Trial:
+        return split_needs(2, 4 if probe.seed_number else 3)(probe)
+
+    found = Search(SLO, Prices(), 2, Lab(judge).run).search([SPLIT], Range(1, 1, 32), Range(1, 2, 32))
+
+    assert found == [Candidate(SPLIT, 2, 4)]
+
+
+def test_a_split_fleet_loses_to_plain_workers_that_cost_less() -> None:
+    def judge(probe: Probe) -> Trial:
+        return split_needs(2, 4)(probe) if probe.candidate.family.split else needs(4)(probe)
+
+    found = Search(SLO, Prices(), 1, Lab(judge).run).search([OURS, SPLIT], Range(1, 2, 32), Range(1, 2, 32))
+
+    assert found[0] == Candidate(OURS, 4)
+
+
+def test_no_fleet_is_found_where_none_holds() -> None:
+    search = Search(SLO, Prices(), 3, Lab(needs(1_000)).run)
+
+    assert search.search([OURS, SPLIT], Range(1, 1, 16), Range(1, 1, 16)) == []
+
+
+def test_families_ask_in_one_batch() -> None:
+    """So that simulations run side by side."""
+    lab = Lab(needs(3))
+
+    Search(SLO, Prices(), 1, lab.run).search([OURS, THEIRS], Range(1, 2, 8), Range(1, 1, 8))
+
+    assert lab.batches < len(lab.asked)
