@@ -105,7 +105,15 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
     splits = {"no": [False], "yes": [True], "try": [False, True]}[options.split]
     families = [Family(contender, split) for split in splits for contender in options.policy]
     found = search.search(families, workers, decode)
-    steps = lab.step(steps_around(found[0], options.policy)) if found else []
+    steps: list[tuple[Step, Sequence[Trial]]] = []
+    if found:
+
+        def neighbours(plan: Candidate) -> list[Candidate]:
+            return [step.candidate for step in steps_around(plan, options.policy) if step.load == 1.0]
+
+        plan = search.settle(found[0], neighbours)
+        found = [plan, *(fleet for fleet in found if fleet not in (plan, *neighbours(plan)))]
+        steps = lab.steps(steps_around(plan, options.policy), search)
     return Outcome(
         workload=workloads[0],
         engine=engine,
@@ -181,15 +189,23 @@ class _Laboratory:
     def run(self, probes: Sequence[Probe]) -> Mapping[Probe, Trial]:
         """Simulate fleets."""
         cells = [self._cell(probe.candidate, probe.seed_number, 1.0) for probe in probes]
-        labels = [probe.candidate.label for probe in probes]
+        labels = [f"{probe.candidate.label}{self._seed_name(probe.seed_number)}" for probe in probes]
         return dict(zip(probes, self._trials(cells, labels), strict=True))
 
-    def step(self, steps: Sequence[Step]) -> list[tuple[Step, list[Trial]]]:
-        """Simulate what is around a plan, each step with every seed."""
+    def steps(self, steps: Sequence[Step], search: Search) -> list[tuple[Step, Sequence[Trial]]]:
+        """What is around a plan, each step with every seed; simulates those to another load."""
         seeds = range(len(self._workloads))
-        cells = [self._cell(step.candidate, number, step.load) for step in steps for number in seeds]
-        trials = iter(self._trials(cells, [step.name for step in steps for _ in seeds]))
-        return [(step, [next(trials) for _ in seeds]) for step in steps]
+        loads = [step for step in steps if step.load != 1.0]
+        cells = [self._cell(step.candidate, number, step.load) for step in loads for number in seeds]
+        labels = [f"{step.name}{self._seed_name(number)}" for step in loads for number in seeds]
+        tried = iter(self._trials(cells, labels))
+        return [
+            (step, search.trials_of(step.candidate) if step.load == 1.0 else [next(tried) for _ in seeds])
+            for step in steps
+        ]
+
+    def _seed_name(self, number: int) -> str:
+        return f", seed {self._seed + number}" if number else ""
 
     def _cell(self, candidate: Candidate, seed_number: int, load: float) -> Cell:
         base = replace(self._base, seed=self._seed + seed_number, speed=self._base.speed * load)

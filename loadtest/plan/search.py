@@ -2,7 +2,9 @@
 
 Each family (policy, split) looks for its fewest workers. More workers make no percentile worse by much, so
 that is a search in an ordered row: from a first guess in growing steps until the answer changes, then by
-halves. What it ends at is simulated with the other seeds, too, and takes one worker more until all agree.
+halves; growing that changes nothing ends it. What it ends at is simulated with the other seeds, too, and
+takes one worker more until all agree. In the end neighbours of the cheapest fleet are tried: one that is no
+dearer and holds better takes its place.
 
     family A  ──asks──┐                     ┌── what it asked
     family B  ──asks──┼──> one batch of ────┼── what it asked      a family ends when it has found its
@@ -19,6 +21,9 @@ from math import ceil, inf
 from loadtest.plan.candidate import Candidate, Family
 from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.trial import Trial
+
+FUTILE, GAIN = 4, 0.01
+"""So many times the workers for less than this share of the limit, and more workers are no remedy."""
 
 GROWTH = 1.5
 """A step of a search: to that many times the number, and at least to the next."""
@@ -106,13 +111,37 @@ class Search:
                         self._cost_max = min(self._cost_max, self.cost(end.value))
             asking = list(asked)
             self.try_out(probe for probes in asked.values() for probe in probes)
-        return sorted(found, key=lambda one: (self.cost(one), -self.margin(one)))
+        return sorted(found, key=self._rank)
 
     def try_out(self, probes: Iterable[Probe]) -> None:
         """Run those simulations that were not run before."""
         missing = dict.fromkeys(probe for probe in probes if probe not in self.trials)
         if missing:
             self.trials.update(self._run(list(missing)))
+
+    def settle(self, plan: Candidate, neighbours: Callable[[Candidate], Sequence[Candidate]]) -> Candidate:
+        """Move to the best of a fleet's neighbours until none is better.
+
+        Args:
+            plan: A fleet that holds the service level.
+            neighbours: What is one step from a fleet.
+
+        Returns:
+            A fleet that costs no more and holds the service level with all seeds; all its neighbours have
+            been tried with all seeds.
+        """
+        while True:
+            around = neighbours(plan)
+            self.try_out(Probe(one, number) for one in around for number in range(self._seeds))
+            holding = [one for one in (plan, *around) if self.margin(one) >= 0]
+            best = min(holding, key=self._rank)
+            if self._rank(best) == self._rank(plan):
+                return plan
+            plan = best
+
+    def _rank(self, candidate: Candidate) -> tuple[float, float]:
+        """The cheaper the better; of equal cost the one with the greater margin."""
+        return self.cost(candidate), -self.margin(candidate)
 
     def cost(self, candidate: Candidate) -> float:
         """What a fleet costs per hour."""
@@ -141,7 +170,7 @@ class Search:
             if least is not None:
                 prefill = least.workers
                 least = yield from self._least(
-                    lambda count: Candidate(family, prefill, count), decode, self._slo.margin
+                    lambda count: Candidate(family, prefill, count), decode, self._slo.tpot_margin
                 )
         return None if least is None else (yield from self._agreed(least, workers, decode))
 
@@ -162,6 +191,7 @@ class Search:
         """
         cost = cost or (lambda count: self.cost(make(count)))
         bad, good, count = among.low - 1, among.high + 1, among.first
+        best, best_count = -inf, among.first
         while True:
             top = good
             while top > bad + 1 and cost(top - 1) > self._cost_max:
@@ -171,10 +201,15 @@ class Search:
             count = min(max(count, bad + 1), top - 1)
             probe = Probe(make(count), 0)
             yield [probe]
-            if margin(self.trials[probe].figures) >= 0:
+            reached = margin(self.trials[probe].figures)
+            if reached >= 0:
                 good = count
             else:
                 bad = count
+                if reached > best + GAIN:
+                    best, best_count = reached, count
+                elif good > among.high and count >= FUTILE * best_count:
+                    return None
             if good > among.high:
                 count = max(bad + 1, ceil(bad * GROWTH))
             elif bad < among.low:

@@ -40,11 +40,24 @@ def steps_around(plan: Candidate, contenders: Sequence[Contender]) -> list[Step]
     steps += _counted(role, plan, "workers")
     if plan.decode_workers:
         steps += _counted("decode worker", plan, "decode_workers")
+        steps += _moved(plan)
     steps += [
         Step(contender.label, replace(plan, family=replace(plan.family, contender=contender)))
         for contender in contenders
         if contender != plan.family.contender
     ]
+    return steps
+
+
+def _moved(plan: Candidate) -> list[Step]:
+    """The same number of workers, split otherwise."""
+    steps = []
+    if plan.workers > 1:
+        fewer = replace(plan, workers=plan.workers - 1, decode_workers=plan.decode_workers + 1)
+        steps.append(Step("one of them decodes instead", fewer))
+    if plan.decode_workers > 1:
+        more = replace(plan, workers=plan.workers + 1, decode_workers=plan.decode_workers - 1)
+        steps.append(Step("one of them prefills instead", more))
     return steps
 
 

@@ -29,8 +29,8 @@ class Lab:
 
 
 def needs(workers: int) -> Callable[[Probe], Trial]:
-    """So many workers hold the service level."""
-    return lambda probe: trial(2.0 if probe.candidate.workers >= workers else 9.0)
+    """So many workers just hold the service level; half of them take twice as long."""
+    return lambda probe: trial(3.99 * workers / probe.candidate.workers)
 
 
 @given(needed=st.integers(1, 70), low=st.integers(1, 60), first=st.integers(0, 60), high=st.integers(0, 60))
@@ -87,15 +87,13 @@ def test_a_fleet_that_one_seed_refuses_gets_another_worker() -> None:
 
     assert found == [Candidate(OURS, 5)]
     assert len(search.trials_of(found[0])) == 3
-    assert search.margin(found[0]) == 0.5
+    assert 0.0 < search.margin(found[0]) < 0.01
 
 
 def split_needs(prefill: int, decode: int) -> Callable[[Probe], Trial]:
     def judge(probe: Probe) -> Trial:
-        return trial(
-            2.0 if probe.candidate.workers >= prefill else 9.0,
-            tpot_p90_s=0.02 if probe.candidate.decode_workers >= decode else 0.2,
-        )
+        fleet = probe.candidate
+        return trial(3.99 * prefill / fleet.workers, tpot_p90_s=0.0499 * decode / fleet.decode_workers)
 
     return judge
 
@@ -143,3 +141,47 @@ def test_families_ask_in_one_batch() -> None:
     Search(SLO, Prices(), 1, lab.run).search([OURS, THEIRS], Range(1, 2, 8), Range(1, 1, 8))
 
     assert lab.batches < len(lab.asked)
+
+
+def test_more_workers_that_change_nothing_are_not_tried_on_and_on() -> None:
+    """An engine too slow for the pace is as slow a thousand times."""
+    lab = Lab(lambda _: trial(1.0, tpot_p90_s=0.051))
+
+    assert Search(SLO, Prices(), 1, lab.run).search([OURS], Range(1, 4, 10_000), Range(1, 1, 64)) == []
+    assert len(lab.asked) == 5
+
+
+def test_a_small_gain_on_the_way_keeps_the_search_going() -> None:
+    """Every worker wins a little: 100 workers are enough, and are found."""
+    lab = Lab(lambda probe: trial(8.0 - 0.04 * probe.candidate.workers))
+
+    found = Search(SLO, Prices(), 1, lab.run).search([OURS], Range(1, 1, 10_000), Range(1, 1, 64))
+
+    assert found == [Candidate(OURS, 100)]
+
+
+def test_a_plan_settles_on_a_neighbour_that_costs_no_more_and_holds_better() -> None:
+    """6 prefill and 2 decode workers hold; with 5 and 3 of them there is more to spare."""
+    best = {Candidate(SPLIT, 6, 2): 3.9, Candidate(SPLIT, 5, 3): 2.0, Candidate(SPLIT, 4, 4): 2.5}
+    lab = Lab(lambda probe: trial(best.get(probe.candidate, 9.0)))
+    search = Search(SLO, Prices(), 2, lab.run)
+    search.try_out([Probe(Candidate(SPLIT, 6, 2), number) for number in range(2)])
+
+    def neighbours(plan: Candidate) -> list[Candidate]:
+        return [Candidate(SPLIT, plan.workers + by, plan.decode_workers - by) for by in (-1, 1)]
+
+    settled = search.settle(Candidate(SPLIT, 6, 2), neighbours)
+
+    assert settled == Candidate(SPLIT, 5, 3)
+    assert all(len(search.trials_of(one)) == 2 for one in neighbours(settled))
+
+
+def test_a_cheaper_neighbour_that_one_seed_refuses_is_left_alone() -> None:
+    def judge(probe: Probe) -> Trial:
+        return needs(4 if probe.seed_number else 3)(probe)
+
+    search = Search(SLO, Prices(), 2, Lab(judge).run)
+    plan = Candidate(OURS, 4)
+    search.try_out([Probe(plan, 0), Probe(plan, 1)])
+
+    assert search.settle(plan, lambda one: [Candidate(OURS, one.workers - 1)]) == plan
