@@ -67,7 +67,8 @@ PEERS = ("kv_cost", TUNED.label, "cache_aware", "lmetric", "least_load")
 
 ORDERS: tuple[QueueOrder, ...] = ("fcfs", "uncached")
 
-UTILISATIONS = (0.6, 0.8, 0.95)
+MIDDLE = 0.8
+UTILISATIONS = (0.6, MIDDLE, 0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Cell:
     engine: str = "mimo-v2.5-pro"
     l3: bool = False
     replicas: int = 1
-    utilisation: float | None = 0.8
+    utilisation: float | None = MIDDLE
     block_tokens: int = 256
     congestion_max_per_s: float | None = None
     queue_order: QueueOrder = "fcfs"
@@ -140,7 +141,7 @@ def cells(*, quick: bool = False) -> list[Cell]:
     for traffic in CACHED_KEYS:
         found += _compared(replace(_middle("l3", traffic), l3=True))
     corner = replace(_middle("corner", AGENTIC), engine="dense-70b", l3=True, replicas=8)
-    for utilisation in (0.8, 0.95):
+    for utilisation in (MIDDLE, 0.95):
         found += _compared(replace(corner, utilisation=utilisation))
     return [*found, *_sweeps(), *_claims()]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadtest.study import chart, claims, tables
 from loadtest.study.cross_check import Row as CrossRow
-from loadtest.study.design import AGENTIC, OURS
+from loadtest.study.design import AGENTIC, MIDDLE, OURS
 from loadtest.study.results import Row
 from loadtest.study.verdict import Verdict, verdicts
 
@@ -53,7 +53,9 @@ def summary(found: Sequence[Verdict]) -> str:
     aimed = [
         one
         for one in found
-        if one.scenario.part == "main" and one.scenario.traffic == AGENTIC and one.scenario.utilisation == 0.8
+        if one.scenario.part == "main"
+        and one.scenario.traffic == AGENTIC
+        and one.scenario.utilisation == MIDDLE
     ]
     for one in aimed:
         lines += [
@@ -102,7 +104,8 @@ def write(document: Path, rows: Sequence[Row], theirs: Sequence[CrossRow]) -> No
         chart.draw_verdict(found, folder / "verdict.png")
     if main := of.get("main", []):
         chart.draw_loads(main, folder / "loads.png")
-        chart.draw_reuse([row for row in main if row.cell.utilisation == 0.8], folder / "reuse.png")
+    if middle := [row for row in main if row.cell.utilisation == MIDDLE]:
+        chart.draw_reuse(middle, folder / "reuse.png")
     if shared := of.get("l3", []):
         chart.draw_reuse(shared, folder / "reuse-l3.png")
     for name, unit in SWEEPS.items():
