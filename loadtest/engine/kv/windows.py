@@ -16,8 +16,8 @@
   ``cache_unfinished_req``): whole chunks stay until evicted. Answers are released in any case but for the
   last W tokens and a block (SGLang ``mem_cache/common.py``, ``free_swa_out_of_window_slots``: the block more
   keeps a boundary before a partial block usable).
-* *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked; the last
-  run is freed at once unless something continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
+* *Decode.* Once the window has left the prompt, checked every N tokens, its KV there is unlocked, and freed
+  at once as far as nothing else continues it (``swa_radix_cache.py``, ``dec_swa_lock_only``).
 * *Dense positions.* Windows before every multiple of ``retained_interval_tokens`` are not released
   (MiMo-V2.5, 3.1.4).
 * *vLLM* (``v1/core/single_type_kv_cache_manager.py``, ``cache_blocks``, ``reachable_block_mask``):
@@ -120,13 +120,16 @@ class Windows:
         released = tokens - answer % self._rules.decode_release_tokens
         if not lease.window_locked or self._kept_from(released) < lease.end:
             return
-        node = lease.node
+        node, start = lease.node, lease.end - lease.window_locked
         self._device.unlock_window(node, lease.window_locked)
         lease.window_locked = 0
         if self._rules.swa_release == "window":
             self._release(lease, node, lease.end)
         if not self._vllm and not node.device_children:
-            self._retire(lease, node, node.start, node.end)
+            top = node
+            while top.start > start and top.parent is not None and top.parent.device_children == 1:
+                top = top.parent
+            self._retire(lease, node, max(start, top.start), node.end)
 
     def closed(self, lease: Lease) -> None:
         """See `Boundaries`."""
