@@ -261,10 +261,6 @@ class Scheduler:
         """Choose the next prefill step and start its timer; do nothing if there is nothing to do."""
         if self._closed:
             return
-        first_s = min(rank.waiting.arrived_s() for rank in self.ranks)
-        if first_s < inf and not any(rank.prefilling for rank in self.ranks):
-            # A late timer must not let a request begin before it came.
-            now_s = max(now_s, first_s)
         self._sync(now_s)
         chunks: list[list[tuple[int, int]]] = []
         step: list[tuple[Job, int]] = []

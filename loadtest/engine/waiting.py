@@ -75,10 +75,6 @@ class WaitingJobs:
                 if len(self._jobs) == before:
                     return
 
-    def arrived_s(self) -> float:
-        """When the first of them came; infinity if none waits."""
-        return self._jobs[0].arrived_s if self._jobs else inf
-
     def ready_s(self, now_s: float) -> float:
         """When the first prefetch is over, if that is what all of them wait for; infinity if not."""
         first_s = inf

@@ -64,6 +64,22 @@ def test_a_stretch_takes_as_long_as_its_steps_one_by_one(ranks: list[list[int]],
     assert batch.progress == pytest.approx(tokens, rel=1e-6)
 
 
+def test_a_rank_that_grows_faster_takes_over_as_the_slowest() -> None:
+    """At 2 us a token: 100,000 growing by 1 against 99,000 growing by 4; level after 333 tokens."""
+    batch = DecodeBatch(DecodeTiming(base_s=0.010, kv_token_s=1e-6), 2, 0)
+    for context, rank in ((100_000, 0), (24_750, 1), (24_750, 1), (24_750, 1), (24_750, 1)):
+        batch.join(job(context, rank), 2000)
+    first_s = 1000 / 3 * (0.210 + 1e-6 * 1000 / 3)
+    level_s = 0.210 + 2e-6 * 1000 / 3
+    then_s = 1000 * (level_s + 4e-6 * 1000)
+
+    assert batch.seconds_until(1000 / 3) == pytest.approx(first_s)
+    assert batch.seconds_until(1000 / 3 + 1000) == pytest.approx(first_s + then_s)
+    batch.run(first_s + then_s / 2)
+    batch.run(then_s / 2)
+    assert batch.progress == pytest.approx(1000 / 3 + 1000)
+
+
 def test_who_leaves_early_takes_its_context_along() -> None:
     batch = DecodeBatch(PRICES, 1, 0)
     stays, leaves = job(1000), job(50_000)

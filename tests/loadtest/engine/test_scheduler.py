@@ -216,7 +216,7 @@ def test_joining_a_running_stream_does_not_put_its_tokens_off(bench: Any, clock:
     one.submit(1, output_tokens=4)
     for number in range(1, 8):
         clock.run(until_s=number * 0.005)
-        one.submit(1, first_id=number)
+        one.submit(1, output_tokens=9, first_id=number)
     clock.run()
 
     assert [(at_s, got) for at_s, index, got in one.sink.tokens if index == 0] == [

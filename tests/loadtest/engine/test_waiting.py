@@ -8,7 +8,7 @@ from loadtest.engine.waiting import WaitingJobs
 
 
 def job(name: str, ready_s: float = 0.0, key: float = 0.0) -> Any:
-    return SimpleNamespace(name=name, lease=SimpleNamespace(ready_s=ready_s), arrived_s=1.0, key=key)
+    return SimpleNamespace(name=name, lease=SimpleNamespace(ready_s=ready_s), key=key)
 
 
 def queue(*jobs: Any, key: Any = None, **more: Any) -> WaitingJobs:
@@ -63,5 +63,3 @@ def test_it_knows_when_looking_again_makes_sense() -> None:
     assert queue().ready_s(0.0) == inf
     assert queue(job("a", ready_s=7.0), job("b", ready_s=3.0)).ready_s(0.0) == 3.0
     assert queue(job("a", ready_s=7.0), job("b")).ready_s(0.0) == inf
-    assert queue(job("a", ready_s=7.0)).arrived_s() == 1.0
-    assert queue().arrived_s() == inf
