@@ -31,8 +31,9 @@ FIT_MEMORY = 500
 """Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between
 following a change of load within minutes and averaging over many lengths of prompt."""
 
-FIT_RANGE = 16.0
-"""A learned parameter stays within this factor of its profile, whatever is observed."""
+FIT_RANGE = 256.0
+"""A learned parameter stays within this factor of its profile, whatever is observed. The profiles of published
+engines differ from ``default`` by up to 22 (the fixed seconds of a prefill), and hardware by as much again."""
 
 FIT_SURPRISE = 4.0
 """An observation further than this factor from the prediction counts as just this far."""
@@ -43,6 +44,11 @@ move together (another machine is faster or slower at everything), more where on
 
 PRIOR_START = 50.0
 """How much more the profile weighs at first, so that one observation cannot overturn it."""
+
+REBASE_FACTOR, REBASE_AFTER = 2.0, 16
+"""A parameter that has moved by this factor, after at least so many observations, is where the fit starts anew:
+what a profile weighs is in units of itself, so one that is far off would never be left (a machine whose fixed
+seconds are 270 times the profile's was still priced at a fifth of its time after 2,000 prefills)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +130,9 @@ class ServiceFit:
     """Learns the service model of one worker class from observed prefills.
 
     Least squares of the relative error on the features [1, u, u·(c + u/2)], whose coefficients are
-    a, b and b/c0, with exponential forgetting; what is forgotten is replaced by the profile
-    (stabilised forgetting: Kulhavy and Zarrop, Int. J. Control 58, 1993). So the normal equations
+    a, b and b/c0, with exponential forgetting; what is forgotten is replaced by the *base*
+    (stabilised forgetting: Kulhavy and Zarrop, Int. J. Control 58, 1993): the profile, or
+    where the fit was when it had left the one before (`REBASE_FACTOR`). So the normal equations
     never become singular: prompts of one length only move the model along what they show. Space
     and time are constant: nine sums and a 3x3 system.
 
@@ -138,18 +145,26 @@ class ServiceFit:
         ignored: Observations not taken: not positive or not finite.
     """
 
-    __slots__ = ("_model", "_moments", "_products", "_profile", "clipped", "ignored", "observations")
+    __slots__ = (
+        *("_base", "_model", "_moments", "_products", "_profile", "_since_base"),
+        *("clipped", "ignored", "observations"),
+    )
 
     def __init__(self, profile: ServiceModel) -> None:
         assert profile.a_s > 0
         assert profile.b_s > 0
         assert 0 < profile.c0_tokens < inf
-        self._profile = self._model = profile
-        # Unknowns are ratios to the profile: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
+        self._profile = profile
+        self._start_from(profile)
+        self.observations = self.clipped = self.ignored = 0
+
+    def _start_from(self, base: ServiceModel) -> None:
+        self._base = self._model = base
+        self._since_base = 0
+        # Unknowns are ratios to the base: (a/a0, b/b0, (b/c0)/(b0/c00)), all 1 at first.
         # Weighted sums of x·x' (upper triangle by rows) and of x·y.
         self._products = tuple(PRIOR_START * weight for weight in _PRIOR)
         self._moments: tuple[float, ...] = (PRIOR_START * PRIOR_SCALE,) * 3
-        self.observations = self.clipped = self.ignored = 0
 
     def model(self) -> ServiceModel:
         """The model as learned so far; the profile before the first observation."""
@@ -172,10 +187,10 @@ class ServiceFit:
         if not 1 / FIT_SURPRISE <= y <= FIT_SURPRISE:
             self.clipped += 1
             y = min(max(y, 1 / FIT_SURPRISE), FIT_SURPRISE)
-        profile = self._profile
-        x1 = profile.a_s / expected_s
-        x2 = profile.b_s * uncached_tokens / expected_s
-        x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / profile.c0_tokens
+        base = self._base
+        x1 = base.a_s / expected_s
+        x2 = base.b_s * uncached_tokens / expected_s
+        x3 = x2 * (cached_tokens + uncached_tokens * 0.5) / base.c0_tokens
         seen = (x1 * x1, x1 * x2, x1 * x3, x2 * x2, x2 * x3, x3 * x3)
         self._products = tuple(
             kept + _FADE * (prior - kept) + new
@@ -185,7 +200,14 @@ class ServiceFit:
             kept + _FADE * (PRIOR_SCALE - kept) + x * y
             for kept, x in zip(self._moments, (x1, x2, x3), strict=True)
         )
-        self._model = self._solve()
+        self._model = model = self._solve()
+        self._since_base += 1
+        if self._since_base >= REBASE_AFTER and (
+            _moved(model.a_s, base.a_s)
+            or _moved(model.b_s, base.b_s)
+            or _moved(model.c0_tokens / model.b_s, base.c0_tokens / base.b_s)
+        ):
+            self._start_from(model)
 
     def _solve(self) -> ServiceModel:
         """Solve the normal equations (by L·D·L', stable since they are positive definite) and bound."""
@@ -198,12 +220,16 @@ class ServiceFit:
         z2 = m2 - l21 * m1
         slope = (m3 - l31 * m1 - l32 * z2) / d3
         b = z2 / d2 - l32 * slope
-        a = _bounded(m1 / p11 - l21 * b - l31 * slope)
-        b = _bounded(b)
-        c0 = _bounded(b / slope) if slope > 0 else FIT_RANGE
-        profile = self._profile
-        return ServiceModel(a * profile.a_s, b * profile.b_s, c0 * profile.c0_tokens)
+        a = m1 / p11 - l21 * b - l31 * slope
+        base, profile = self._base, self._profile
+        b_s = _bounded(b * base.b_s, profile.b_s)
+        c0_tokens = b_s / base.b_s / slope * base.c0_tokens if slope > 0 else inf
+        return ServiceModel(_bounded(a * base.a_s, profile.a_s), b_s, _bounded(c0_tokens, profile.c0_tokens))
 
 
-def _bounded(ratio: float) -> float:
-    return min(max(ratio, 1 / FIT_RANGE), FIT_RANGE)
+def _bounded(value: float, profile: float) -> float:
+    return min(max(value, profile / FIT_RANGE), profile * FIT_RANGE)
+
+
+def _moved(value: float, base: float) -> bool:
+    return not base / REBASE_FACTOR < value < base * REBASE_FACTOR

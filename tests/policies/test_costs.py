@@ -112,6 +112,18 @@ def test_one_outlier_moves_a_settled_fit_little() -> None:
     assert fit.model().service_s(2000.0, 10_000.0) == pytest.approx(before, rel=0.03)
 
 
+def test_a_machine_unlike_its_profile_is_found() -> None:
+    """5.4 s for every prefill, 270 times the profile's, with tokens six times the price."""
+    truth, random = ServiceModel(5.4, 3.9e-4, 140_000.0), np.random.default_rng(3)
+    fit = ServiceFit(PROFILES["default"])
+    for _ in range(500):
+        uncached, cached = float(random.lognormal(7.5, 1.2)), float(random.lognormal(11.0, 1.0))
+        fit.observe(uncached, cached, truth.service_s(uncached, cached) * float(random.lognormal(0.0, 0.1)))
+    for uncached, cached in ((300.0, 0.0), (2000.0, 60_000.0), (20_000.0, 60_000.0)):
+        expected_s = truth.service_s(uncached, cached)
+        assert fit.model().service_s(uncached, cached) == pytest.approx(expected_s, rel=0.1)
+
+
 def test_prompts_of_one_length_only_do_not_blow_up() -> None:
     """a, b and c0 cannot be told apart: predictions are right where there is data, sane elsewhere."""
     fit = ServiceFit(PROFILES["default"])
