@@ -18,6 +18,7 @@ import numpy as np
 from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.objective import Slo
 from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.fleet import capacity_tokens
 from loadtest.simulator.utilisation import least_utilisation
 from loadtest.simulator.workload import Workload
 
@@ -50,7 +51,8 @@ def prefill_workers_min(
     low, high = 0, workers_max + 1
     while high - low > 1:
         middle = (low + high) // 2
-        if least_utilisation(workload, engine, middle, speed=speed) < 1.0:
+        held_tokens = capacity_tokens(engine, middle)
+        if least_utilisation(workload, engine, middle, capacity_tokens=held_tokens, speed=speed) < 1.0:
             high = middle
         else:
             low = middle

@@ -30,6 +30,20 @@ class NoObserver:
         """See `loadtest.engine.scheduler.Observer`."""
 
 
+def capacity_tokens(
+    profile: EngineProfile, workers: int, host: HiCacheSettings | None = None, l3: L3Settings | None = None
+) -> int:
+    """Tokens that so many workers can hold, with the pool that they share.
+
+    Host memory holds a copy of what is on the device, so the larger of the two counts.
+    """
+    rank_tokens = profile.rules.full_tokens
+    if host is not None:
+        rank_tokens = max(rank_tokens, host.host_tokens or int(rank_tokens * host.host_ratio))
+    pool_tokens = l3.nodes * (l3.memory_tokens + l3.disk_tokens) if l3 is not None else 0
+    return workers * profile.dp_ranks * rank_tokens + pool_tokens
+
+
 class Fleet:
     """All workers.
 
@@ -43,6 +57,7 @@ class Fleet:
 
     Attributes:
         pool: That pool.
+        capacity_tokens: See `capacity_tokens`, of the workers that take requests.
         workers: Those that take requests.
         decode_workers: Those that only decode.
         places: Where each worker id is in its list.
@@ -59,12 +74,12 @@ class Fleet:
     ) -> None:
         build = partial(build_worker, profile, clock, observer=NoObserver())
         self.profile = profile
-        self._host = host
         self.clock = clock
         self.pool = build_shared_pool(profile, l3) if l3 is not None else None
         caching = partial(build_worker, replace(profile, host_tier=host), clock, observer=NoObserver())
         self.workers: Sequence[Scheduler] = [caching(pool=self.pool) for _ in range(workers)]
         self.decode_workers: Sequence[Scheduler] = [build() for _ in range(decode_workers)]
+        self.capacity_tokens = capacity_tokens(profile, workers, host, l3)
         self.places = {
             f"{kind}-{place:03d}": place
             for kind, count in (("worker", workers), ("decode", decode_workers))
@@ -73,32 +88,11 @@ class Fleet:
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
 
-    @property
-    def _worker_tokens(self) -> int:
-        return self.profile.rules.full_tokens * self.profile.dp_ranks
-
-    @property
-    def capacity_tokens(self) -> int:
-        """Tokens that all workers that take requests can hold, with the pool that they share.
-
-        Host memory holds a copy of what is on the device, so the larger of the two counts.
-        """
-        worker_tokens = self._worker_tokens
-        if self._host is not None:
-            host_tokens = self._host.host_tokens or int(
-                self.profile.rules.full_tokens * self._host.host_ratio
-            )
-            worker_tokens = max(worker_tokens, host_tokens * self.profile.dp_ranks)
-        pool_tokens = 0
-        if self.pool is not None:
-            l3 = self.pool.settings
-            pool_tokens = l3.nodes * (l3.memory_tokens + l3.disk_tokens)
-        return len(self.workers) * worker_tokens + pool_tokens
-
     def puts(self, at_us: int) -> list[WorkerPut]:
         """The workers as the log describes them; those that only decode come last."""
         role = "prefill" if self.decode_workers else "plain"
         roles = [role] * len(self.workers) + ["decode"] * len(self.decode_workers)
+        device_tokens = capacity_tokens(self.profile, 1)
         return [
             WorkerPut(
                 worker_id,
@@ -107,7 +101,7 @@ class Fleet:
                 f"http://{worker_id}",
                 role,
                 draining=False,
-                capacity_tokens=self._worker_tokens,
+                capacity_tokens=device_tokens,
             )
             for worker_id, role in zip(self.places, roles, strict=True)
         ]

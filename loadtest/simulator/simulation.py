@@ -27,7 +27,7 @@ from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
-from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.fleet import Fleet, capacity_tokens
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
@@ -133,11 +133,13 @@ class _Simulation:
         self._total = sum(len(session.requests) for session in workload.sessions)
         self._ended = 0
         self._chance = Random(f"{config.seed}/replicas")
+        self._host = config.host or config.engine.host_tier
+        if self._host is None and config.l3 is not None:
+            self._host = HiCacheSettings()
         self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
         engine = config.engine.with_prefill(1.0 / self._time_scale)
-        host = config.host or engine.host_tier or (HiCacheSettings() if config.l3 is not None else None)
-        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers, host, config.l3)
+        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers, self._host, config.l3)
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
@@ -157,16 +159,16 @@ class _Simulation:
             config.engine,
             config.workers,
             config.utilisation,
+            capacity_tokens=capacity_tokens(config.engine, config.workers, self._host, config.l3),
             decode_workers=config.decode_workers,
             speed=config.speed,
         )
 
     def _pools(self) -> dict[str, CachePool]:
         """What an operator would tell the gateway of the pool."""
-        pool = self.fleet.pool
-        if pool is None:
+        l3, host = self._config.l3, self._host
+        if l3 is None or host is None:
             return {}
-        l3, host = pool.settings, self._config.host or HiCacheSettings()
         return {
             "*": CachePool(
                 capacity_tokens=l3.nodes * (l3.memory_tokens + l3.disk_tokens),

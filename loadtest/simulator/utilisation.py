@@ -41,6 +41,7 @@ def time_scale(
     workers: int,
     utilisation: float,
     *,
+    capacity_tokens: int,
     decode_workers: int = 0,
     speed: float = 1.0,
 ) -> float:
@@ -51,13 +52,14 @@ def time_scale(
         profile: What the workers are.
         workers: How many prefill.
         utilisation: Wanted share of their time, 0 to 1.
+        capacity_tokens: Of all that they hold and share, as one LRU cache.
         decode_workers: How many decode; 0: the same.
         speed: Divides the workload's starts and delays.
 
     Raises:
         NoSuchLoad: There is none.
     """
-    load = _Load(workload, profile, workers, decode_workers or workers, speed)
+    load = _Load(workload, profile, capacity_tokens, workers, decode_workers or workers, speed)
     low, high = SCALE_RANGE
     if load.utilisation(high) < utilisation:
         raise NoSuchLoad(
@@ -78,6 +80,7 @@ def least_utilisation(
     profile: EngineProfile,
     workers: int,
     *,
+    capacity_tokens: int,
     decode_workers: int = 0,
     speed: float = 1.0,
 ) -> float:
@@ -85,7 +88,9 @@ def least_utilisation(
 
     At 1 or more no placement keeps queues from growing as long as requests come.
     """
-    return _Load(workload, profile, workers, decode_workers or workers, speed).utilisation(1.0)
+    return _Load(workload, profile, capacity_tokens, workers, decode_workers or workers, speed).utilisation(
+        1.0
+    )
 
 
 class _Load:
@@ -95,6 +100,7 @@ class _Load:
         self,
         workload: Workload,
         profile: EngineProfile,
+        capacity_tokens: int,
         workers: int,
         decode_workers: int,
         speed: float,
@@ -105,7 +111,6 @@ class _Load:
         self._speed = speed
         self._running_max = profile.max_running
         order = workload.in_order()
-        capacity_tokens = workers * profile.dp_ranks * profile.rules.full_tokens
         hits = pooled_lru_hit_tokens(order, capacity_tokens, block_tokens=workload.block_tokens)
         least_s = {
             id(request): profile.prefill.prompt_s(request.tokens - hit, hit)

@@ -44,7 +44,9 @@ def test_an_open_loop_keeps_the_fleet_as_busy_as_asked(utilisation: float) -> No
 
 def test_twice_the_speed_needs_engines_twice_as_fast() -> None:
     workload = conversations(sessions=50, turns=1)
-    slow, fast = (time_scale(workload, ENGINE, 2, 0.5, speed=speed) for speed in (1.0, 2.0))
+    slow, fast = (
+        time_scale(workload, ENGINE, 2, 0.5, capacity_tokens=800_000, speed=speed) for speed in (1.0, 2.0)
+    )
 
     assert slow == pytest.approx(2 * fast)
 
@@ -61,7 +63,7 @@ def test_a_load_that_the_users_cannot_cause_is_refused() -> None:
     workload = conversations(sessions=20, turns=3, users=1)
 
     with pytest.raises(NoSuchLoad, match="take fewer workers or more users"):
-        time_scale(workload, ENGINE, 4, 0.5)
+        time_scale(workload, ENGINE, 4, 0.5, capacity_tokens=800_000)
 
 
 def test_a_slower_engine_takes_longer_for_everything() -> None:
@@ -69,3 +71,13 @@ def test_a_slower_engine_takes_longer_for_everything() -> None:
     slow, fast = (run(workload, utilisation).records for utilisation in (0.2, 0.1))
 
     assert np.allclose(slow.first_s - slow.started_s, 2 * (fast.first_s - fast.started_s), rtol=1e-6)
+
+
+def test_less_work_is_left_where_more_is_held() -> None:
+    """A pool that holds every session makes the work less, so the engines may be slower."""
+    workload = conversations(sessions=60, turns=4)
+    small, large = (
+        time_scale(workload, ENGINE, 2, 0.5, capacity_tokens=tokens) for tokens in (5_000, 5_000_000)
+    )
+
+    assert large > small
