@@ -152,6 +152,17 @@ def test_speed_divides_starts_and_delays_only() -> None:
     assert (slow.first_s - slow.started_s).sum() == pytest.approx((fast.first_s - fast.started_s).sum())
 
 
+def test_the_next_turn_comes_its_delay_after_the_answer() -> None:
+    """Think times are part of the traffic, so speed divides them, too."""
+    workload = conversations(sessions=1, turns=6, gap_s=20.0)
+    delays_s = [request.delay_s for request in workload.sessions[0].requests[1:]]
+
+    for speed in (1.0, 4.0):
+        records = simulate(workload, config(speed=speed)).records
+        paused_s = records.arrival_s[1:] - records.finished_s[:-1]
+        assert paused_s * speed == pytest.approx(delays_s)
+
+
 def test_progress_is_told_up_to_the_end() -> None:
     told: list[tuple[int, int]] = []
 

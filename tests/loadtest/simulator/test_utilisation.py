@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes.workloads import conversations
+from fakes.workloads import conversations, request
 
 from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.records import Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
-from loadtest.simulator.utilisation import NoSuchLoad, time_scale
-from loadtest.simulator.workload import Workload
+from loadtest.simulator.utilisation import NoSuchLoad, least_utilisation, time_scale
+from loadtest.simulator.workload import Session, Workload
 
 ENGINE = replace(
     PROFILES["dense-70b"], rules=CacheRules(full_tokens=400_000), chunk_tokens=0, interleave="apart"
@@ -71,6 +71,21 @@ def test_a_slower_engine_takes_longer_for_everything() -> None:
     slow, fast = (run(workload, utilisation).records for utilisation in (0.2, 0.1))
 
     assert np.allclose(slow.first_s - slow.started_s, 2 * (fast.first_s - fast.started_s), rtol=1e-6)
+
+
+def test_time_goes_on_until_the_last_request_comes() -> None:
+    """Two prompts 100 s apart, on one worker: their work over 100 s and the first answer."""
+    prompts = np.random.default_rng(1).bytes(4000), np.random.default_rng(2).bytes(4000)
+    first, second = (
+        request(prompt, 3000, 1, delay_s=delay_s, after=after)
+        for prompt, delay_s, after in zip(prompts, (0.0, 100.0), ((), (0,)), strict=True)
+    )
+    workload = Workload("two", (Session(0.0, (first, second)),))
+
+    busy = least_utilisation(workload, ENGINE, 1, capacity_tokens=100_000)
+
+    prefill_s = ENGINE.prefill.prompt_s(3000, 0)
+    assert busy == pytest.approx(2 * prefill_s / (100 + prefill_s))
 
 
 def test_less_work_is_left_where_more_is_held() -> None:
