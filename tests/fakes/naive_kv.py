@@ -27,6 +27,7 @@ class NaiveLease:
     reserved: int = 0
     committed: int = 0
     swa_reserved: int = 0
+    operation: int = 0
     window: set[str] = field(default_factory=set)
     own: set[str] = field(default_factory=set)
     kept_ends: set[int] = field(default_factory=set)
@@ -113,6 +114,7 @@ class NaiveKv:
             lease.kept_ends = {found, (prompt_tokens - 1) // self.size}
         if self.sliding:
             self.move_window(lease)
+            self.touch_window(lease)
         self.make_room()
         return lease
 
@@ -120,6 +122,14 @@ class NaiveKv:
         rules = self.rules
         step = rules.chunk_tokens + self.size if rules.chunk_tokens else rest
         return min(rest, max(step, rules.window_tokens + rules.decode_release_tokens + 2 * self.size))
+
+    def computed(self, lease: NaiveLease, tokens: int) -> None:
+        self.insert(lease, lease.text, tokens)
+        self.make_room()
+
+    def close(self, lease: NaiveLease, text: str, tokens: int) -> None:
+        self.insert(lease, text, tokens)
+        self.end(lease)
 
     def insert(self, lease: NaiveLease, text: str, tokens: int) -> None:
         start, end = lease.end, min(len(text), tokens // self.size)
@@ -133,7 +143,6 @@ class NaiveKv:
         lease.end = end
         if self.sliding:
             self.insert_windows(lease, start, tokens)
-        self.make_room()
 
     def insert_windows(self, lease: NaiveLease, start: int, tokens: int) -> None:
         keep = self.kept_from(tokens)
@@ -141,7 +150,7 @@ class NaiveKv:
         for i in range(start, lease.end):
             text = lease.text[: i + 1]
             block = self.blocks[text]
-            retained = self.retained(lease, i, start, keep)
+            retained = self.retained(lease, i)
             if not block.swa and (dense or i >= keep or retained):
                 block.swa, block.swa_used = True, self.operation
                 if not dense and not retained:
@@ -149,22 +158,32 @@ class NaiveKv:
         self.move_window(lease)
         if self.rules.swa_release == "window":
             self.release(lease, keep)
+        self.touch_window(lease)
+        lease.operation = self.operation
 
-    def retained(self, lease: NaiveLease, i: int, start: int, end: int) -> bool:
-        """Whether block i is in a window that stays, before a boundary in (start, end]."""
+    def retained(self, lease: NaiveLease, i: int) -> bool:
+        """Whether block i is in a window that stays."""
         interval = self.rules.retained_interval_tokens
         ends = set(lease.kept_ends)
         if interval:
             ends |= {at // self.size for at in range(0, 10_000, interval)}
-        return any(at - self.needed <= i < at and start < at <= end for at in ends)
+        return any(at - self.needed <= i < at for at in ends)
 
     def release(self, lease: NaiveLease, before: int) -> None:
         for text in list(lease.own):
             i = len(text) - 1
             if i < before:
                 lease.own.discard(text)
-                if text not in self.window_locked and not self.retained(lease, i, 0, 10_000):
-                    self.blocks[text].swa = False
+                if self.vllm or self.blocks[text].swa_used <= lease.operation:
+                    self.free(lease, text)
+
+    def free(self, lease: NaiveLease, text: str) -> None:
+        if text not in self.window_locked and not self.retained(lease, len(text) - 1):
+            self.blocks[text].swa = False
+
+    def is_continued(self, text: str, lease: NaiveLease) -> bool:
+        mine = lease.text[: lease.end]
+        return any(other.startswith(text) and not mine.startswith(other) for other in self.blocks)
 
     def decoded(self, lease: NaiveLease, tokens: int) -> None:
         self.operation += 1
@@ -177,15 +196,10 @@ class NaiveKv:
         self.unlock_window(lease)
         if self.rules.swa_release == "window":
             self.release(lease, lease.end)
-        if not self.vllm and not self.has_child(lease.text[: lease.end]):
-            for text in window - self.window_locked:
-                if not self.retained(lease, len(text) - 1, 0, 10_000) and not self.branches(text, lease):
-                    self.blocks[text].swa = False
-
-    def branches(self, text: str, lease: NaiveLease) -> bool:
-        """Whether blocks that are not the lease's continue a block."""
-        mine = lease.text[: lease.end]
-        return any(other.startswith(text) and not mine.startswith(other) for other in self.blocks)
+        if not self.vllm:
+            for text in window:
+                if not self.is_continued(text, lease):
+                    self.free(lease, text)
 
     def end(self, lease: NaiveLease) -> None:
         self.operation += 1
@@ -210,7 +224,6 @@ class NaiveKv:
         lease.window = set(lease.path[max(0, lease.end - self.needed) :])
         if self.vllm:
             self.came_free(old - self.window_locked)
-        self.touch_window(lease)
         lease.swa_reserved = self.room(lease.prompt_tokens + lease.output_tokens - lease.end * self.size)
 
     def unlock_window(self, lease: NaiveLease) -> None:

@@ -32,6 +32,7 @@ class Lease:
         reserved: Room in the full pool that it has not filled, tokens.
         kept_ends: Boundaries that stay reusable when it moves on, in blocks, beside those kept by position.
         live: Runs of window KV that it has put into the tree and would release, blocks.
+        operation: Its last insertion.
         window_locked: Blocks behind `node` whose window KV it locks.
         swa_reserved: The same as `reserved` in the window pool.
         swa_committed: Most window KV that it may ever lock and reserve together, tokens.
@@ -46,6 +47,7 @@ class Lease:
         "live",
         "load_bytes",
         "node",
+        "operation",
         "output_tokens",
         "pool_tokens",
         "prompt_tokens",
@@ -73,6 +75,7 @@ class Lease:
         self.reserved = 0
         self.kept_ends: list[int] = []
         self.live: list[tuple[int, int]] = []
+        self.operation = 0
         self.window_locked = 0
         self.swa_reserved = 0
         self.swa_committed = 0

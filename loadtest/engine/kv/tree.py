@@ -32,6 +32,7 @@ class Node:
         parent: None for the root and for nodes that have left the tree.
         key: Packed hashes of the run.
         start: Blocks before the run.
+        end: Blocks up to and with the run.
         children: By the packed hash of their first block.
         locks: Leases that end here, plus children that are locked.
         swa_locks: Leases whose window covers this run; never more than leases at or below it.
@@ -53,6 +54,7 @@ class Node:
         "children",
         "device",
         "device_children",
+        "end",
         "hits",
         "host",
         "host_locks",
@@ -75,6 +77,7 @@ class Node:
         self.parent = parent
         self.key = key
         self.start = start
+        self.end = start + len(key) // HASH_BYTES
         self.children: dict[bytes, Node] = {}
         self.locks = 0
         self.swa_locks = 0
@@ -94,12 +97,7 @@ class Node:
     @property
     def blocks(self) -> int:
         """Length of the run."""
-        return len(self.key) // HASH_BYTES
-
-    @property
-    def end(self) -> int:
-        """Blocks up to and with the run."""
-        return self.start + len(self.key) // HASH_BYTES
+        return self.end - self.start
 
     def __repr__(self) -> str:
         """Where it is and what it has, for failing tests."""

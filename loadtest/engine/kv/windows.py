@@ -11,7 +11,8 @@
   arXiv:2607.13095, 3.1.3: the pool stays at the size of a window or of a chunk). Its commitment counts its
   window as if nobody shared it, so the sum of commitments bounds what is locked and reserved.
 * *Release*, when the request moves on (`CacheRules.swa_release`). ``window``: at chunk end what it has put
-  into the tree is released but for the last W tokens and a block, so former chunk ends become tombstones.
+  into the tree is released but for the last W tokens and a block, so former chunk ends become tombstones,
+  unless another request has used them meanwhile.
   ``islands`` (SGLang PR 30013): they stay until evicted. ``pressure`` (SGLang ``swa_radix_cache.py``,
   ``cache_unfinished_req``): whole chunks stay until evicted. Answers are released in any case but for the
   last W tokens and a block (SGLang ``mem_cache/common.py``, ``free_swa_out_of_window_slots``: the block more
@@ -101,7 +102,7 @@ class Windows:
         if rules.swa_release == "pressure" and (self._vllm or tokens <= lease.prompt_tokens):
             self._revive(lease, node, start, lease.end)
         else:
-            for position in self._kept_ends(lease, start, keep):
+            for position in self._kept_ends(lease, start, keep + self._needed - 1):
                 self._revive(lease, node, max(start, position - self._needed), position)
             lease.live += self._revive(lease, node, max(start, keep), lease.end)
         blocks = min(lease.end, self._needed)
@@ -111,6 +112,7 @@ class Windows:
         if rules.swa_release == "window":
             self._release(lease, node, keep)
         device.touch_window(node)
+        lease.operation = device.operation
         self._reserve(lease)
 
     def decoded(self, lease: Lease, tokens: int) -> None:
@@ -129,7 +131,7 @@ class Windows:
             top = node
             while top.start > start and top.parent is not None and top.parent.device_children == 1:
                 top = top.parent
-            self._retire(lease, node, max(start, top.start), node.end)
+            self._retire(lease, node, max(start, top.start), lease.end, self._device.operation)
 
     def closed(self, lease: Lease) -> None:
         """See `Boundaries`."""
@@ -196,26 +198,29 @@ class Windows:
 
     def _release(self, lease: Lease, node: Node, before: int) -> None:
         """Release the window KV before a block that a request has put on the path to a node."""
+        # vLLM has hidden it from others all the time.
+        since = self._device.operation if self._vllm else lease.operation
         kept: list[tuple[int, int]] = []
         for start, end in lease.live:
             if end > before:
                 kept.append((max(start, before), end))
-            self._retire(lease, node, start, min(end, before))
+            self._retire(lease, node, start, min(end, before), since)
         lease.live = kept
 
-    def _retire(self, lease: Lease, node: Node, start: int, end: int) -> None:
-        """Free the window KV of blocks on the path to a node, but for windows that stay or are locked."""
+    def _retire(self, lease: Lease, node: Node, start: int, end: int, since: int) -> None:
+        """Free the window KV of blocks on the path to a node, but for windows that stay."""
         for position in self._kept_ends(lease, start, end + self._needed - 1):
-            self._free(node, start, min(end, position - self._needed))
+            self._free(node, start, min(end, position - self._needed), since)
             start = position
-        self._free(node, start, end)
+        self._free(node, start, end, since)
 
-    def _free(self, node: Node, start: int, end: int) -> None:
+    def _free(self, node: Node, start: int, end: int, since: int) -> None:
+        """Free window KV that nobody locks and nobody has used since an operation."""
         if start >= end:
             return
         walk = node
         while walk.end > start:
-            if walk.swa and not walk.swa_locks and walk.start < end:
+            if walk.swa and not walk.swa_locks and walk.start < end and walk.swa_used <= since:
                 if walk.start < start:
                     self._tree.split(walk, start)
                 if walk.end > end:

@@ -87,7 +87,7 @@ class Requests(RuleBasedStateMachine):
         chunk = self.rules.chunk_tokens or lease.prompt_tokens
         tokens = min(lease.prompt_tokens, tokens + data.draw(st.integers(1, chunk)))
         self.cache.computed(lease, tokens, 0.0)
-        self.naive.insert(naive, naive.text, tokens)
+        self.naive.computed(naive, tokens)
         self.running.append((lease, naive, tokens))
 
     @precondition(lambda self: any(lease.prompt_tokens == tokens for lease, _, tokens in self.running))
@@ -110,8 +110,7 @@ class Requests(RuleBasedStateMachine):
         answer = data.draw(st.text("ab", min_size=5, max_size=5))
         text = (naive.text + answer)[: tokens // BLOCK]
         self.cache.close(lease, blocks_of(text), tokens, 0.0)
-        self.naive.insert(naive, text, tokens)
-        self.naive.end(naive)
+        self.naive.close(naive, text, tokens)
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -210,5 +209,5 @@ class VllmRequests(Requests):
 @pytest.mark.parametrize("requests", [DenseRequests, SglangRequests, VllmRequests])
 def test_the_cache_does_what_the_naive_model_does(requests: type[Requests]) -> None:
     case = requests.TestCase
-    case.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+    case.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
     case().runTest()

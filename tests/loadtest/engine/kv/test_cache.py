@@ -1,54 +1,7 @@
-"""The front door, on the device alone."""
+"""The front door, by the life of single requests; random lives are in test_against_naive.py."""
 
-from itertools import count
-
-from loadtest.engine.kv.cache import KvCache
-from loadtest.engine.kv.lease import Lease
-from loadtest.engine.kv.rules import CacheRules
-from radix import chain_bytes
-
-BLOCK = 4
-
-
-def prompt(text: str) -> tuple[bytes, int]:
-    """A prompt of one block per letter, and a token more."""
-    return chain_bytes(text.encode(), 7, 1), len(text) * BLOCK + 1
-
-
-def begin(cache: KvCache, text: str, output_tokens: int = 0) -> Lease | None:
-    blocks, tokens = prompt(text)
-    lease = cache.open(blocks, tokens, output_tokens, 0.0)
-    return lease if cache.admit(lease, 0.0) else None
-
-
-def run(cache: KvCache, text: str, answer: str = "", chunk: int = 0) -> int:
-    """A whole request; returns what it reused, in blocks."""
-    lease = begin(cache, text, len(answer) * BLOCK)
-    assert lease is not None
-    for at in range(lease.matched_tokens + chunk, lease.prompt_tokens, chunk or 1000):
-        cache.computed(lease, at, 0.0)
-    cache.computed(lease, lease.prompt_tokens, 0.0)
-    cache.close(lease, chain_bytes((text + answer).encode(), 7, 1), len(text + answer) * BLOCK, 0.0)
-    assert lease.matched_tokens % BLOCK == 0
-    return lease.matched_tokens // BLOCK
-
-
-def dense(blocks: int) -> KvCache:
-    return KvCache(CacheRules(full_tokens=blocks * BLOCK, block_tokens=BLOCK))
-
-
-def sliding(full: int, swa: int, window: int = 8, chunk: int = 8, **more: object) -> KvCache:
-    rules = CacheRules(
-        full_tokens=full * BLOCK,
-        block_tokens=BLOCK,
-        attention="sliding_window",
-        swa_tokens=swa * BLOCK,
-        window_tokens=window,
-        chunk_tokens=chunk,
-        decode_release_tokens=BLOCK,
-        **more,  # type: ignore[arg-type]
-    )
-    return KvCache(rules)
+import pytest
+from fakes.kv_requests import BLOCK, admitted, begin, blocks_of, compute, dense, linear, matched, run, sliding
 
 
 def test_a_repeated_prompt_is_reused_up_to_the_last_whole_block() -> None:
@@ -63,84 +16,119 @@ def test_a_repeated_prompt_is_reused_up_to_the_last_whole_block() -> None:
 def test_the_last_token_is_always_recomputed() -> None:
     cache = dense(100)
     run(cache, "abc")
-    blocks, _ = prompt("abc")
 
-    assert cache.match_tokens(blocks, 3 * BLOCK) == 2 * BLOCK
-    assert cache.match_tokens(blocks, 3 * BLOCK + 1) == 3 * BLOCK
-
-
-def test_the_least_recently_used_tail_goes_first() -> None:
-    """Ten blocks: of 4 + 4 + 4 and a token, three blocks of the oldest prompt have to go."""
-    cache = dense(10)
-    run(cache, "aaaa")
-    run(cache, "bbbb")
-    run(cache, "cccc")
-
-    assert cache.evicted_tokens == 3 * BLOCK
-    assert run(cache, "cccc") == 4
-    assert run(cache, "bbbb") == 4
-    assert run(cache, "aaaa") == 1
+    assert cache.match_tokens(blocks_of("abc"), 3 * BLOCK) == 2 * BLOCK
+    assert cache.match_tokens(blocks_of("abc"), 3 * BLOCK + 1) == 3 * BLOCK
+    assert admitted(cache, "abc", tail=0).matched_tokens == 2 * BLOCK
 
 
-def test_what_a_running_request_uses_is_not_evicted() -> None:
+def test_an_answer_can_be_reused_but_for_its_last_token() -> None:
+    """The last sampled token was never computed: of three blocks of answer, two are whole without it."""
+    cache = dense(100)
+    lease = admitted(cache, "ab", output_tokens=12, tail=0)
+    compute(cache, lease)
+    cache.close(lease, blocks_of("abxyz"), 5 * BLOCK - 1, 0.0)
+
+    assert matched(cache, "abxyz") == 4
+
+
+def test_asking_for_a_match_changes_nothing() -> None:
+    """The asked prompt is the older one: it must still be the first to go."""
+    cache = dense(4)
+    run(cache, "aa")
+    run(cache, "b")
+    before = {node.key: node.used for node in cache.tree.nodes()}
+
+    assert matched(cache, "aac") == 2
+    assert matched(cache, "ab") == 1
+    assert {node.key: node.used for node in cache.tree.nodes()} == before
+
+
+def test_a_request_that_does_not_fit_changes_nothing() -> None:
     cache = dense(5)
-    running = begin(cache, "aa", output_tokens=3)
-    assert running is not None
-    cache.computed(running, 2 * BLOCK + 1, 0.0)
+    run(cache, "aaa")
+    before = repr(sorted(cache.tree.nodes(), key=lambda node: node.key))
 
-    assert cache.used_tokens == 12
-    assert begin(cache, "bb") is None
-    assert cache.held_tokens == 8
-    cache.abort(running, 0.0)
-    assert run(cache, "bb") == 0
+    assert begin(cache, "ab", output_tokens=4 * BLOCK) is None
     assert cache.used_tokens == 0
+    assert repr(sorted(cache.tree.nodes(), key=lambda node: node.key)) == before
+    assert begin(cache, "ab", output_tokens=2 * BLOCK) is not None
 
 
-def test_an_abort_gives_back_everything_once() -> None:
-    cache = sliding(100, 100)
-    lease = begin(cache, "abcd", output_tokens=9)
-    assert lease is not None
+def test_a_request_may_be_admitted_when_others_have_ended() -> None:
+    cache = dense(5)
+    first = admitted(cache, "aaa", output_tokens=4)
+    waiting = cache.open(blocks_of("bbb"), 13, 4, 0.0)
+
+    assert not cache.admit(waiting, 0.0)
+    cache.abort(first, 1.0)
+    assert cache.admit(waiting, 1.0)
+
+
+def test_two_requests_that_compute_the_same_blocks_keep_one_copy() -> None:
+    cache = dense(100)
+    first, second = admitted(cache, "ab"), admitted(cache, "ab")
+    assert second.matched_tokens == 0
+    assert cache.used_tokens == 18
+    compute(cache, first)
+    compute(cache, second)
+
+    assert cache.held_tokens == 8
+    assert cache.used_tokens == 10
+
+
+@pytest.mark.parametrize("make", [lambda: dense(100), lambda: sliding(100, 100), lambda: linear(100, 4)])
+def test_whatever_state_it_is_in_a_request_gives_back_everything_once(make: object) -> None:
+    cache = make()  # type: ignore[operator]
+    opened = cache.open(blocks_of("aaaa"), 17, 9, 0.0)
+    fresh, half, decoding = (admitted(cache, text, output_tokens=40) for text in ("bbbb", "cccccc", "dddd"))
+    cache.computed(half, 16, 0.0)
+    compute(cache, decoding)
+    cache.decoded(decoding, 40, 0.0)
+    for lease in (opened, fresh, half, decoding):
+        cache.abort(lease, 0.0)
+        cache.abort(lease, 0.0)
+
+    assert cache.used_tokens == cache.swa_used_tokens == cache.device.swa.committed == 0
+    assert cache.held_tokens == 8 * BLOCK
+
+
+def test_what_a_request_computed_before_it_was_given_up_stays() -> None:
+    cache = dense(100)
+    lease = admitted(cache, "abcd")
+    cache.computed(lease, 2 * BLOCK + 1, 0.0)
     cache.abort(lease, 0.0)
-    cache.abort(lease, 0.0)
 
-    assert (cache.used_tokens, cache.swa_used_tokens) == (0, 0)
+    assert matched(cache, "abcd") == 2
 
 
-def test_a_match_ends_where_a_whole_window_is_there() -> None:
-    """The window is two blocks: at the end of the first request three are live, its middle is not."""
+def test_reach_tells_what_is_held_from_what_can_be_reused() -> None:
+    """The tail of the sequence is complete; the prompt that leaves it before has a match but no window."""
     cache = sliding(100, 100)
-    run(cache, "abcdefgh", chunk=8)
+    run(cache, "abcdefgh")
 
-    assert run(cache, "abcdefghij") == 8
-    assert run(cache, "abcdeX") == 0
-
-
-def test_islands_keep_the_ends_of_chunks_reusable() -> None:
-    cache = sliding(100, 100, chunk=16, swa_release="islands")
-    run(cache, "abcdefgh", chunk=16)
-
-    assert run(cache, "abcdX") == 4
+    assert cache.reach_tokens(blocks_of("abcdefghi"), 37) == (8 * BLOCK, 8 * BLOCK)
+    assert cache.reach_tokens(blocks_of("abcdX"), 21) == (0, 4 * BLOCK)
 
 
-def test_under_pressure_only_the_oldest_windows_go() -> None:
-    """A prompt of eight blocks stays reusable anywhere until others need its windows."""
-    cache = sliding(100, 12, chunk=8, swa_release="pressure")
-    run(cache, "abcdefgh", chunk=8)
-    assert run(cache, "abcdX", chunk=8) == 4
+def test_clear_keeps_only_what_is_in_use() -> None:
+    cache = dense(100)
+    run(cache, "ab")
+    running = admitted(cache, "ac")
 
-    run(cache, "ABCDEFGH", chunk=8)
-    assert run(cache, "abcY", chunk=8) == 0
-
-
-def test_a_full_cache_keeps_its_accounts_through_many_requests() -> None:
-    cache = sliding(60, 20)
-    for turn in count():
-        text = "abcdefgh"[turn % 5 :] * 2 + str(turn % 3)
-        run(cache, text, answer="xyz", chunk=8)
-        for pool in (cache.device.full, cache.device.swa):
-            assert pool.free >= 0
-            assert pool.used == 0
-        if turn == 200:
-            break
+    assert not cache.clear()
+    assert cache.held_tokens == BLOCK
+    cache.abort(running, 0.0)
     assert cache.clear()
-    assert cache.held_tokens == cache.swa_held_tokens == 0
+    assert cache.held_tokens == 0
+
+
+def test_the_sizes_it_reports_are_those_of_its_pools() -> None:
+    cache = sliding(30, 20)
+    lease = admitted(cache, "abcdef")
+    compute(cache, lease)
+
+    assert (cache.capacity_tokens, cache.swa_capacity_tokens) == (120, 80)
+    assert (cache.held_tokens, cache.swa_held_tokens) == (24, 12)
+    assert cache.used_tokens == 25
+    assert cache.swa_used_tokens == 2 * BLOCK + 1

@@ -1,0 +1,63 @@
+"""vLLM's one pool for full KV and window KV."""
+
+from fakes.kv_requests import BLOCK, admitted, begin, compute, live, matched, run, sliding
+
+
+def test_both_kinds_of_kv_take_room_from_one_pool() -> None:
+    """20 + 2 * 10 blocks: a prompt of eight takes eight, and its last window of two takes four."""
+    cache = sliding(20, 10, match_rule="vllm", swa_groups=2)
+    run(cache, "abcdefgh")
+
+    assert cache.capacity_tokens == 40 * BLOCK
+    assert live(cache, "abcdefgh") == "......##"
+    assert (cache.held_tokens, cache.swa_held_tokens) == (8 * BLOCK, 2 * BLOCK)
+
+
+def test_a_long_prompt_may_use_room_that_windows_do_not_need() -> None:
+    """Thirty blocks do not fit SGLang's full pool of twenty, but vLLM's pool of forty."""
+    text = "abcdefghijklmnopqrstuvwxyzABCD"
+
+    assert begin(sliding(20, 20), text) is None
+    assert begin(sliding(20, 20, match_rule="vllm"), text) is not None
+
+
+def test_a_request_needs_room_for_its_window_in_every_group() -> None:
+    """Nine blocks and a token, and a window and a step of seven in each of the groups."""
+    assert begin(sliding(9, 8, match_rule="vllm"), "abcdefghi") is not None
+    assert begin(sliding(9, 7, match_rule="vllm"), "abcdefghi") is None
+    assert begin(sliding(9, 7, match_rule="vllm", swa_groups=3), "abcdefghi") is None
+    assert begin(sliding(10, 7, match_rule="vllm", swa_groups=3), "abcdefghi") is not None
+
+
+def test_full_kv_stays_when_its_window_is_evicted() -> None:
+    """SGLang drops a leaf without window; in vLLM its blocks wait for their own turn."""
+    cache = sliding(20, 8, match_rule="vllm", swa_release="pressure")
+    run(cache, "abcdefgh")
+    running = admitted(cache, "ABCDEFGH")
+    compute(cache, running)
+
+    assert live(cache, "abcdefgh").startswith("....")
+    assert len(live(cache, "abcdefgh")) == 8
+
+
+def test_of_one_request_full_kv_goes_before_its_last_window() -> None:
+    """Its group is freed first, from the tail; so the tail of the match is lost, not only the window."""
+    cache = sliding(8, 8, match_rule="vllm")
+    run(cache, "abcdefgh")
+    run(cache, "AB")
+
+    assert live(cache, "abcdefgh") == "......##"[: len(live(cache, "abcdefgh"))]
+    assert len(live(cache, "abcdefgh")) < 8 or matched(cache, "abcdefgh") == 8
+
+
+def test_locked_and_reserved_room_is_never_given_away() -> None:
+    cache = sliding(16, 8, match_rule="vllm")
+    first = admitted(cache, "abcd", output_tokens=8)
+    compute(cache, first)
+    second = begin(cache, "ABCD", output_tokens=8)
+
+    assert cache.used_tokens <= cache.capacity_tokens
+    assert live(cache, "abcd")[-2:] == "##"
+    if second is not None:
+        compute(cache, second)
+        assert live(cache, "ABCD")[-2:] == "##"
