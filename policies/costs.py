@@ -32,8 +32,8 @@ FIT_MEMORY = 500
 following a change of load within minutes and averaging over many lengths of prompt."""
 
 FIT_RANGE = 256.0
-"""A learned parameter stays within this factor of its profile, whatever is observed. The profiles of published
-engines differ from ``default`` by up to 22 (the fixed seconds of a prefill), and hardware by as much again."""
+"""A learned parameter stays within this factor of its profile, whatever is observed. Published engines differ
+from ``default`` by up to 22 (the fixed seconds of a prefill), and hardware by as much again."""
 
 FIT_SURPRISE = 4.0
 """An observation further than this factor from the prediction counts as just this far."""

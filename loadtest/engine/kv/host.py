@@ -108,8 +108,9 @@ class HostMemory:
             node = self._leaves.take()
             if node is None:
                 return False
-            if missing < node.blocks * self._size and (node.host_swa or not self._window_blocks):
-                head = self._tree.split(node, node.end - -(-missing // self._size))
+            blocks = -(-missing // self._size)
+            if blocks < node.blocks and (node.host_swa or not self._window_blocks):
+                head = self._tree.split(node, node.end - blocks)
                 self._drop(node)
                 self._leaf(head)
             else:

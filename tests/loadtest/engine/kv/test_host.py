@@ -151,3 +151,17 @@ def test_clearing_leaves_what_is_in_use() -> None:
     assert [node for node in tree.nodes() if node.host] == [used]
     assert unused.parent is None
     assert host.full.held == host.swa.held == 5 * SIZE
+
+
+def test_room_for_a_part_of_a_block_costs_the_whole_block() -> None:
+    """The pool need not be whole blocks: with half of one over, nine and a half have to go, so all ten do."""
+    tree, host, heard = memory(full=10)
+    host.full.capacity += SIZE // 2
+    node = run(tree, tree.root, 10, 1)
+    assert host.hold(node)
+    host.touch(node)
+
+    assert host.make_room(10 * SIZE)
+
+    assert heard.gone == [(10, "CPU_PINNED")]
+    assert host.full.held == 0
