@@ -1,5 +1,6 @@
 """An engine from its profile: the KV stacks of all ranks behind one scheduler."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from loadtest.engine.kv.l3 import BlockSizes, L3Pool, L3Settings, build_pool
@@ -18,7 +19,7 @@ def build_worker(
     clock: Clock,
     *,
     observer: Observer,
-    listener: KvListener | None = None,
+    listeners: Sequence[KvListener] = (),
     pool: L3Pool | None = None,
     dialect: Dialect = "sglang",
     emit_s: float = 0.0,
@@ -29,7 +30,7 @@ def build_worker(
         profile: What it is.
         clock: The event loop, or a virtual clock.
         observer: Told about every job that leaves.
-        listener: Hears the KV events of all ranks.
+        listeners: Who hears the KV events, one for each rank; empty: nobody.
         pool: Shared with other engines of the same model; read into the profile's host tier, or into one
             of the usual size if it has none.
         dialect: Whose cache rules to follow.
@@ -41,7 +42,7 @@ def build_worker(
     rules = cache_rules(profile, dialect)
     sizes = _sizes(profile, rules)
     host_tier = profile.host_tier or (HiCacheSettings() if pool is not None else None)
-    ranks = profile.dp_ranks
+    heard_by: Sequence[KvListener | None] = listeners or [None] * profile.dp_ranks
     stacks = [
         build_stack(
             rules,
@@ -50,7 +51,7 @@ def build_worker(
             client=_client(profile, pool, seed) if pool is not None else None,
             listener=listener,
         )
-        for seed in range(ranks)
+        for seed, listener in enumerate(heard_by)
     ]
     return Scheduler(
         profile,

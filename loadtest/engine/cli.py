@@ -8,7 +8,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import fields, replace
 from typing import Any, get_args
@@ -16,7 +16,9 @@ from typing import Any, get_args
 import uvloop
 
 from loadtest.engine.engine import EmulatedEngine, answer_control, shared_pool
+from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.kv.tiers import PrefetchPolicy, WritePolicy
+from loadtest.engine.kv_settings import KvEventsSettings
 from loadtest.engine.profiles import PROFILES, Interleave, QueueOrder
 from loadtest.engine.server import Answer, Connection, Request
 from loadtest.engine.settings import Dialect, EngineSettings
@@ -34,9 +36,10 @@ def main(argv: list[str]) -> int:
     parser = _parser(argv)
     options = vars(parser.parse_args(argv))
     engines, control_port = options.pop("engines"), options.pop("control_port")
+    wire = {name: options.pop(name) for name in _WIRE}
     try:
         options |= {name: tuple(options[name]) for name in ("models", "loras")}
-        settings = EngineSettings(**options)
+        settings = EngineSettings(**options, **_wire(wire))
     except ValueError as error:
         parser.error(str(error))
     if engines < 1:
@@ -81,8 +84,7 @@ async def _run(settings: EngineSettings, engines: int, control_port: int | None)
     async with AsyncExitStack() as stack:
         urls = []
         for number in range(engines):
-            port = settings.port + number if settings.port else 0
-            engine = EmulatedEngine(replace(settings, port=port), siblings, pool)
+            engine = EmulatedEngine(_numbered(settings, number), siblings, pool)
             urls.append((await stack.enter_async_context(engine)).url)
         if control_port is not None:
             control = await loop.create_server(
@@ -95,6 +97,48 @@ async def _run(settings: EngineSettings, engines: int, control_port: int | None)
         gc.freeze()
         print(f"cacheway engine ready: {settings.dialect} {' '.join(urls)}", flush=True)
         await stop.wait()
+
+
+_WIRE = (
+    "kv_events_config",
+    "disaggregation_mode",
+    "disaggregation_bootstrap_port",
+    "disaggregation_bootstrap_timeout",
+    "disaggregation_waiting_timeout",
+    "kv_transfer_config",
+    "side_channel_port",
+)
+
+
+def _wire(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that engines take as JSON, or in several flags."""
+    handover = None
+    if given["kv_transfer_config"]:
+        port = given["side_channel_port"]
+        handover = HandoverSettings.parse_transfer_config(given["kv_transfer_config"], port)
+    if given["disaggregation_mode"] != "null":
+        handover = HandoverSettings(
+            protocol="sglang",
+            part=given["disaggregation_mode"],
+            port=given["disaggregation_bootstrap_port"],
+            bootstrap_s=given["disaggregation_bootstrap_timeout"],
+            waiting_s=given["disaggregation_waiting_timeout"],
+        )
+    events = given["kv_events_config"]
+    return {"handover": handover, "kv_events": KvEventsSettings.parse(events) if events else None}
+
+
+def _numbered(settings: EngineSettings, number: int) -> EngineSettings:
+    """The settings of one of several engines: each has ports of its own."""
+    events, handover = settings.kv_events, settings.handover
+    return replace(
+        settings,
+        port=settings.port + number if settings.port else 0,
+        kv_events=None if events is None else events.shifted(number * settings.dp_ranks),
+        handover=None
+        if handover is None
+        else replace(handover, port=handover.port + number if handover.port else 0),
+    )
 
 
 def _defaults(argv: Sequence[str]) -> EngineSettings:
@@ -152,5 +196,32 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     flag("emit_interval_ms", "tokens due within this real time are sent as one chunk, in milliseconds")
     flag("cache_report", "report cached_tokens in usage", action=argparse.BooleanOptionalAction)
     flag("body_bytes_max", "largest request body, in bytes")
-    assert {field.name for field in fields(EngineSettings)} <= vars(parser.parse_args([])).keys()
+    more = parser.add_argument
+    more("--kv-events-config", metavar="JSON", help="publish KV cache events, as the engines' own flag says")
+    flag("kv_events_legacy", "vLLM: events as arrays, as before 2026", action=argparse.BooleanOptionalAction)
+    more(
+        "--disaggregation-mode",
+        choices=("null", "prefill", "decode"),
+        default="null",
+        help="SGLang: its part",
+    )
+    more(
+        "--disaggregation-bootstrap-port", type=int, default=8998, help="SGLang: of the first prefill engine"
+    )
+    more(
+        "--disaggregation-bootstrap-timeout",
+        type=float,
+        default=300.0,
+        help="SGLang: of a prefill leg, in seconds",
+    )
+    more(
+        "--disaggregation-waiting-timeout",
+        type=float,
+        default=300.0,
+        help="SGLang: of a decode leg, in seconds",
+    )
+    more("--kv-transfer-config", metavar="JSON", help="vLLM: connector and role, as its own flag says")
+    more("--side-channel-port", type=int, default=5600, help="vLLM: NIXL's, or Mooncake's bootstrap port")
+    known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
+    assert {field.name for field in fields(EngineSettings)} <= known
     return parser

@@ -16,6 +16,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import parse_qs
 
@@ -25,7 +26,10 @@ from loadtest.engine import infos
 from loadtest.engine.build import build_shared_pool, build_worker
 from loadtest.engine.errors import error_body
 from loadtest.engine.faults import Fault, Faults
+from loadtest.engine.handover import Handover
+from loadtest.engine.handover.build import build_handover
 from loadtest.engine.kv.l3 import L3Pool, L3Settings
+from loadtest.engine.kv_feed import KvFeed
 from loadtest.engine.metrics import Counters
 from loadtest.engine.routes import Routes
 from loadtest.engine.server import Answer, Connection, Request
@@ -56,6 +60,11 @@ class EmulatedEngine:
         self.body_bytes_max = settings.body_bytes_max
         self.port = settings.port
         self.pool = shared_pool(settings) if pool is None else pool
+        self.feed: KvFeed | None = None
+        self.handover: Handover | None = None
+        events = settings.kv_events
+        self._kv_events = [] if events is None else [events.shifted(n) for n in range(settings.dp_ranks)]
+        self._side_port = 0 if settings.handover is None else settings.handover.port
         self._siblings = {} if siblings is None else siblings
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -82,7 +91,7 @@ class EmulatedEngine:
     def close(self) -> None:
         """Stop at once: nobody gets an answer any more."""
         self._shut()
-        self.scheduler.close()
+        self._end()
         for connection in list(self._connections):
             connection.reset()
         self._siblings.pop(self.port, None)
@@ -106,7 +115,7 @@ class EmulatedEngine:
                 if fault.kind == "crash" or connection.idle:
                     connection.reset()
             if fault.kind == "crash":
-                self.scheduler.close()
+                self._end()
                 self._boot()
             if fault.seconds:
                 self._reopen = asyncio.get_running_loop().call_later(fault.seconds, self.accept)
@@ -135,8 +144,11 @@ class EmulatedEngine:
     async def _serve(self, listener: socket.socket) -> None:
         try:
             loop = asyncio.get_running_loop()
+            if self.handover is not None:
+                await self.handover.open(self.settings.host)
+                self._side_port = self.handover.port
             self._server = await loop.create_server(lambda: Connection(self), sock=listener, backlog=_BACKLOG)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, OSError):
             listener.close()
             raise
 
@@ -154,16 +166,41 @@ class EmulatedEngine:
     def _boot(self) -> None:
         """An engine that has just begun: nothing is cached, nothing is counted."""
         started_unix_s = time.time()
+        settings = self.settings
+        profile = settings.engine()
+        vllm = settings.dialect == "vllm"
         self.counters = Counters(started_unix_s)
+        self.feed = None
+        if self._kv_events:
+            self.feed = KvFeed(self._kv_events, profile, vllm=vllm, legacy=settings.kv_events_legacy)
+            # Where the system chose ports, a life after a crash has the same.
+            self._kv_events = self.feed.settings
+        # A SGLang engine that only decodes shares no prefixes, so it has nothing to tell of.
+        silent = self.feed is None or (settings.handover is not None and settings.handover.shares_nothing)
         self.scheduler = build_worker(
-            self.settings.engine(),
+            profile,
             asyncio.get_running_loop(),
             observer=self.counters,
             pool=self.pool,
-            dialect=self.settings.dialect,
-            emit_s=self.settings.emit_interval_ms / 1e3,
+            listeners=() if silent or self.feed is None else self.feed.listeners,
+            dialect=settings.dialect,
+            emit_s=settings.emit_interval_ms / 1e3,
         )
-        self._routes = Routes(self.settings, self.scheduler, self.counters, int(started_unix_s))
+        self.handover = None
+        if settings.handover is not None:
+            part = replace(settings.handover, port=self._side_port)
+            self.handover = build_handover(part, profile, self.scheduler)
+        self._routes = Routes(
+            settings, self.scheduler, self.handover, self.feed, self.counters, int(started_unix_s)
+        )
+
+    def _end(self) -> None:
+        """The process is gone: nothing is computed, published or handed over any more."""
+        self.scheduler.close()
+        if self.feed is not None:
+            self.feed.close()
+        if self.handover is not None:
+            self.handover.close()
 
     def stats(self) -> Mapping[str, Any]:
         """What ``/_stats`` tells; see `infos.stats`."""

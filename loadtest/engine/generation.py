@@ -8,7 +8,7 @@ its jobs out of the engine.
 from collections.abc import Callable, Sequence
 
 from loadtest.engine.job import Job
-from loadtest.engine.replies.reply import Reply
+from loadtest.engine.replies.reply import DONE, Reply
 from loadtest.engine.served import ServedJob
 from loadtest.engine.server import Answer
 
@@ -20,12 +20,22 @@ class Generation:
         answer: Where to write.
         stream: Whether to send events as tokens come.
         abort: Takes a job out of the engine.
+        error_body: The body of an error, from its status and text.
     """
 
-    def __init__(self, answer: Answer, *, stream: bool, abort: Callable[[Job], None]) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        *,
+        stream: bool,
+        abort: Callable[[Job], None],
+        error_body: Callable[[int, str], bytes],
+    ) -> None:
         self._answer = answer
         self._stream = stream
         self._abort = abort
+        self._error_body = error_body
+        self._failed = False
         self._reply: Reply | None = None
         self._jobs: Sequence[ServedJob] = ()
         self._sent: list[int] = []
@@ -52,12 +62,29 @@ class Generation:
     def finished(self, job: Job, reason: str) -> None:
         """See `Sink`."""
         self._reasons[job.index] = reason
+        if self._failed:
+            return
         if self._stream:
             self._flush(self._jobs[job.index])
         elif None not in self._reasons:
             assert self._reply is not None
             reasons = [reason for reason in self._reasons if reason is not None]
             self._answer.send(200, self._reply.whole(reasons))
+
+    def failed(self, job: Job, status: int, message: str) -> None:
+        """See `Outcome`: one job that fails is the end of the request."""
+        if self._failed:
+            return
+        self._failed = True
+        body = self._error_body(status, message)
+        if self._answer.streaming:
+            self._answer.write(b"data: %s\n\n%s" % (body, DONE))
+            self._answer.end()
+        else:
+            self._answer.send(status, body)
+        for other in self._jobs:
+            if other is not job:
+                self._abort(other)
 
     def resume(self) -> None:
         """See `Owner`."""
@@ -76,7 +103,12 @@ class Generation:
         index = job.index
         sent, now = self._sent[index], job.emitted_tokens
         reason = self._reasons[index]
-        if self._closed[index] or (sent == now and reason is None) or not self._answer.admits():
+        if (
+            self._failed
+            or self._closed[index]
+            or (sent == now and reason is None)
+            or not self._answer.admits()
+        ):
             return
         data = b"" if self._started else self._reply.start()
         self._started = True

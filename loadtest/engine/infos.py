@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from loadtest.engine.handover import Handover
+from loadtest.engine.kv_feed import KvFeed
 from loadtest.engine.metrics import Counters
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.settings import EngineSettings
@@ -42,7 +44,9 @@ def model_info(settings: EngineSettings) -> dict[str, Any]:
     }
 
 
-def server_info(settings: EngineSettings, scheduler: Scheduler) -> dict[str, Any]:
+def server_info(
+    settings: EngineSettings, scheduler: Scheduler, handover: Handover | None, feed: KvFeed | None
+) -> dict[str, Any]:
     """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes."""
     return {
         "model_path": settings.models[0],
@@ -53,7 +57,8 @@ def server_info(settings: EngineSettings, scheduler: Scheduler) -> dict[str, Any
         "chunked_prefill_size": settings.chunk_tokens or -1,
         "max_running_requests": settings.max_running,
         "max_total_num_tokens": settings.cache_tokens,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": "null" if settings.handover is None else settings.handover.part,
+        "disaggregation_bootstrap_port": 8998 if handover is None else handover.port,
         "dp_size": settings.dp_ranks,
         "tp_size": 1,
         "enable_cache_report": settings.cache_report,
@@ -67,6 +72,7 @@ def server_info(settings: EngineSettings, scheduler: Scheduler) -> dict[str, Any
             }
         ],
         "version": SGLANG_VERSION,
+        "kv_events": None if feed is None else feed.sglang_source(settings.block_tokens),
     }
 
 

@@ -66,9 +66,9 @@ class KvEvents:
 
     def cleared(self) -> None:
         """See `KvListener`."""
-        if not self._changes or not isinstance(self._changes[-1], Cleared):
-            self._changes.append(Cleared())
-            self._lease = None
+        # What went before it in this turn is gone with the rest, and need not be told.
+        self._changes = [Cleared()]
+        self._lease = None
 
     def _add(self, change: Change) -> None:
         self._changes.append(change)
@@ -80,6 +80,8 @@ class KvEvents:
     def _flush(self) -> None:
         self._due = False
         self._lease = None
+        if self._changes == [Cleared()]:
+            return
         changes, self._changes = self._changes, []
         events = self._encoding.events(changes)
         if events:

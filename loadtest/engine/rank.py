@@ -66,12 +66,13 @@ class Rank:
             self.waiting.remove(job)
             job.was_admitted = True
             job.started_s = now_s
+            job.cached_tokens = job.lease.matched_tokens
             if job.role == "decode":
                 job.state = State.ARRIVING
                 self.arriving.append(job)
             else:
                 job.state = State.PREFILLING
-                job.cached_tokens = job.context_tokens = job.lease.matched_tokens
+                job.context_tokens = job.cached_tokens
                 self._owe(job, job.prompt_tokens - job.context_tokens)
                 self.prefilling.append(job)
             yield job

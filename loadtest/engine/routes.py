@@ -10,13 +10,16 @@ import orjson
 from loadtest.engine import infos
 from loadtest.engine.errors import RequestRefused, error_body
 from loadtest.engine.generation import Generation
+from loadtest.engine.handover import Handover
 from loadtest.engine.intake import Intake, tokenize_intake
+from loadtest.engine.job import Job
+from loadtest.engine.kv_feed import KvFeed
 from loadtest.engine.metrics import Counters
 from loadtest.engine.outputs import Output, choose_output
 from loadtest.engine.replies.apis import APIS, Api
 from loadtest.engine.replies.reply import Facts
 from loadtest.engine.scheduler import Scheduler
-from loadtest.engine.served import served_job
+from loadtest.engine.served import Extra, served_job
 from loadtest.engine.server import Answer, Request
 from loadtest.engine.settings import EngineSettings
 from loadtest.engine.tokens import count, pack_ids, unpack_ids, unpack_text
@@ -31,6 +34,8 @@ class Routes:
     Args:
         settings: What the engine is.
         scheduler: Where work goes.
+        handover: Where the legs of requests go that are handed over; None without disaggregation.
+        feed: Its KV events, for those who ask where they are.
         counters: What it counts.
         created_unix_s: When it began.
     """
@@ -39,12 +44,15 @@ class Routes:
         self,
         settings: EngineSettings,
         scheduler: Scheduler,
+        handover: Handover | None,
+        feed: KvFeed | None,
         counters: Counters,
         created_unix_s: int,
     ) -> None:
         self._settings = settings
         self._vllm = settings.dialect == "vllm"
         self._scheduler = scheduler
+        self._handover = handover
         self._counters = counters
         self._created_unix_s = created_unix_s
         ours: dict[str, Callable[[Request, Answer], None]] = {
@@ -60,9 +68,10 @@ class Routes:
                 "/version": self._json(lambda: {"version": infos.VLLM_VERSION}),
                 "/load": self._json(lambda: {"server_load": scheduler.running + scheduler.waiting}),
                 "/reset_prefix_cache": self._reset_prefix_cache,
+                "/kv_event_sources": self._json(lambda: {} if feed is None else feed.vllm_sources()),
             }
         else:
-            server_info = self._json(lambda: infos.server_info(settings, scheduler))
+            server_info = self._json(lambda: infos.server_info(settings, scheduler, handover, feed))
             model_info = self._json(lambda: infos.model_info(settings))
             ours |= {
                 "/health_generate": lambda _, answer: answer.send(200, b"", _TEXT),
@@ -103,7 +112,7 @@ class Routes:
         if request.method != "POST":
             raise RequestRefused("Method Not Allowed", status=405)
         body = _decode(request.body)
-        model, namespace = self._model(body, api)
+        model, extra = self._model(body, api)
         intake = api.read(body)
         outputs = self._outputs(intake)
         stream = api.streams and bool(body.get("stream"))
@@ -121,11 +130,20 @@ class Routes:
             cache_report=self._settings.cache_report,
         )
         ids = self._job_ids(id_, body, len(outputs))
-        generation = Generation(answer, stream=stream, abort=self._scheduler.abort)
+        handover = self._handover
+        plans = [None] * len(outputs) if handover is None else handover.plan(body, len(outputs))
+        generation = Generation(
+            answer,
+            stream=stream,
+            abort=self._abort,
+            error_body=lambda status, message: error_body(
+                self._settings.dialect, status, message, native=api.native
+            ),
+        )
         jobs = [
             served_job(
                 intake.prompts[index // choices],
-                namespace,
+                extra,
                 output,
                 generation,
                 block_tokens=self._settings.block_tokens,
@@ -140,11 +158,19 @@ class Routes:
             # vLLM answers with the head at once; SGLang waits for the first token.
             answer.start()
         self._counters.requests += 1
-        for job in jobs:
-            self._scheduler.submit(job)
+        for job, plan in zip(jobs, plans, strict=True):
+            if handover is None or plan is None:
+                self._scheduler.submit(job)
+            else:
+                handover.take(plan, job, generation)
 
-    def _model(self, body: Mapping[str, Any], api: Api) -> tuple[str, bytes]:
-        """The model's name as the client wrote it, and the cache namespace."""
+    def _abort(self, job: Job) -> None:
+        """Drop a job wherever it is."""
+        if self._handover is None or not self._handover.abort(job):
+            self._scheduler.abort(job)
+
+    def _model(self, body: Mapping[str, Any], api: Api) -> tuple[str, Extra]:
+        """The model's name as the client wrote it, and with whom it may share blocks."""
         settings = self._settings
         asked = body.get("lora_path") if api.native else body.get("model")
         salt = body.get("cache_salt")
@@ -153,8 +179,10 @@ class Routes:
             message = f"The model `{asked}` does not exist. Valid aliases: {names}."
             raise RequestRefused(message, status=404, param="model")
         name = settings.models[0] if asked is None else str(asked)
-        adapter = name if name in settings.loras else ""
-        return name, f"{adapter}\0{salt}".encode() if salt is not None else adapter.encode()
+        salt = None if salt is None else str(salt)
+        if name not in settings.loras:
+            return name, Extra(salt)
+        return name, Extra(salt, name, settings.loras.index(name) + 1)
 
     def _outputs(self, intake: Intake) -> list[Output]:
         """Decide all answers.
@@ -241,10 +269,11 @@ class Routes:
     def _abort_request(self, request: Request, answer: Answer) -> None:
         body = _decode(request.body)
         rid = body.get("rid")
-        if body.get("abort_all"):
-            self._scheduler.abort_id("")
-        elif isinstance(rid, str) and rid:
-            self._scheduler.abort_id(rid)
+        begins = "" if body.get("abort_all") else rid
+        if isinstance(begins, str) and (begins or body.get("abort_all")):
+            self._scheduler.abort_id(begins)
+            if self._handover is not None:
+                self._handover.abort_id(begins)
         answer.send(200, b"", _TEXT)
 
 

@@ -1,14 +1,65 @@
 """Requests of the emulator: prompts as tokens, and as the block hashes that the engine model knows."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from loadtest.engine.job import Job, Sink
+from loadtest.engine.kv_encoding import Content
 from loadtest.engine.outputs import Output
 from loadtest.engine.tokens import TOKEN_BYTES, count
 from radix import chain_bytes, root_hash
+from radix.blocks import HASH_BYTES
 
 _SEED = 0
 """Hashes of one emulator mean nothing to another, or to a gateway: any seed will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """What requests must have in common to share blocks, beside their tokens.
+
+    Attributes:
+        salt: ``cache_salt``.
+        lora_name: The adapter.
+        lora_id: Its number, from 1.
+    """
+
+    salt: str | None = None
+    lora_name: str | None = None
+    lora_id: int | None = None
+
+    @property
+    def root(self) -> int:
+        """Hash that their blocks are chained to."""
+        parts = [(self.lora_name or "").encode()]
+        if self.salt is not None:
+            parts.append(self.salt.encode())
+        return root_hash(_SEED, *parts)
+
+
+class KnownBlocks(bytes):
+    """Packed hashes that know what they stand for: KV events tell token ids, and the cache has none.
+
+    Attributes:
+        tokens: Packed tokens of the sequence.
+        extra: What else is in the hashes.
+    """
+
+    tokens: bytes
+    extra: Extra
+
+    @classmethod
+    def of(cls, blocks: bytes, tokens: bytes, extra: Extra) -> "KnownBlocks":
+        """Attach what hashes stand for."""
+        known = cls(blocks)
+        known.tokens = tokens
+        known.extra = extra
+        return known
+
+    @property
+    def content(self) -> Content:
+        """For KV events."""
+        return Content(self, self.tokens, self.extra.salt, self.extra.lora_name, self.extra.lora_id)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -18,15 +69,17 @@ class ServedJob(Job):
     Attributes:
         prompt: Packed tokens of the prompt.
         output: What the answer will be.
+        transfer_params: ``kv_transfer_params`` of the answer.
     """
 
     prompt: bytes
     output: Output
+    transfer_params: dict[str, Any] | None = None
 
 
 def served_job(
     prompt: bytes,
-    namespace: bytes,
+    extra: Extra,
     output: Output,
     sink: Sink,
     *,
@@ -39,7 +92,7 @@ def served_job(
 
     Args:
         prompt: Packed tokens, not empty.
-        namespace: What prompts must have in common to share blocks: adapter and salt.
+        extra: Its adapter and salt.
         output: The answer.
         sink: Who is told.
         block_tokens: Tokens of a KV block.
@@ -49,13 +102,13 @@ def served_job(
     """
     # Every token but the last sampled one is computed, so it has KV that the next turn can reuse.
     sequence = prompt + output.kept[:-TOKEN_BYTES]
-    blocks = chain_bytes(sequence, root_hash(_SEED, namespace), block_tokens * TOKEN_BYTES)
+    blocks = chain_bytes(sequence, extra.root, block_tokens * TOKEN_BYTES)
     prompt_tokens = count(prompt)
     return ServedJob(
-        blocks=blocks[: prompt_tokens // block_tokens * 8],
+        blocks=KnownBlocks.of(blocks[: prompt_tokens // block_tokens * HASH_BYTES], prompt, extra),
         prompt_tokens=prompt_tokens,
         output_tokens=output.tokens,
-        final_blocks=blocks,
+        final_blocks=KnownBlocks.of(blocks, sequence, extra),
         final_tokens=count(sequence),
         sink=sink,
         stream=stream,

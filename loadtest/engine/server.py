@@ -100,6 +100,11 @@ class Answer:
         """Whether the connection takes more now."""
         return not self._stalled and not self._connection.paused
 
+    @property
+    def streaming(self) -> bool:
+        """Whether the head of an event stream has been sent."""
+        return self._streaming
+
     def send(self, status: int, body: bytes, content_type: bytes = b"application/json") -> None:
         """Answer in one piece."""
         if self.fault is not None and self.fault.kind == "error":

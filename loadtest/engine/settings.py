@@ -9,7 +9,9 @@ set them to those of the engine that you want to stand in for, or begin with a p
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from loadtest.engine.handover.settings import HandoverSettings
 from loadtest.engine.kv.tiers import HiCacheSettings, PrefetchPolicy, WritePolicy
+from loadtest.engine.kv_settings import KvEventsSettings
 from loadtest.engine.profiles import PROFILES, EngineProfile, Interleave, QueueOrder
 from loadtest.engine.timing import DecodeTiming, PrefillTiming
 
@@ -52,6 +54,9 @@ class EngineSettings:
         emit_interval_ms: Tokens that come due within this (real) time are sent as one chunk.
         cache_report: Whether answers report ``cached_tokens``; real engines need a flag for it.
         body_bytes_max: Largest request body.
+        kv_events: Where KV cache events are published; None for nowhere.
+        kv_events_legacy: Whether vLLM's events are arrays, as before 2026.
+        handover: Its part in prefill/decode disaggregation; None for none.
     """
 
     host: str = "127.0.0.1"
@@ -84,6 +89,9 @@ class EngineSettings:
     emit_interval_ms: float = 10.0
     cache_report: bool = True
     body_bytes_max: int = 256 << 20
+    kv_events: KvEventsSettings | None = None
+    kv_events_legacy: bool = False
+    handover: HandoverSettings | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be modelled.
@@ -120,6 +128,8 @@ class EngineSettings:
             raise ValueError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {self.profile!r}")
         if 0 < self.chunk_tokens < self.dp_ranks:
             raise ValueError(f"chunk_tokens must be at least dp_ranks, {self.dp_ranks}")
+        if self.handover is not None and (self.handover.protocol == "sglang") != (self.dialect == "sglang"):
+            raise ValueError(f"{self.handover.protocol} is no hand-over of {self.dialect}")
         if not self.models:
             raise ValueError("models must name at least one model")
 

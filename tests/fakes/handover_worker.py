@@ -42,12 +42,15 @@ class FakeWorker:
         assert job.admitted is not None
         job.state = State.ARRIVING
         job.was_admitted = True
+        job.cached_tokens = self._cached_tokens
         job.context_tokens = job.prompt_tokens
         job.admitted(job)
 
     def finish(self, job: Job) -> None:
         """End a job well."""
-        job.was_admitted = True
+        if job.role != "decode":
+            job.was_admitted = True
+            job.cached_tokens = self._cached_tokens
         job.state = State.HELD if job.role == "prefill" else State.DONE
         job.context_tokens = job.prompt_tokens
         job.emitted_tokens = job.output_tokens
@@ -98,5 +101,6 @@ def served_job(outcome: Heard, *, tokens: int = 130, output: int = 1, id_: str =
         sink=outcome,
         reason="length",
         id=id_,
+        prompt=b"",
         output=NO_OUTPUT,
     )

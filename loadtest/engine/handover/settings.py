@@ -75,6 +75,11 @@ class HandoverSettings:
         )
 
     @property
+    def shares_nothing(self) -> bool:
+        """Whether its cache keeps nothing for other requests: SGLang's decode engines, by default."""
+        return self.protocol == "sglang" and self.part == "decode"
+
+    @property
     def listens(self) -> bool:
         """Whether decode engines come to it."""
         return self.part != "decode"

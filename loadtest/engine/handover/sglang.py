@@ -317,7 +317,7 @@ class DecodeRooms:
         self.counters.received_tokens += tokens
         self.counters.received_bytes += self._transfers.kv_bytes(tokens)
         self.counters.received_s += loop.time() - began_s
-        job.handed_tokens = int(answer["cached_tokens"])
+        job.cached_tokens = int(answer["cached_tokens"])
 
     async def _find(self, leg: Leg, meeting: Meeting) -> None:
         """Reach the bootstrap server, which may still be starting."""

@@ -25,11 +25,13 @@ class SidePort:
         self._connections: set[Connection] = set()
 
     async def open(self, host: str) -> None:
-        """Listen.
+        """Listen; harmless if it does.
 
         Raises:
             OSError: The port cannot be had.
         """
+        if self._server is not None:
+            return
         self.host = host
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), host, self.port)

@@ -48,6 +48,7 @@ from loadtest.engine.handover.legs import (
 from loadtest.engine.handover.peer import PeerLost, PeerRefused, call
 from loadtest.engine.handover.settings import HandoverSettings
 from loadtest.engine.handover.side_port import SidePort
+from loadtest.engine.job import Job
 from loadtest.engine.kv_encoding import CacheGroup
 from loadtest.engine.served import ServedJob
 from loadtest.engine.server import Answer, Request
@@ -115,7 +116,7 @@ class KvTransfers:
         self._groups = groups
         self._block_tokens = block_tokens
         self._side = SidePort(settings.port, self._serve)
-        self._giving: dict[ServedJob, Leg] = {}
+        self._giving: dict[Job, Leg] = {}
         self._legs = DecodeLegs(worker, self.counters)
         lease_s = settings.waiting_s if self._mooncake else settings.lease_s
         self._kept = KeptKv(worker, transfers, self.counters, lease_s, await_prefill=self._mooncake)
@@ -190,7 +191,7 @@ class KvTransfers:
         leg.submitted = True
         self._worker.submit(job)
 
-    def abort(self, job: ServedJob) -> bool:
+    def abort(self, job: Job) -> bool:
         """See `Handover`."""
         if job in self._giving:
             self._worker.abort(job)

@@ -96,6 +96,7 @@ class ChatReply:
                 "choices": choices,
                 "usage": facts.usage(self._jobs),
             }
+            | facts.transfer(self._jobs)
         )
 
     def _tool_delta(self, job: ServedJob, start: int, end: int) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class CompletionReply:
                 "choices": choices,
                 "usage": facts.usage(self._jobs),
             }
+            | facts.transfer(self._jobs)
         )
 
     def _choice(self, job: ServedJob, text: str, reason: str) -> dict[str, Any]:

@@ -53,6 +53,10 @@ class Facts:
             "prompt_tokens_details": {"cached_tokens": cached} if report else None,
         }
 
+    def transfer(self, jobs: Sequence[ServedJob]) -> dict[str, Any]:
+        """VLLM's ``kv_transfer_params``: in every whole answer, and null in most."""
+        return {"kv_transfer_params": jobs[0].transfer_params} if self.vllm else {}
+
     def prompt_usage(self, jobs: Sequence[ServedJob]) -> tuple[int, int]:
         """Prompt tokens and how many of them were cached."""
         firsts = jobs[:: self.choices]

@@ -6,13 +6,14 @@ import pytest
 
 from loadtest.engine.generation import Generation
 from loadtest.engine.outputs import Output
-from loadtest.engine.served import served_job
+from loadtest.engine.served import Extra, served_job
 
 
 class FakeAnswer:
     def __init__(self) -> None:
         self.owner = None
         self.open = True
+        self.streaming = False
         self.sent: list[Any] = []
 
     def admits(self) -> Any:
@@ -51,9 +52,15 @@ def answer() -> Any:
 
 
 def begin(answer: Any, *, stream: bool, jobs: Any = 1, aborted: Any = None) -> Any:
-    generation = Generation(answer, stream=stream, abort=(aborted if aborted is not None else []).append)
+    generation = Generation(
+        answer,
+        stream=stream,
+        abort=(aborted if aborted is not None else []).append,
+        error_body=lambda status, message: f"{status} {message}".encode(),
+    )
     made = [
-        served_job(b"abcd", b"", Output(9), generation, block_tokens=1, index=index) for index in range(jobs)
+        served_job(b"abcd", Extra(), Output(9), generation, block_tokens=1, index=index)
+        for index in range(jobs)
     ]
     generation.begin(made, FakeReply())
     return generation, made
@@ -116,3 +123,26 @@ def test_a_client_that_leaves_takes_all_its_jobs_with_it(answer: Any) -> None:
     generation.client_left()
 
     assert aborted == jobs
+
+
+def test_a_job_that_fails_ends_the_request_with_its_error(answer: Any) -> None:
+    aborted: list[Any] = []
+    generation, jobs = begin(answer, stream=False, jobs=3, aborted=aborted)
+    generation.failed(jobs[1], 500, "no KV")
+    for job in (jobs[0], jobs[2]):
+        generation.finished(job, "abort")
+    generation.failed(jobs[2], 500, "again")
+
+    assert answer.sent == [(500, b"500 no KV")]
+    assert aborted == [jobs[0], jobs[2]]
+
+
+def test_a_stream_that_has_begun_ends_with_an_error_event(answer: Any) -> None:
+    generation, (job,) = begin(answer, stream=True)
+    come(generation, job, 1)
+    answer.streaming = True
+    generation.failed(job, 500, "no KV")
+    come(generation, job, 2)
+    generation.resume()
+
+    assert answer.sent[-2:] == [b"data: 500 no KV\n\ndata: [DONE]\n\n", "end"]

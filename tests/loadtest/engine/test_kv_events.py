@@ -86,9 +86,11 @@ def test_a_turn_of_the_loop_is_one_batch() -> None:
 
 def test_a_flush_is_told_with_what_happens_next() -> None:
     events, loop = listening(SglangEncoding(BLOCK))
+    events.removed(np.array([7], "<u8").tobytes(), "full", "GPU")
     events.cleared()
     events.cleared()
-    assert not loop.due
+    loop.turn()
+    assert loop.batches == []
     events.stored(LEASES[1], 0, 1, "full")
     loop.turn()
 

@@ -3,14 +3,15 @@
 from typing import Any
 
 from loadtest.engine.outputs import NO_OUTPUT, Output
-from loadtest.engine.served import served_job
+from loadtest.engine.served import Extra, served_job
 from loadtest.engine.tokens import pack_ids
 
 NOBODY: Any = None
+NOTHING = Extra()
 
 
-def blocks(tokens: int, namespace: bytes = b"", output: Output = NO_OUTPUT) -> Any:
-    job = served_job(pack_ids(range(tokens)), namespace, output, NOBODY, block_tokens=4)
+def blocks(tokens: int, extra: Extra = NOTHING, output: Output = NO_OUTPUT) -> Any:
+    job = served_job(pack_ids(range(tokens)), extra, output, NOBODY, block_tokens=4)
     return job.blocks, job.final_blocks, job.final_tokens
 
 
@@ -31,4 +32,4 @@ def test_without_an_answer_the_whole_prompt_stays() -> None:
 
 def test_prompts_share_blocks_within_a_namespace_only() -> None:
     assert blocks(12)[0].startswith(blocks(8)[0])
-    assert blocks(8)[0] != blocks(8, namespace=b"adapter")[0]
+    assert blocks(8)[0] != blocks(8, extra=Extra(lora_name="adapter"))[0]

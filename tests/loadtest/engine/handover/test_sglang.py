@@ -96,7 +96,7 @@ async def test_the_legs_of_a_request_meet_whoever_comes_first(first: str) -> Non
         assert both.prefill_heard.said == [("finished", both.prefill_job, "length")]
         assert both.prefill_job.emitted_tokens == 1
         assert both.decode_heard.said == [("finished", both.decode_job, "length")]
-        assert both.decode_job.reported_tokens == 64
+        assert both.decode_job.cached_tokens == 64
         counted = both.decode.counters
         assert (counted.received, counted.received_tokens, counted.received_bytes) == (1, 130, 130_000)
 

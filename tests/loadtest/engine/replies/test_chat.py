@@ -4,7 +4,7 @@ from typing import Any
 from loadtest.engine.outputs import Sampling, choose_output
 from loadtest.engine.replies.chat import ChatReply
 from loadtest.engine.replies.reply import Facts
-from loadtest.engine.served import served_job
+from loadtest.engine.served import Extra, served_job
 
 PROMPT = b"four"
 NOBODY: Any = None
@@ -13,7 +13,7 @@ NOBODY: Any = None
 def reply(vllm: bool, *samplings: Any) -> Any:
     outputs = [choose_output(PROMPT, index, one, 9, 999) for index, one in enumerate(samplings)]
     jobs = [
-        served_job(PROMPT, b"", output, NOBODY, block_tokens=1, index=index)
+        served_job(PROMPT, Extra(), output, NOBODY, block_tokens=1, index=index)
         for index, output in enumerate(outputs)
     ]
     return ChatReply(Facts("id-of-this-answer", "m", 1, vllm, len(jobs)), jobs), jobs

@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.engine.outputs import Output
 from loadtest.engine.replies.reply import Facts
-from loadtest.engine.served import served_job
+from loadtest.engine.served import Extra, served_job
 
 NOBODY: Any = None
 
@@ -12,7 +12,7 @@ NOBODY: Any = None
 def jobs(cached: Any) -> Any:
     """Two prompts of three tokens with two answers of five tokens each."""
     made = [
-        served_job(b"abcd" * 3, b"", Output(5), NOBODY, block_tokens=1, index=index) for index in range(4)
+        served_job(b"abcd" * 3, Extra(), Output(5), NOBODY, block_tokens=1, index=index) for index in range(4)
     ]
     for job in made:
         job.emitted_tokens = 5

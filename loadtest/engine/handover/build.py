@@ -1,0 +1,25 @@
+"""An engine's part in a hand-over protocol, from its settings."""
+
+from loadtest.engine.handover.legs import Handover, Transfers, Worker
+from loadtest.engine.handover.settings import HandoverSettings
+from loadtest.engine.handover.sglang import DecodeRooms, PrefillRooms
+from loadtest.engine.handover.vllm import KvTransfers
+from loadtest.engine.kv_encoding import cache_groups
+from loadtest.engine.profiles import EngineProfile
+
+
+def build_handover(settings: HandoverSettings, profile: EngineProfile, worker: Worker) -> Handover:
+    """Make what takes the legs of requests, not yet listening.
+
+    Args:
+        settings: Its part.
+        profile: The engine.
+        worker: Its scheduler.
+    """
+    transfers = Transfers(profile.handover, profile.shape.kv_bytes, profile.shape.layers)
+    block_tokens = profile.rules.block_tokens
+    if settings.protocol != "sglang":
+        return KvTransfers(settings, worker, transfers, cache_groups(profile.shape), block_tokens)
+    if settings.part == "prefill":
+        return PrefillRooms(settings, worker, transfers, profile.dp_ranks, block_tokens)
+    return DecodeRooms(settings, worker, transfers)
