@@ -4,37 +4,14 @@ Names and labels are those of SGLang's and vLLM's own exporters: the ones that g
 autoscalers and dashboards read.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable
 
+from loadtest.engine.handover import Counters as HandoverCounters
+from loadtest.engine.histogram import Histogram, sample
 from loadtest.engine.job import Job
+from loadtest.engine.kv_metrics import sglang_lines, vllm_lines
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.settings import EngineSettings
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-
-
-class Histogram:
-    """A histogram of seconds."""
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_SECONDS) + 1)
-        self._sum_s = 0.0
-
-    def observe(self, value_s: float, times: int = 1) -> None:
-        """Count a value."""
-        self._counts[bisect_left(_SECONDS, value_s)] += times
-        self._sum_s += value_s * times
-
-    def lines(self, name: str, labels: str) -> Iterable[str]:
-        """The exposition lines."""
-        yield f"# TYPE {name} histogram"
-        total = 0
-        for bound, counted in zip((*map(str, _SECONDS), "+Inf"), self._counts, strict=True):
-            total += counted
-            yield f'{name}_bucket{{{labels},le="{bound}"}} {total}'
-        yield f"{name}_sum{{{labels}}} {self._sum_s}"
-        yield f"{name}_count{{{labels}}} {total}"
 
 
 class Counters:
@@ -50,6 +27,8 @@ class Counters:
         self.finished: dict[str, int] = {}
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.host_tokens = 0
+        self.pool_tokens = 0
         self.generated_tokens = 0
         self.ttft = Histogram()
         self.itl = Histogram()
@@ -66,6 +45,8 @@ class Counters:
             return
         self.prompt_tokens += job.prompt_tokens
         self.cached_tokens += job.cached_tokens
+        self.host_tokens += job.lease.host_tokens
+        self.pool_tokens += job.lease.pool_tokens
         self.queue.observe(job.started_s - job.arrived_s)
         if job.context_tokens < job.prompt_tokens:
             return
@@ -78,16 +59,20 @@ class Counters:
         if reason != "abort":
             self.e2e.observe(now_s - job.arrived_s)
 
-    def exposition(self, settings: EngineSettings, scheduler: Scheduler) -> bytes:
+    def exposition(
+        self, settings: EngineSettings, scheduler: Scheduler, handover: HandoverCounters | None
+    ) -> bytes:
         """The text of ``/metrics``."""
         lines = self._vllm if settings.dialect == "vllm" else self._sglang
         process = (
             "# TYPE process_start_time_seconds gauge",
             f"process_start_time_seconds {self._started_unix_s}",
         )
-        return ("\n".join((*process, *lines(settings, scheduler))) + "\n").encode()
+        return ("\n".join((*process, *lines(settings, scheduler, handover))) + "\n").encode()
 
-    def _sglang(self, settings: EngineSettings, scheduler: Scheduler) -> Iterable[str]:
+    def _sglang(
+        self, settings: EngineSettings, scheduler: Scheduler, handover: HandoverCounters | None
+    ) -> Iterable[str]:
         labels = f'model_name="{settings.models[0]}"'
         hit_ratio = self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
         for name, value in (
@@ -95,44 +80,54 @@ class Counters:
             ("num_queue_reqs", scheduler.waiting),
             ("num_used_tokens", scheduler.used_tokens),
             ("max_total_num_tokens", settings.cache_tokens),
-            ("token_usage", scheduler.used_tokens / settings.cache_tokens),
             ("cache_hit_rate", hit_ratio),
         ):
-            yield from _sample(f"sglang:{name}", "gauge", labels, value)
+            yield from sample(f"sglang:{name}", "gauge", labels, value)
         for name, value in (
             ("prompt_tokens_total", self.prompt_tokens),
             ("generation_tokens_total", self.generated_tokens),
-            ("cached_tokens_total", self.cached_tokens),
             ("num_requests_total", sum(self.finished.values())),
             ("num_aborted_requests_total", self.finished.get("abort", 0)),
         ):
-            yield from _sample(f"sglang:{name}", "counter", labels, value)
+            yield from sample(f"sglang:{name}", "counter", labels, value)
+        yield from sglang_lines(
+            labels,
+            scheduler,
+            handover,
+            cached=self.cached_tokens,
+            host=self.host_tokens,
+            pool=self.pool_tokens,
+        )
         yield from self.ttft.lines("sglang:time_to_first_token_seconds", labels)
         yield from self.itl.lines("sglang:inter_token_latency_seconds", labels)
         yield from self.e2e.lines("sglang:e2e_request_latency_seconds", labels)
         yield from self.queue.lines("sglang:queue_time_seconds", labels)
 
-    def _vllm(self, settings: EngineSettings, scheduler: Scheduler) -> Iterable[str]:
+    def _vllm(
+        self, settings: EngineSettings, scheduler: Scheduler, handover: HandoverCounters | None
+    ) -> Iterable[str]:
         labels = f'engine="0",model_name="{settings.models[0]}"'
-        computed = self.prompt_tokens - self.cached_tokens
         for name, value in (
             ("num_requests_running", scheduler.running),
             ("num_requests_waiting", scheduler.waiting),
             ("kv_cache_usage_perc", scheduler.used_tokens / settings.cache_tokens),
         ):
-            yield from _sample(f"vllm:{name}", "gauge", labels, value)
+            yield from sample(f"vllm:{name}", "gauge", labels, value)
         for name, value in (
-            ("prefix_cache_queries_total", self.prompt_tokens),
-            ("prefix_cache_hits_total", self.cached_tokens),
             ("prompt_tokens_total", self.prompt_tokens),
             ("generation_tokens_total", self.generated_tokens),
             ("num_preemptions_total", 0),
         ):
-            yield from _sample(f"vllm:{name}", "counter", labels, value)
-        name = "vllm:prompt_tokens_by_source_total"
-        yield f"# TYPE {name} counter"
-        yield f'{name}{{{labels},source="local_compute"}} {computed}'
-        yield f'{name}{{{labels},source="local_cache_hit"}} {self.cached_tokens}'
+            yield from sample(f"vllm:{name}", "counter", labels, value)
+        yield from vllm_lines(
+            labels,
+            scheduler,
+            handover,
+            prompt=self.prompt_tokens,
+            cached=self.cached_tokens,
+            host=self.host_tokens,
+            pool=self.pool_tokens,
+        )
         name = "vllm:request_success_total"
         yield f"# TYPE {name} counter"
         for reason in ("stop", "length", "abort"):
@@ -145,15 +140,10 @@ class Counters:
             "kv_cache_size_tokens": settings.cache_tokens,
         }
         labelled = ",".join(f'{key}="{value}"' for key, value in config.items())
-        yield from _sample("vllm:cache_config_info", "gauge", f'engine="0",{labelled}', 1)
+        yield from sample("vllm:cache_config_info", "gauge", f'engine="0",{labelled}', 1)
         yield from self.ttft.lines("vllm:time_to_first_token_seconds", labels)
         yield from self.itl.lines("vllm:inter_token_latency_seconds", labels)
         yield from self.e2e.lines("vllm:e2e_request_latency_seconds", labels)
         yield from self.queue.lines("vllm:request_queue_time_seconds", labels)
         yield from self.prefill.lines("vllm:request_prefill_time_seconds", labels)
         yield from self.decode.lines("vllm:request_decode_time_seconds", labels)
-
-
-def _sample(name: str, kind: str, labels: str, value: float) -> Iterable[str]:
-    yield f"# TYPE {name} {kind}"
-    yield f"{name}{{{labels}}} {value}"

@@ -230,7 +230,8 @@ class Routes:
         return lambda _, answer: answer.send(200, orjson.dumps(make()))
 
     def _metrics(self, request: Request, answer: Answer) -> None:
-        body = self._counters.exposition(self._settings, self._scheduler)
+        handed = None if self._handover is None else self._handover.counters
+        body = self._counters.exposition(self._settings, self._scheduler, handed)
         answer.send(200, body, _EXPOSITION)
 
     def _tokenize(self, request: Request, answer: Answer) -> None:

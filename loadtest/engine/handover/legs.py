@@ -11,17 +11,25 @@ passes on what the client should hear.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from typing import Protocol as Port
 
+from loadtest.engine.histogram import Histogram
 from loadtest.engine.job import Job, Sink
 from loadtest.engine.served import ServedJob
 from loadtest.engine.timing import LinkTiming
 
+_BYTES = tuple(float(1 << exponent) for exponent in range(16, 36, 2))
+"""64 KiB to 16 GiB."""
+
 
 class TransferFailed(Exception):
     """A request's KV does not come; the text is for people."""
+
+
+class NotFound(TransferFailed):
+    """The engine that should have it cannot be found."""
 
 
 class Outcome(Sink, Port):
@@ -76,19 +84,25 @@ class Counters:
 
     Attributes:
         received_tokens: Prompt tokens whose KV came from another engine.
-        received_bytes: Their bytes.
-        received: Transfers.
-        received_s: Their seconds, summed.
+        transfer_bytes: Bytes of each transfer.
+        transfer_s: Seconds of each, from asking to having.
+        unmet: Legs whose other leg, or its engine, was not found.
         failed: Transfers that failed.
         expired: Requests whose KV nobody fetched in time.
     """
 
     received_tokens: int = 0
-    received_bytes: int = 0
-    received: int = 0
-    received_s: float = 0.0
+    transfer_bytes: Histogram = field(default_factory=lambda: Histogram(_BYTES))
+    transfer_s: Histogram = field(default_factory=Histogram)
+    unmet: int = 0
     failed: int = 0
     expired: int = 0
+
+    def received(self, tokens: int, n_bytes: int, seconds: float) -> None:
+        """Count a transfer."""
+        self.received_tokens += tokens
+        self.transfer_bytes.observe(n_bytes)
+        self.transfer_s.observe(seconds)
 
 
 class Handover(Port):
@@ -221,7 +235,10 @@ class DecodeLegs:
         try:
             await fetch(leg)
         except TransferFailed as failure:
-            self._counters.failed += 1
+            if isinstance(failure, NotFound):
+                self._counters.unmet += 1
+            else:
+                self._counters.failed += 1
             leg.task = None
             del self._legs[leg.job]
             if leg.submitted:

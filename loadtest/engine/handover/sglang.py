@@ -33,6 +33,7 @@ from loadtest.engine.handover.legs import (
     Counters,
     DecodeLegs,
     Leg,
+    NotFound,
     Outcome,
     TransferFailed,
     Transfers,
@@ -235,7 +236,10 @@ class PrefillRooms:
         leg = self._rooms[number].leg
         assert leg is not None
         job = leg.job
-        self.counters.failed += 1
+        if what == "bootstrap":
+            self.counters.unmet += 1
+        else:
+            self.counters.failed += 1
         self._forget(number)
         if job.state == State.HELD:
             self._worker.release(job)
@@ -313,10 +317,7 @@ class DecodeRooms:
             reason = f"Request {meeting.room} timed out after {wait_s:.1f}s in KVPoll.WaitingForInput"
             raise _failure(leg, "transfer", meeting, reason) from error
         tokens = job.prompt_tokens
-        self.counters.received += 1
-        self.counters.received_tokens += tokens
-        self.counters.received_bytes += self._transfers.kv_bytes(tokens)
-        self.counters.received_s += loop.time() - began_s
+        self.counters.received(tokens, self._transfers.kv_bytes(tokens), loop.time() - began_s)
         job.cached_tokens = int(answer["cached_tokens"])
 
     async def _find(self, leg: Leg, meeting: Meeting) -> None:
@@ -331,7 +332,7 @@ class DecodeRooms:
             else:
                 return
         address = f"{meeting.host}:{meeting.port}"
-        raise TransferFailed(
+        raise NotFound(
             f"Could not fetch prefill parallel info from {address} after {self._settings.attempts} attempts"
         )
 

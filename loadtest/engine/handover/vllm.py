@@ -278,12 +278,8 @@ class KvTransfers:
                 await call(host, port, "/kv", fields)
         except (PeerLost, PeerRefused, TimeoutError) as error:
             raise TransferFailed(_FAILED) from error
-        self.counters.received += 1
-        self.counters.received_tokens += tokens - kept_tokens
-        self.counters.received_bytes += self._transfers.kv_bytes(tokens) - self._transfers.kv_bytes(
-            kept_tokens
-        )
-        self.counters.received_s += loop.time() - began_s
+        n_bytes = self._transfers.kv_bytes(tokens) - self._transfers.kv_bytes(kept_tokens)
+        self.counters.received(tokens - kept_tokens, n_bytes, loop.time() - began_s)
 
     async def _room_kept_alive(self, leg: Leg, plan: Fetch) -> None:
         """Wait for room; renew the lease meanwhile, or end it if the leg is aborted."""

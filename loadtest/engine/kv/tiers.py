@@ -31,10 +31,11 @@ are copied | | host complete, device deficient | loaded with the next match that
 | short and medium sequences | dense windows that the device retains are copied like any other |
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
+from loadtest.engine.histogram import Histogram
 from loadtest.engine.kv.host import HostMemory
 from loadtest.engine.kv.l3 import BlockSizes
 from loadtest.engine.kv.l3_client import Fetch, L3Client
@@ -47,6 +48,10 @@ from loadtest.engine.kv.tree import HASH_BYTES, Node, RadixTree
 
 WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
 PrefetchPolicy = Literal["best_effort", "wait_complete", "timeout"]
+
+
+_GB_PER_S = (0.1, 0.5, 1.0, 5.0, 10.0, 50.0, 100.0)
+_BLOCKS = (1.0, 5.0, 10.0, 50.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,9 @@ class TierCounters:
         loaded_bytes: The same, with windows.
         prefetches: Reads from L3.
         prefetches_stopped: Of these, stopped before their end.
-        prefetch_s: Seconds from a read's first byte to its last, in all; for bandwidths.
+        prefetch_s: Seconds from a read's first byte to its last, in all.
+        prefetch_gb_per_s: Bandwidth of each read; the bounds are those of SGLang's metrics_collector.py.
+        prefetch_blocks: Blocks of each read.
         keep_alives: Matches that refreshed L3.
     """
 
@@ -129,6 +136,8 @@ class TierCounters:
     prefetches: int = 0
     prefetches_stopped: int = 0
     prefetch_s: float = 0.0
+    prefetch_gb_per_s: Histogram = field(default_factory=lambda: Histogram(_GB_PER_S))
+    prefetch_blocks: Histogram = field(default_factory=lambda: Histogram(_BLOCKS))
     keep_alives: int = 0
 
 
@@ -343,7 +352,12 @@ class HiCache:
         if fetch.start_block + arrived < fetch.end_block:
             self.client.stop(fetch, arrived, now_s)
             self.counters.prefetches_stopped += 1
-        self.counters.prefetch_s += max(0.0, min(now_s, fetch.ends_s) - fetch.begins_s)
+        seconds = max(0.0, min(now_s, fetch.ends_s) - fetch.begins_s)
+        self.counters.prefetch_s += seconds
+        if arrived and seconds:
+            share = arrived / (fetch.end_block - fetch.start_block)
+            self.counters.prefetch_gb_per_s.observe(fetch.n_bytes * share / seconds / 1e9)
+            self.counters.prefetch_blocks.observe(arrived)
         self.host.full.reserved -= prefetch.tokens
         self.host.swa.reserved -= prefetch.window_tokens
         return arrived

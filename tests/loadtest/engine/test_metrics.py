@@ -83,3 +83,50 @@ async def test_requests_in_the_engine_are_seen_while_they_run(start: Any) -> Non
     assert found[("vllm:num_requests_running",)] == 1
     assert found[("vllm:num_requests_waiting",)] == 1
     assert found[("vllm:kv_cache_usage_perc",)] == 0.5
+
+
+async def test_sglang_tells_where_cached_tokens_came_from(start: Any) -> None:
+    """Room on the device for two prompts of 640 tokens, and on the host for all of them."""
+    _, client = await start(block_tokens=64, cache_tokens=1600, host_tokens=16_000, pool_tokens=160_000)
+    for number in (1, 2, 3, 4, 1, 1):
+        body = {"prompt": [number] * 640, "max_tokens": 2, "ignore_eos": True}
+        await client.post("/v1/completions", json=body)
+    found = samples((await client.get("/metrics")).text)
+
+    assert found[("sglang:cached_tokens_total", ("cache_source", "host"))] == 576
+    assert found[("sglang:cached_tokens_total", ("cache_source", "device"))] == 576
+    assert found[("sglang:cached_tokens_total", ("cache_source", "storage_MooncakeStore"))] == 0
+    assert found[("sglang:load_back_tokens_total",)] == 576
+    assert found[("sglang:evicted_tokens_total",)] > 0
+    assert 0 < found[("sglang:hicache_host_used_tokens",)] <= found[("sglang:hicache_host_total_tokens",)]
+    assert found[("sglang:backuped_tokens_total", ("storage_backend", "mooncake"))] == 4 * 640
+
+
+async def test_sglang_tells_what_came_from_the_shared_pool(start: Any) -> None:
+    """A host tier of two prompts forgets the first of eight, and fetches it again."""
+    _, client = await start(block_tokens=64, cache_tokens=1600, host_tokens=3200, pool_tokens=160_000)
+    for number in (*range(1, 9), 1):
+        body = {"prompt": [number] * 640, "max_tokens": 2, "ignore_eos": True}
+        await client.post("/v1/completions", json=body)
+    found = samples((await client.get("/metrics")).text)
+
+    assert found[("sglang:cached_tokens_total", ("cache_source", "storage_MooncakeStore"))] == 576
+    assert found[("sglang:prefetched_tokens_total", ("storage_backend", "mooncake"))] == 576
+    rank = (("dp_rank", "0"), ("storage_backend", "mooncake"))
+    assert found[("sglang:prefetch_pgs_sum", *rank)] == 9
+    assert found[("sglang:prefetch_bandwidth_count", *rank)] == 1
+
+
+async def test_a_window_pool_has_a_usage_of_its_own(start: Any) -> None:
+    _, plain = await start()
+    _, hybrid = await start(profile="mimo-v2-flash", models=("emulated",), tpot_ms=1e6, max_model_len=4096)
+    body = {"prompt": [1] * 1000, "max_tokens": 100, "ignore_eos": True, "stream": True}
+    async with hybrid.stream("POST", "/v1/completions", json=body) as stream:
+        await anext(stream.aiter_lines())
+        found = samples((await hybrid.get("/metrics")).text)
+
+    assert found[("sglang:swa_token_usage",)] > 0
+    assert found[("sglang:token_usage",)] == max(
+        found[("sglang:swa_token_usage",)], found[("sglang:full_token_usage",)]
+    )
+    assert ("sglang:swa_token_usage",) not in samples((await plain.get("/metrics")).text)

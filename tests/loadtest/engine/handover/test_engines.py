@@ -112,6 +112,9 @@ async def test_sglang_fails_the_leg_whose_partner_does_not_come(pair: Any) -> No
 
     assert [answer.status_code for answer in answers] == [500, 500]
     assert "timed out" in answers[0].json()["message"]
+    metrics = [(await client.get("/metrics")).text for client in (prefill_client, decode_client)]
+    assert 'sglang:num_bootstrap_failed_reqs_total{model_name="emulated"} 1' in metrics[0]
+    assert 'sglang:num_transfer_failed_reqs_total{model_name="emulated"} 1' in metrics[1]
     await idle(prefill, decode)
 
 
@@ -189,6 +192,28 @@ async def test_nixl_answers_as_one_engine_would(start: Any, pair: Any) -> None:
     await idle(prefill, decode)
 
 
+async def test_metrics_tell_what_was_handed_over(pair: Any) -> None:
+    """300 tokens are received cold; of the second, 288 are here."""
+    prefill, prefill_client, _, decode_client = await pair("nixl", lease_s=0.05)
+    for _ in range(2):
+        await nixl(prefill_client, decode_client)
+    await prefill_client.post("/v1/completions", json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK})
+    await idle(prefill)
+    given, received = [(await client.get("/metrics")).text for client in (prefill_client, decode_client)]
+
+    assert 'nixl_num_kv_expired_reqs_total{engine="0",model_name="emulated"} 1' in given
+    labels = 'engine="0",model_name="emulated"'
+    for name, more, value in (
+        ("external_prefix_cache_hits_total", "", 312),
+        ("prompt_tokens_by_source_total", ',source="external_kv_transfer"', 312),
+        ("prompt_tokens_by_source_total", ',source="local_cache_hit"', 288),
+        ("prompt_tokens_by_source_total", ',source="local_compute"', 0),
+        ("prompt_tokens_cached_by_source_total", ',source="p2p"', 312),
+        ("nixl_xfer_time_seconds_count", "", 2),
+    ):
+        assert f"vllm:{name}{{{labels}{more}}} {value}\n" in received
+
+
 async def test_nixl_keeps_the_blocks_until_they_are_pulled(pair: Any) -> None:
     prefill, prefill_client, _, _ = await pair("nixl", lease_s=0.2)
     await prefill_client.post("/v1/completions", json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK})
@@ -204,7 +229,7 @@ async def test_nixl_without_params_computes_the_prompt_itself(pair: Any) -> None
     answer = await decode_client.post("/v1/completions", json=BODY)
 
     assert answer.status_code == 200
-    assert decode.handover.counters.received == 0
+    assert decode.handover.counters.received_tokens == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])

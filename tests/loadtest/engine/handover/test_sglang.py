@@ -98,7 +98,8 @@ async def test_the_legs_of_a_request_meet_whoever_comes_first(first: str) -> Non
         assert both.decode_heard.said == [("finished", both.decode_job, "length")]
         assert both.decode_job.cached_tokens == 64
         counted = both.decode.counters
-        assert (counted.received, counted.received_tokens, counted.received_bytes) == (1, 130, 130_000)
+        assert (counted.transfer_s.count, counted.received_tokens) == (1, 130)
+        assert counted.transfer_bytes.sum == 130_000
 
 
 async def test_a_prefill_begins_when_its_decode_leg_has_room() -> None:

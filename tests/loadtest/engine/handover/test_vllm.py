@@ -97,7 +97,8 @@ async def test_kv_is_pulled_as_the_params_say() -> None:
         # Transferred tokens are not cached ones, and those that were here are not transferred.
         assert job.cached_tokens == 64
         counted = decode.side.counters
-        assert (counted.received, counted.received_tokens, counted.received_bytes) == (1, 66, 66_000)
+        assert (counted.transfer_s.count, counted.received_tokens) == (1, 66)
+        assert counted.transfer_bytes.sum == 66_000
         assert prefill.side.counters.expired == 0
 
 
