@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadtest.engine.job import Job, Sink
+from loadtest.engine.kv.tree import HASH_BYTES
 from loadtest.engine.kv_encoding import Content
 from loadtest.engine.outputs import Output
 from loadtest.engine.tokens import TOKEN_BYTES, count
 from radix import chain_bytes, root_hash
-from radix.blocks import HASH_BYTES
 
 _SEED = 0
 """Hashes of one emulator mean nothing to another, or to a gateway: any seed will do."""
