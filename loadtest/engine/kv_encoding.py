@@ -163,8 +163,9 @@ class VllmEncoding:
         for change in changes:
             match change:
                 case Stored():
+                    ids: dict[Span, list[int]] = {}
                     for number, group in enumerate(self._groups):
-                        self._store(change, number, group, events)
+                        self._store(change, number, group, ids, events)
                 case Removed(blocks, name, medium):
                     hashes = np.frombuffer(blocks, "<u8").tolist()
                     for number, group in enumerate(self._groups):
@@ -174,31 +175,46 @@ class VllmEncoding:
                     events.append({"type": "AllBlocksCleared"})
         return [list(event.values()) for event in events] if self._legacy else [*events]
 
-    def _store(self, change: Stored, number: int, group: CacheGroup, events: list[dict[str, Any]]) -> None:
-        """Tell a group's blocks: within the spans of the full group, and each on its own elsewhere."""
+    def _store(
+        self,
+        change: Stored,
+        number: int,
+        group: CacheGroup,
+        ids: dict[Span, list[int]],
+        events: list[dict[str, Any]],
+    ) -> None:
+        """Tell a group's blocks: within the spans of the full group, and each on its own elsewhere.
+
+        Args:
+            change: What was stored.
+            number: Of the group.
+            group: The group.
+            ids: Token ids of spans that another group has told already.
+            events: Takes the events.
+        """
         told = change.spans.get("full", [])
         kept = change.spans.get(group.name, [])
         if group.name != "full":
             told = told + _outside(kept, told)
-        for start, end in told:
+        for span in told:
+            start, end = span
             places = sorted({at for first, last in kept for at in range(max(first, start), min(last, end))})
-            events.append(self._event(change.content, start, end, places, number, group))
+            if span not in ids:
+                ids[span] = unpack_ids(_tokens(change.content, start, end, self._block_tokens))
+            event = self._event(change.content, start, places, ids[span])
+            event["group_idx"] = number
+            event["kv_cache_spec_kind"] = group.kind
+            if group.window_tokens is not None:
+                event["kv_cache_spec_sliding_window"] = group.window_tokens
+            events.append(event)
 
-    def _event(
-        self,
-        content: Content,
-        start: int,
-        end: int,
-        places: list[int],
-        number: int,
-        group: CacheGroup,
-    ) -> dict[str, Any]:
+    def _event(self, content: Content, start: int, places: list[int], ids: list[int]) -> dict[str, Any]:
         hashes = np.frombuffer(content.blocks, "<u8")
         event: dict[str, Any] = {
             "type": "BlockStored",
             "block_hashes": hashes[places].tolist(),
             "parent_block_hash": int(hashes[start - 1]) if start else None,
-            "token_ids": unpack_ids(_tokens(content, start, end, self._block_tokens)),
+            "token_ids": ids,
             "block_size": self._block_tokens,
             "lora_id": content.lora_id,
             "medium": "GPU",
@@ -207,10 +223,6 @@ class VllmEncoding:
         # msgspec leaves out what equals its default, in maps anywhere and in arrays at the end.
         if places or self._legacy:
             event["extra_keys"] = _extra_keys(content, places) if places else None
-        event["group_idx"] = number
-        event["kv_cache_spec_kind"] = group.kind
-        if group.window_tokens is not None:
-            event["kv_cache_spec_sliding_window"] = group.window_tokens
         return event
 
 

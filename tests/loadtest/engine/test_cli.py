@@ -5,6 +5,7 @@ import re
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -115,3 +116,57 @@ def test_wrong_arguments_stop_the_start(capsys: pytest.CaptureFixture[str], wron
 
     assert stopped.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+def names(folder: Path) -> Any:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def test_engines_of_one_process_have_event_and_side_ports_of_their_own(tmp_path: Path) -> None:
+    """Two engines of two ranks: ranks 0 and 1 of the first, then those of the second."""
+    events = f'{{"publisher": "zmq", "endpoint": "ipc://{tmp_path}/kv"}}'
+    process, _, urls = await launch(
+        *("--engines", "2", "--dp-ranks", "2", "--kv-events-config", events),
+        *("--disaggregation-mode", "prefill", "--disaggregation-bootstrap-port", "0"),
+    )
+    try:
+        async with httpx.AsyncClient() as client:
+            infos = [(await client.get(f"{url}/server_info")).json() for url in urls]
+        assert [info["disaggregation_mode"] for info in infos] == ["prefill", "prefill"]
+        assert infos[0]["disaggregation_bootstrap_port"] != infos[1]["disaggregation_bootstrap_port"]
+        assert names(tmp_path) == ["kv", "kv_dp1", "kv_dp2", "kv_dp2_dp1"]
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--kv-events-config", "zmq"],
+        ["--kv-transfer-config", "{}", "--dialect", "vllm"],
+        ["--disaggregation-mode", "prefill", "--dialect", "vllm"],
+        ["--disaggregation-mode", "both"],
+    ],
+)
+def test_wrong_words_about_events_and_hand_over_stop_the_start(
+    capsys: pytest.CaptureFixture[str], wrong: Any
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(wrong)
+
+    assert stopped.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
+def test_an_event_endpoint_that_is_taken_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    events = f'{{"publisher": "zmq", "endpoint": "ipc://{tmp_path}/nowhere/kv"}}'
+    assert main(["--port", "0", "--kv-events-config", events]) == 1
+
+    assert "cacheway engine: KV events on" in capsys.readouterr().err

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.profiles import PROFILES
 from loadtest.engine.settings import EngineSettings
 
@@ -69,3 +70,11 @@ def test_lower_tiers_are_as_large_as_they_are_told() -> None:
 
     assert (engine.host_tier.host_tokens, engine.host_tier.host_ratio) == (200_000, 4.0)
     assert EngineSettings().engine().host_tier is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "protocol"), [("vllm", "sglang"), ("sglang", "nixl"), ("sglang", "mooncake")]
+)
+def test_a_hand_over_of_the_other_engine_is_refused(dialect: Any, protocol: Any) -> None:
+    with pytest.raises(ValueError, match="no hand-over"):
+        EngineSettings(dialect=dialect, handover=HandoverSettings(protocol=protocol, part="prefill"))
