@@ -46,7 +46,7 @@ PRIOR_START = 50.0
 """How much more the profile weighs at first, so that one observation cannot overturn it."""
 
 REBASE_FACTOR, REBASE_AFTER = 2.0, 16
-"""A parameter that has moved by this factor, after at least so many observations, is where the fit starts anew:
+"""A parameter that moved by this factor, after at least so many observations, is where the fit starts anew:
 what a profile weighs is in units of itself, so one that is far off would never be left (a machine whose fixed
 seconds are 270 times the profile's was still priced at a fifth of its time after 2,000 prefills)."""
 

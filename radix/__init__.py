@@ -1,18 +1,28 @@
 """What is cached where: prompt identity as block hashes, and the tree that remembers who holds them."""
 
-from radix.blocks import BLOCK_BYTES, BLOCK_TOKENS, BlockChain, chain_bytes, chain_token_ids, root_hash
+from radix.blocks import (
+    BLOCK_BYTES,
+    BLOCK_TOKENS,
+    HASH_BYTES,
+    BlockChain,
+    chain_bytes,
+    chain_token_ids,
+    root_hash,
+)
 from radix.match import Match
 from radix.ops import Forget, Insert, TreeOp, Trim, apply
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
 from radix.tree import BLOCKS_MAX, PrefixTree
-from radix.windows import FULL_ATTENTION, PROFILES, AttentionProfile, safe_blocks
+from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
 
 __all__ = [
     "BLOCKS_MAX",
     "BLOCK_BYTES",
     "BLOCK_TOKENS",
     "FULL_ATTENTION",
+    "HASH_BYTES",
     "PROFILES",
+    "Attention",
     "AttentionProfile",
     "BlockChain",
     "Forget",

@@ -28,7 +28,7 @@ from loadtest.simulator.identity import FreshBlocks, answer_blocks
 from loadtest.simulator.records import Floats, Whole
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from loadtest.traces import TraceError
-from radix.blocks import HASH_BYTES
+from radix import HASH_BYTES
 
 DRAWN_REQUESTS = 5_000
 DRAWN_OUTPUT_TOKENS = 256

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from radix.windows import Attention
+from radix import Attention
 
 MatchRule = Literal["sglang", "vllm"]
 SwaRelease = Literal["window", "islands", "pressure"]
