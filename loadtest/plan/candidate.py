@@ -2,9 +2,13 @@
 
 from dataclasses import dataclass, replace
 
+from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.objective import Prices
 from loadtest.simulator.contenders import Contender
+from loadtest.simulator.memory import Memory
 from loadtest.simulator.simulation import SimulationConfig
+
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +18,34 @@ class Family:
     Attributes:
         contender: The policy.
         split: Whether prefill and decode have workers of their own.
+        host_gib: Host memory for KV of each worker that takes requests, GiB.
+        pool_gib: A pool that they share, GiB.
     """
 
     contender: Contender
     split: bool
+    host_gib: float = 0.0
+    pool_gib: float = 0.0
 
     @property
     def label(self) -> str:
         """What tables call it."""
-        return f"{self.contender.label}{', split' * self.split}"
+        return f"{self.contender.label}{', split' * self.split}{self.with_memory}"
+
+    @property
+    def with_memory(self) -> str:
+        """Its memory below the device, in words that follow others."""
+        parts = []
+        if self.host_gib:
+            parts.append(f"{self.host_gib:,g} GiB of host memory each")
+        if self.pool_gib:
+            parts.append(f"a pool of {self.pool_gib:,g} GiB")
+        return f", {' and '.join(parts)}" if parts else ""
+
+    def memory(self, engine: EngineProfile) -> Memory:
+        """Its memory below the device, in tokens."""
+        tokens_per_gib = GIB / engine.shape.token_bytes
+        return Memory(int(self.host_gib * tokens_per_gib), int(self.pool_gib * tokens_per_gib))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +65,28 @@ class Candidate:
     @property
     def label(self) -> str:
         """What tables call it."""
-        return f"{self.family.contender.label} on {self.fleet}"
+        return f"{self.family.contender.label} on {self._workers}{self.family.with_memory}"
 
     @property
-    def fleet(self) -> str:
-        """Its workers, in words."""
+    def _workers(self) -> str:
         if self.decode_workers:
             return f"{self.workers} prefill and {self.decode_workers} decode workers"
         return f"{self.workers} worker{'s' * (self.workers != 1)}"
 
     def cost_per_hour(self, prices: Prices) -> float:
         """What it costs."""
-        return (self.workers + self.decode_workers) * prices.worker
+        memory = (
+            self.workers * self.family.host_gib * prices.host_gib + self.family.pool_gib * prices.pool_gib
+        )
+        return (self.workers + self.decode_workers) * prices.worker + memory
 
     def config(self, base: SimulationConfig) -> SimulationConfig:
         """How to simulate it."""
+        memory = self.family.memory(base.engine)
         return replace(
             base,
+            host=memory.host(base.engine),
+            l3=memory.pool(),
             policy=self.family.contender.policy,
             policy_options=self.family.contender.options,
             workers=self.workers,

@@ -46,9 +46,11 @@ from loadtest.simulator.arguments import (
     positive,
     read_workload,
     share,
+    sizes,
 )
 from loadtest.simulator.bars import Bars
 from loadtest.simulator.bounds import hit_curve, hit_ratio, infinite_hit_tokens
+from loadtest.simulator.memory import Memory, can_hold_more, device_tokens
 from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
@@ -57,10 +59,15 @@ from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 
 DEFAULT_POLICIES = "expected_cost,least_load"
-CURVE_WORKERS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Sizes of the curve, in caches of one worker."""
+CURVE_DOUBLINGS = (-3, 12)
+"""Sizes of the curve: an eighth of a worker's device to at most 2,048 of them."""
+
+CURVE_ENOUGH = 0.999
+"""Share of the infinite cache's reuse at which a curve ends."""
 
 PNG_DPI = 180
+
+PRICES = Prices()
 
 
 class NoPlan(Exception):
@@ -79,6 +86,9 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
+    below = options.host_gib[-1] or options.pool_gib[-1]
+    if below and not can_hold_more(PROFILES[options.engine]):
+        options.host_gib = options.pool_gib = [0.0]
     if options.lengths is not None and (options.hit_ratio is None or options.rate is None):
         parser.error("--lengths needs --hit-ratio and --rate: a histogram says neither")
     console = Console()
@@ -97,23 +107,25 @@ def main(argv: list[str]) -> int:
 def _planned(console: Console, options: argparse.Namespace) -> Outcome:
     engine = PROFILES[options.engine]
     slo = Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share)
-    prices = Prices(options.worker_price)
+    prices = Prices(options.worker_price, options.host_gib_price, options.pool_gib_price)
     workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
-    workers, decode = _ranges(workloads[0], engine, slo, options)
+    floor = _Floor(workloads[0], engine, slo, options)
     lab = _Laboratory(console, workloads, slo, options)
     search = Search(slo, prices, options.seeds, lab.run)
-    splits = {"no": [False], "yes": [True], "try": [False, True]}[options.split]
-    families = [Family(contender, split) for split in splits for contender in options.policy]
-    found = search.search(families, workers, decode)
+    found = _found(search, floor, options)
     steps: list[tuple[Step, Sequence[Trial]]] = []
     if found:
 
-        def neighbours(plan: Candidate) -> list[Candidate]:
-            return [step.candidate for step in steps_around(plan, options.policy) if step.load == 1.0]
+        def around(plan: Candidate) -> list[Step]:
+            return steps_around(plan, options.policy, options.host_gib, options.pool_gib)
 
-        plan = search.settle(found[0], neighbours)
-        found = [plan, *(fleet for fleet in found if fleet not in (plan, *neighbours(plan)))]
-        steps = lab.steps(steps_around(plan, options.policy), search)
+        plan = search.settle(found[0], lambda one: [s.candidate for s in around(one) if s.load == 1.0])
+        steps = lab.steps(around(plan), search)
+        known = {plan, *(step.candidate for step in around(plan))}
+        found = [plan, *(fleet for fleet in found if fleet not in known)]
+    capacity_tokens = max(
+        (fleet.family.memory(engine).capacity_tokens(engine, fleet.workers) for fleet in found[:1]), default=0
+    )
     return Outcome(
         workload=workloads[0],
         engine=engine,
@@ -125,8 +137,8 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         ],
         steps=[(step, search.cost(step.candidate), trials) for step, trials in steps],
         simulations=lab.simulations,
-        workers_min=workers.low,
-        curve=_curve(workloads[0], engine),
+        workers_min=floor.workers_min,
+        curve=_curve(workloads[0], engine, capacity_tokens),
         assumed=_assumed(options),
     )
 
@@ -145,26 +157,70 @@ def _workload(options: argparse.Namespace, seed: int) -> Workload:
     return draw_workload(options.lengths.name, read_lengths(options.lengths), drawing)
 
 
-def _ranges(
-    workload: Workload, engine: EngineProfile, slo: Slo, options: argparse.Namespace
-) -> tuple[Range, Range]:
-    """Numbers of workers, and of decode workers, to consider.
+def _found(search: Search, floor: "_Floor", options: argparse.Namespace) -> list[Candidate]:
+    """Policies and splits with the least memory first, then more memory under the best of them.
+
+    If no fleet holds with the least memory, all of them are tried with more.
+    """
+    splits = {"no": [False], "yes": [True], "try": [False, True]}[options.split]
+    # A pool is read into host memory: there is none without it.
+    sizes = [(host, pool) for host in options.host_gib for pool in options.pool_gib if host or not pool]
+    bare = [Family(policy, split, *sizes[0]) for split in splits for policy in options.policy]
+    found = search.search(floor.ranges(bare))
+    best = [found[0].family] if found else bare
+    roomy = [replace(one, host_gib=host, pool_gib=pool) for host, pool in sizes[1:] for one in best]
+    return search.ranked([*found, *search.search(floor.ranges(roomy))])
+
+
+class _Floor:
+    """Where the search of each family begins.
 
     Raises:
-        NoPlan: There are none.
+        NoPlan: There is nowhere to begin.
     """
-    floor_s = ttft_p90_min_s(workload, engine)
-    if floor_s > slo.ttft_p90_s:
-        raise NoPlan(
-            f"with infinite caches and no queue the TTFT P90 on {engine.name} is {seconds(floor_s)}, above "
-            f"the limit of {seconds(slo.ttft_p90_s)}; take a faster engine or a limit above it"
+
+    def __init__(
+        self, workload: Workload, engine: EngineProfile, slo: Slo, options: argparse.Namespace
+    ) -> None:
+        floor_s = ttft_p90_min_s(workload, engine)
+        if floor_s > slo.ttft_p90_s:
+            raise NoPlan(
+                f"with infinite caches and no queue the TTFT P90 on {engine.name} is {seconds(floor_s)}, "
+                f"above the limit of {seconds(slo.ttft_p90_s)}; take a faster engine or a limit above it"
+            )
+        self._known: dict[Memory, int | None] = {}
+        self._workload = workload
+        self._engine = engine
+        self._most: int = options.workers_max
+        self._speed: float = options.speed
+        self._decode = min(decode_workers_guess(workload, engine, slo, speed=options.speed), self._most)
+        roomiest = Family(
+            options.policy[0], split=False, host_gib=options.host_gib[-1], pool_gib=options.pool_gib[-1]
         )
-    most = options.workers_max
-    low = prefill_workers_min(workload, engine, most, speed=options.speed)
-    if low is None:
-        raise NoPlan(f"{most} workers could not even do the least possible prefill work; raise --workers-max")
-    decode = min(decode_workers_guess(workload, engine, slo, speed=options.speed), most)
-    return Range(low, max(low, decode), most), Range(1, decode, most)
+        least = self._workers_min(roomiest)
+        if least is None:
+            raise NoPlan(
+                f"{self._most} workers could not even do the least possible prefill work; raise --workers-max"
+            )
+        self.workers_min = least
+
+    def ranges(self, families: Sequence[Family]) -> dict[Family, tuple[Range, Range]]:
+        """Numbers of workers, and of decode workers, of those families that have any."""
+        ranges = {}
+        for family in families:
+            low = self._workers_min(family)
+            if low is not None:
+                first = low if family.split else max(low, self._decode)
+                ranges[family] = Range(low, first, self._most), Range(1, self._decode, self._most)
+        return ranges
+
+    def _workers_min(self, family: Family) -> int | None:
+        memory = family.memory(self._engine)
+        if memory not in self._known:
+            self._known[memory] = prefill_workers_min(
+                self._workload, self._engine, self._most, memory=memory, speed=self._speed
+            )
+        return self._known[memory]
 
 
 class _Laboratory:
@@ -229,13 +285,19 @@ class _Laboratory:
         return [trials[number] for number in range(len(cells))]
 
 
-def _curve(workload: Workload, engine: EngineProfile) -> Curve:
+def _curve(workload: Workload, engine: EngineProfile, plan_tokens: int) -> Curve:
     requests = workload.in_order()
-    worker_tokens = engine.rules.full_tokens * engine.dp_ranks
-    sizes = [int(workers * worker_tokens) for workers in CURVE_WORKERS]
+    worker_tokens = device_tokens(engine)
     block_tokens = workload.block_tokens
     infinite = hit_ratio(requests, infinite_hit_tokens(requests, block_tokens=block_tokens))
-    return Curve(worker_tokens, sizes, hit_curve(requests, sizes, block_tokens=block_tokens), infinite)
+    sizes: list[int] = []
+    ratios: list[float] = []
+    for doubling in range(*CURVE_DOUBLINGS):
+        sizes.append(int(worker_tokens * 2.0**doubling))
+        ratios += hit_curve(requests, sizes[-1:], block_tokens=block_tokens)
+        if ratios[-1] >= CURVE_ENOUGH * infinite and sizes[-1] >= 2 * plan_tokens:
+            break
+    return Curve(worker_tokens, sizes, ratios, infinite)
 
 
 def _assumed(options: argparse.Namespace) -> list[str]:
@@ -299,7 +361,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
         f"{workload.output_tokens:,} output tokens",
         "engine": f"{engine.name}: {outcome.curve.worker_tokens:,} tokens of KV cache",
         "service level": str(outcome.slo),
-        "price of a worker": f"{outcome.prices.worker:g} per hour",
+        "prices": str(outcome.prices),
     }
 
 
@@ -327,6 +389,8 @@ def _fleet(candidate: Candidate, trials: Sequence[Trial]) -> dict[str, object]:
         "policy_options": dict(candidate.family.contender.options),
         "workers": candidate.workers,
         "decode_workers": candidate.decode_workers,
+        "host_gib": candidate.family.host_gib,
+        "pool_gib": candidate.family.pool_gib,
         "seeds": [dict(trial.figures) for trial in trials],
     }
 
@@ -368,7 +432,23 @@ def _parser() -> argparse.ArgumentParser:
     flag(slo, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
     fleet = parser.add_argument_group("fleet")
     add_engine(fleet)
-    flag(fleet, "worker-price", not_negative, 1.0, "price of a worker per hour, in any currency")
+    flag(fleet, "worker-price", not_negative, PRICES.worker, "price of a worker per hour, in any currency")
+    flag(fleet, "host-gib-price", not_negative, PRICES.host_gib, "price of a GiB of host memory per hour")
+    flag(fleet, "pool-gib-price", not_negative, PRICES.pool_gib, "price of a GiB of the shared pool per hour")
+    fleet.add_argument(
+        "--host-gib",
+        type=sizes,
+        default="0,1024",
+        metavar="A,B,...",
+        help="host memory for KV of a worker to consider, GiB (L2) [default 0,1024]",
+    )
+    fleet.add_argument(
+        "--pool-gib",
+        type=sizes,
+        default="0,8192",
+        metavar="A,B,...",
+        help="shared pools to consider, GiB (L3) [default 0,8192]",
+    )
     flag(fleet, "workers-max", count, 64, "consider no more workers")
     fleet.add_argument(
         "--split",

@@ -18,9 +18,11 @@ import numpy as np
 from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.objective import Slo
 from loadtest.simulator.bounds import infinite_hit_tokens
-from loadtest.simulator.fleet import capacity_tokens
+from loadtest.simulator.memory import Memory
 from loadtest.simulator.utilisation import least_utilisation
 from loadtest.simulator.workload import Workload
+
+NO_MEMORY = Memory()
 
 
 def ttft_p90_min_s(workload: Workload, engine: EngineProfile) -> float:
@@ -35,7 +37,12 @@ def ttft_p90_min_s(workload: Workload, engine: EngineProfile) -> float:
 
 
 def prefill_workers_min(
-    workload: Workload, engine: EngineProfile, workers_max: int, *, speed: float = 1.0
+    workload: Workload,
+    engine: EngineProfile,
+    workers_max: int,
+    *,
+    memory: Memory = NO_MEMORY,
+    speed: float = 1.0,
 ) -> int | None:
     """The fewest workers that the least possible prefill work leaves any idle time.
 
@@ -43,6 +50,7 @@ def prefill_workers_min(
         workload: What comes.
         engine: What the workers are.
         workers_max: No more are considered.
+        memory: What they have below the device.
         speed: Divides the workload's starts and delays.
 
     Returns:
@@ -51,8 +59,9 @@ def prefill_workers_min(
     low, high = 0, workers_max + 1
     while high - low > 1:
         middle = (low + high) // 2
-        held_tokens = capacity_tokens(engine, middle)
-        if least_utilisation(workload, engine, middle, capacity_tokens=held_tokens, speed=speed) < 1.0:
+        capacity_tokens = memory.capacity_tokens(engine, middle)
+        busy = least_utilisation(workload, engine, middle, capacity_tokens=capacity_tokens, speed=speed)
+        if busy < 1.0:
             high = middle
         else:
             low = middle

@@ -51,17 +51,24 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices per hour, in any currency.
+    """Prices per hour, in any currency; the defaults are dollars, of the order of cloud list prices [guess].
 
     Attributes:
-        worker: One worker.
+        worker: One worker, with what its model needs of the host.
         host_gib: One GiB of host memory for KV blocks.
-        pool_gib: One GiB of the shared pool.
+        pool_gib: One GiB of the shared pool, with its share of network and hosts.
     """
 
-    worker: float = 1.0
-    host_gib: float = 0.0
-    pool_gib: float = 0.0
+    worker: float = 25.0
+    host_gib: float = 0.004
+    pool_gib: float = 0.006
+
+    def __str__(self) -> str:
+        """In words."""
+        return (
+            f"{self.worker:g} per hour for a worker, {self.host_gib:g} for a GiB of host memory, "
+            f"{self.pool_gib:g} for a GiB of the shared pool"
+        )
 
 
 def _left(value: float | int | str | None, limit: float) -> float:

@@ -54,14 +54,16 @@ class Outcome:
 
     @property
     def plan_tokens(self) -> int | None:
-        """Cache of the cheapest fleet's workers that take requests."""
-        return None if self.plan is None else self.plan.workers * self.curve.worker_tokens
+        """What the cheapest fleet's workers that take requests can hold, in all memory."""
+        if self.plan is None:
+            return None
+        return self.plan.family.memory(self.engine).capacity_tokens(self.engine, self.plan.workers)
 
     @property
     def headline(self) -> str:
         """The plan in a sentence."""
         if self.plan is not None:
-            return f"The plan: {self.plan.label}, for {self.slo}, at {self._cost(self.plan):g} per hour"
+            return f"The plan: {self.plan.label}, for {self.slo}, at {self._cost(self.plan):,.2f} per hour"
         closest = max(self.tried, key=lambda one: self.slo.margin(one[2].figures))
         return (
             f"No fleet that was tried holds {self.slo}; the closest is {closest[0].label}, with a TTFT P90 "
@@ -100,6 +102,8 @@ class Outcome:
             f"95 % interval of the P90 of one run: {seconds(low_s)} to {seconds(high_s)}, as if requests "
             "were independent; bursts make it wider."
         )
+        if high_s > self.slo.ttft_p90_s:
+            told.append("The limit is within that interval: one worker more is the safer choice.")
         worst_s = float(np.nanmax([trial.quarters_s for trial in trials]))
         told.append(
             f"Worst quarter of the time: TTFT P90 {seconds(worst_s)}"
@@ -116,7 +120,7 @@ class Outcome:
         told = [
             f"Engine times are modelled after the profile {self.engine.name}, not measured on your machines.",
             f"Requests come as in {self.workload.name}: {self.workload.notes}.",
-            f"A worker costs {self.prices.worker:g} per hour.",
+            f"Prices: {self.prices}.",
             "No worker fails and none is restarted; add what you need for that.",
             *self.assumed,
         ]

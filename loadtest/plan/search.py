@@ -86,20 +86,18 @@ class Search:
         self._run = run
         self._cost_max = inf
 
-    def search(self, families: Iterable[Family], workers: Range, decode: Range) -> list[Candidate]:
+    def search(self, families: Mapping[Family, tuple[Range, Range]]) -> list[Candidate]:
         """Find the fewest workers of each family that may be the cheapest.
 
         Args:
-            families: What to choose from.
-            workers: Numbers of workers that take requests.
-            decode: Numbers of decode workers, for families that are split.
+            families: What to choose from, each with its numbers of workers that take requests and of those
+                that only decode; the latter are for families that are split.
 
         Returns:
-            Fleets that hold the service level with all seeds, the cheapest first; of equal cost the one with
-            the greater margin first.
+            Fleets that hold the service level with all seeds, ranked.
         """
         found: list[Candidate] = []
-        asking = [self._family(family, workers, decode) for family in families]
+        asking = [self._family(family, *ranges) for family, ranges in families.items()]
         while asking:
             asked: dict[Asking, Sequence[Probe]] = {}
             for family in asking:
@@ -111,7 +109,11 @@ class Search:
                         self._cost_max = min(self._cost_max, self.cost(end.value))
             asking = list(asked)
             self.try_out(probe for probes in asked.values() for probe in probes)
-        return sorted(found, key=self._rank)
+        return self.ranked(found)
+
+    def ranked(self, fleets: Iterable[Candidate]) -> list[Candidate]:
+        """Fleets, the cheapest first; of equal cost the one with the greater margin first."""
+        return sorted(fleets, key=self._rank)
 
     def try_out(self, probes: Iterable[Probe]) -> None:
         """Run those simulations that were not run before."""
@@ -132,12 +134,18 @@ class Search:
         """
         while True:
             around = neighbours(plan)
-            self.try_out(Probe(one, number) for one in around for number in range(self._seeds))
-            holding = [one for one in (plan, *around) if self.margin(one) >= 0]
-            best = min(holding, key=self._rank)
-            if self._rank(best) == self._rank(plan):
+            self.try_out(Probe(one, 0) for one in around)
+            # One seed is enough to see who is no better.
+            rivals = [one for one in around if self._holds(one) and self._rank(one) < self._rank(plan)]
+            self.try_out(Probe(one, number) for one in rivals for number in range(self._seeds))
+            best = min((plan, *filter(self._holds, rivals)), key=self._rank)
+            if best == plan:
+                self.try_out(Probe(one, number) for one in around for number in range(self._seeds))
                 return plan
             plan = best
+
+    def _holds(self, candidate: Candidate) -> bool:
+        return self.margin(candidate) >= 0
 
     def _rank(self, candidate: Candidate) -> tuple[float, float]:
         """The cheaper the better; of equal cost the one with the greater margin."""

@@ -25,12 +25,16 @@ class Step:
     load: float = 1.0
 
 
-def steps_around(plan: Candidate, contenders: Sequence[Contender]) -> list[Step]:
+def steps_around(
+    plan: Candidate, contenders: Sequence[Contender], host_gib: Sequence[float], pool_gib: Sequence[float]
+) -> list[Step]:
     """Everything that is one step from a plan.
 
     Args:
         plan: The fleet in the middle.
         contenders: Policies that were considered; all but the plan's are steps.
+        host_gib: Sizes of host memory that were considered, ascending; those next to the plan's are steps.
+        pool_gib: The same of shared pools, which are read into host memory and need some.
     """
     steps = [
         Step(f"{LOAD_STEP:g} × the load", plan, LOAD_STEP),
@@ -41,12 +45,29 @@ def steps_around(plan: Candidate, contenders: Sequence[Contender]) -> list[Step]
     if plan.decode_workers:
         steps += _counted("decode worker", plan, "decode_workers")
         steps += _moved(plan)
+    family = plan.family
+    steps += [
+        Step(f"{size:,g} GiB of host memory each", replace(plan, family=replace(family, host_gib=size)))
+        for size in _beside(host_gib, family.host_gib)
+        if size or not family.pool_gib
+    ]
+    steps += [
+        Step(f"{size:,g} GiB in the pool", replace(plan, family=replace(family, pool_gib=size)))
+        for size in _beside(pool_gib, family.pool_gib)
+        if family.host_gib or not size
+    ]
     steps += [
         Step(contender.label, replace(plan, family=replace(plan.family, contender=contender)))
         for contender in contenders
         if contender != plan.family.contender
     ]
     return steps
+
+
+def _beside(sizes: Sequence[float], size: float) -> list[float]:
+    """The next larger and the next smaller size."""
+    place = sizes.index(size)
+    return [*sizes[place + 1 : place + 2], *sizes[max(place - 1, 0) : place]]
 
 
 def _moved(plan: Candidate) -> list[Step]:

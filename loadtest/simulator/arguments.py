@@ -43,6 +43,11 @@ def count_or_none(text: str) -> int:
     return _whole(text, 0)
 
 
+def sizes(text: str) -> list[float]:
+    """Numbers of 0 or above with commas between them, ascending, each once."""
+    return sorted({not_negative(part) for part in text.split(",")})
+
+
 def window(text: str) -> tuple[float, float]:
     """A stretch of time as ``START:END`` in seconds; either may be left out."""
     start, colon, end = text.partition(":")

@@ -33,6 +33,7 @@ from loadtest.simulator.arguments import (
     share,
 )
 from loadtest.simulator.bars import Bars
+from loadtest.simulator.memory import Memory, can_hold_more, device_tokens
 from loadtest.simulator.page import report_page
 from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
@@ -76,7 +77,10 @@ def main(argv: list[str]) -> int:
         The exit status: 0 if everything was simulated, 1 if the trace cannot be read or nothing can be
         written, 2 for a wrong command line, 130 after Ctrl-C.
     """
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if (options.host_tokens or options.pool_tokens) and not can_hold_more(PROFILES[options.engine]):
+        parser.error(f"host memory and pools are not modelled for {options.engine}")
     console = Console()
     try:
         workload = read_workload(options)
@@ -92,8 +96,11 @@ def main(argv: list[str]) -> int:
 
 
 def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
+    engine, memory = PROFILES[options.engine], Memory(options.host_tokens, options.pool_tokens)
     common = SimulationConfig(
-        engine=PROFILES[options.engine],
+        engine=engine,
+        host=memory.host(engine),
+        l3=memory.pool(),
         log_delay_s=options.log_delay_ms / 1000.0,
         **{name: getattr(options, name) for name in _COPIED},
     )
@@ -166,7 +173,7 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
         "workload": f"{requests:,} requests, {workload.prompt_tokens:,} prompt and "
         f"{workload.output_tokens:,} output tokens. {workload.notes}",
         "users": f"{workload.users} (closed loop)" if workload.users else "open loop, at the recorded times",
-        "engine": f"{engine.name}: {engine.rules.full_tokens * engine.dp_ranks:,} tokens of KV cache, chunks "
+        "engine": f"{engine.name}: {device_tokens(engine):,} tokens of KV cache, chunks "
         f"of {engine.chunk_tokens:,}, {engine.max_running} running at most",
     }
     for field in fields(config):
@@ -199,6 +206,20 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     flag(fleet, "workers", count, "workers that take requests")
+    fleet.add_argument(
+        "--host-tokens",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="tokens of KV in the host memory of a worker; 0: none [default 0]",
+    )
+    fleet.add_argument(
+        "--pool-tokens",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="tokens of KV in a pool that all workers share (L3), read into host memory; 0: none [default 0]",
+    )
     flag(fleet, "decode_workers", count_or_none, "workers that only decode; 0: all do both")
     gateway = parser.add_argument_group("gateway")
     gateway.add_argument(
@@ -248,8 +269,8 @@ class _List(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print("Engines")
         for name, profile in PROFILES.items():
-            tokens = profile.rules.full_tokens * profile.dp_ranks
-            print(f"  {name}: {tokens:,} tokens of KV cache{' (default)' * (name == DEFAULT_ENGINE)}")
+            default = " (default)" * (name == DEFAULT_ENGINE)
+            print(f"  {name}: {device_tokens(profile):,} tokens of KV cache{default}")
         print("Policies")
         for name, rule in POLICIES.items():
             options = () if rule.options is None else fields(rule.options)

@@ -38,13 +38,13 @@ def outcome(*, found: bool = True, limit_s: float = 3.0) -> Outcome:
     plan = Candidate(OURS, 4)
     steps = [
         (step, float(step.candidate.workers), [trial(2.4), trial(2.5)])
-        for step in steps_around(plan, [THEIRS.contender])
+        for step in steps_around(plan, [THEIRS.contender], [0.0, 512.0], [0.0])
     ]
     return Outcome(
         workload=Workload("a trace", (Session(0.0, (SimRequest(b"", 10, 5),)),), notes="made up"),
         engine=PROFILES["dense-70b"],
         slo=Slo(limit_s, 0.05),
-        prices=Prices(2.5),
+        prices=Prices(2.5, 0.01),
         found=[plan] if found else [],
         tried=[
             (Candidate(OURS, 3), 7.5, trial(3.5)),

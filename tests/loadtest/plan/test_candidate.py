@@ -1,5 +1,8 @@
 """A fleet costs what its workers cost and is simulated as it is."""
 
+from dataclasses import replace
+
+import pytest
 from fakes.planned import OURS, SPLIT
 
 from loadtest.engine.profiles import PROFILES
@@ -12,6 +15,27 @@ from loadtest.simulator.simulation import SimulationConfig
 def test_workers_that_only_decode_cost_as_much() -> None:
     assert Candidate(OURS, 3).cost_per_hour(Prices(2.0)) == 6.0
     assert Candidate(SPLIT, 3, 2).cost_per_hour(Prices(2.0)) == 10.0
+
+
+def test_host_memory_is_paid_for_each_worker_that_takes_requests_and_the_pool_once() -> None:
+    family = replace(SPLIT, host_gib=100.0, pool_gib=1_000.0)
+
+    assert Candidate(family, 3, 2).cost_per_hour(Prices(2.0, 0.01, 0.001)) == pytest.approx(10.0 + 3.0 + 1.0)
+
+
+def test_memory_is_simulated_in_tokens_of_the_model() -> None:
+    """A token of the dense 70B model weighs 320 KiB, so a GiB holds 3,276 of them."""
+    engine = PROFILES["dense-70b"]
+    config = Candidate(replace(OURS, host_gib=10.0, pool_gib=100.0), 3).config(
+        SimulationConfig(engine=engine)
+    )
+
+    assert config.host is not None
+    assert config.l3 is not None
+    assert 10 * 3_276 - 64 <= config.host.host_tokens <= 10 * 3_277
+    assert config.l3.nodes * config.l3.memory_tokens == pytest.approx(100 * 3_276.8, rel=1e-3)
+    bare = Candidate(OURS, 3).config(config)
+    assert (bare.host, bare.l3) == (None, None)
 
 
 def test_a_candidate_is_simulated_with_its_policy_and_workers() -> None:
@@ -29,3 +53,7 @@ def test_a_fleet_has_a_name() -> None:
     assert Candidate(OURS, 3).label == "expected_cost on 3 workers"
     assert Candidate(SPLIT, 3, 2).label == "expected_cost on 3 prefill and 2 decode workers"
     assert OURS.label != SPLIT.label
+    roomy = replace(OURS, host_gib=1024.0, pool_gib=512.0)
+    assert Candidate(roomy, 2).label == (
+        "expected_cost on 2 workers, 1,024 GiB of host memory each and a pool of 512 GiB"
+    )

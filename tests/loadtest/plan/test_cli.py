@@ -34,7 +34,7 @@ def test_a_plan_is_printed_written_and_drawn(
     assert document["curve"]["hit_ratios"] == sorted(document["curve"]["hit_ratios"])
     shown = capsys.readouterr().out
     assert f"The plan: expected_cost on {best['workers']} workers" in shown
-    assert f"at {30 * best['workers']} per hour" in shown
+    assert f"at {30 * best['workers']}.00 per hour" in shown
     assert "How sure" in shown
     assert document["command"].replace("'", "&#x27;") in page.read_text()
     assert curve.read_bytes().startswith(b"\x89PNG")
@@ -110,3 +110,42 @@ def test_a_wrong_command_line_is_status_two(
     with pytest.raises(SystemExit, match="2"):
         main(arguments.split())
     assert says in capsys.readouterr().err
+
+
+def test_memory_is_bought_where_it_is_cheaper_than_workers(tmp_path: Path) -> None:
+    """120 prompts of 60,000 tokens in turn: six devices hold them, or the host memory of one worker."""
+    turns = [8_000 * number for number in range(120)]
+    turns += [turns[-1] + 1_000 * number for number in range(1, 241)]
+    rows = [
+        {
+            "timestamp": at_ms,
+            "input_length": 60_000,
+            "output_length": 2,
+            "hash_ids": list(range(number % 120 * 118, number % 120 * 118 + 118)),
+        }
+        for number, at_ms in enumerate(turns)
+    ]
+    trace, file = tmp_path / "turns.jsonl", tmp_path / "plan.json"
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bought = {}
+    for price in ("0.0001", "10"):
+        status = main(
+            f"--trace {trace} --engine dense-70b --ttft-p90-s 8 --warmup-s 955 --split no --seeds 1 "
+            f"--policy expected_cost --host-gib 0,4096 --pool-gib 0 --host-gib-price {price} "
+            f"--worker-price 25 --json {file}".split()
+        )
+        assert status == 0
+        best = json.loads(file.read_text())["fleets"][0]
+        bought[price] = best["host_gib"], best["workers"]
+
+    assert bought["0.0001"][0] == 4096.0
+    assert bought["10"][0] == 0.0
+    assert bought["0.0001"][1] < bought["10"][1]
+
+
+def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    arguments = f"--trace {trace} --engine kimi-linear-1t --ttft-p90-s 9 --seeds 1 --split no --json {file}"
+
+    assert main(arguments.split()) == 0
+    assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0

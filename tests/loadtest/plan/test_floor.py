@@ -11,6 +11,7 @@ from loadtest.plan.floor import decode_workers_guess, prefill_workers_min, ttft_
 from loadtest.plan.objective import Slo
 from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.identity import FreshBlocks
+from loadtest.simulator.memory import Memory
 from loadtest.simulator.workload import Session, SimRequest, Workload
 
 ENGINE = replace(
@@ -44,6 +45,19 @@ def test_prompts_that_share_everything_need_hardly_anybody() -> None:
     comes = workload(((number * 100.0 / 329, 10_000, 1) for number in range(330)), same=True)
 
     assert prefill_workers_min(comes, ENGINE, 64) == 1
+
+
+def test_memory_that_holds_what_comes_again_needs_fewer_workers() -> None:
+    """Two prompts of a million tokens in turn: the device holds one, host memory both."""
+    fresh = FreshBlocks("two")
+    prompts = [fresh.take(15_000), fresh.take(15_000)]
+    sessions = tuple(
+        Session(number * 10.0, (SimRequest(prompts[number % 2], 960_000, 1),)) for number in range(30)
+    )
+    comes = Workload("two in turn", sessions)
+
+    assert prefill_workers_min(comes, ENGINE, 64) == 2
+    assert prefill_workers_min(comes, ENGINE, 64, memory=Memory(host_tokens=2_000_000)) == 1
 
 
 def test_the_floor_of_the_ttft_is_the_prefill_of_what_is_new() -> None:

@@ -14,7 +14,7 @@ def plain(text: str) -> str:
 
 def test_the_headline_is_the_plan_its_level_and_its_cost() -> None:
     assert outcome().headline == (
-        "The plan: expected_cost on 4 workers, for TTFT P90 ≤ 3 s, TPOT P90 ≤ 50 ms, at 10 per hour"
+        "The plan: expected_cost on 4 workers, for TTFT P90 ≤ 3 s, TPOT P90 ≤ 50 ms, at 10.00 per hour"
     )
 
 
@@ -48,6 +48,7 @@ def test_steps_are_rows() -> None:
         "0.91 × the load",
         "a worker more",
         "a worker less",
+        "512 GiB of host memory each",
         "random",
     ]
     assert plain(rows[0][2]) == "2.50 s"
@@ -70,6 +71,12 @@ INTERVAL = (
 )
 
 
+def test_a_limit_within_the_interval_is_called_close() -> None:
+    close = replace(outcome(), tried=[(Candidate(OURS, 4), 10.0, trial(2.9))])
+
+    assert "The limit is within that interval: one worker more is the safer choice." in close.certainty()
+
+
 def test_a_quarter_above_the_limit_is_not_hidden() -> None:
     bursty = replace(outcome(), tried=[(Candidate(OURS, 4), 10.0, trial(2.9))])
 
@@ -80,7 +87,13 @@ def test_what_was_assumed_is_said() -> None:
     assumed = " ".join(outcome().assumptions())
     assert "Fewer than" not in " ".join(replace(outcome(), workers_min=1).assumptions())
 
-    for words in ("dense-70b", "a trace", "2.5 per hour", "Fewer than 2 workers", "Everything <is> made up."):
+    for words in (
+        "dense-70b",
+        "a trace",
+        "2.5 per hour for a worker",
+        "Fewer than 2 workers",
+        "Everything <is> made up.",
+    ):
         assert words in assumed
 
 

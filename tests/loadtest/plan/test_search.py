@@ -40,7 +40,7 @@ def test_the_fewest_workers_are_found_wherever_the_search_begins(
     """As by trying all of them; but with about the logarithm of them."""
     among = Range(low, low + first, low + first + high)
     lab = Lab(needs(needed))
-    found = Search(SLO, Prices(), 1, lab.run).search([OURS], among, Range(1, 1, 1))
+    found = Search(SLO, Prices(), 1, lab.run).search({OURS: (among, Range(1, 1, 1))})
 
     least = next((count for count in range(among.low, among.high + 1) if count >= needed), None)
     assert [one.workers for one in found] == ([] if least is None else [least])
@@ -52,7 +52,9 @@ def test_of_two_families_the_cheaper_one_comes_first() -> None:
         return needs(4 if probe.candidate.family == OURS else 5)(probe)
 
     search = Search(SLO, Prices(), 1, Lab(judge).run)
-    found = search.search([THEIRS, OURS], Range(1, 3, 64), Range(1, 1, 64))
+    found = search.search(
+        {THEIRS: (Range(1, 3, 64), Range(1, 1, 64)), OURS: (Range(1, 3, 64), Range(1, 1, 64))}
+    )
 
     assert found[0] == Candidate(OURS, 4)
 
@@ -61,7 +63,9 @@ def test_a_family_that_already_costs_more_is_given_up() -> None:
     """Ours holds with 2 workers; theirs would need 60, and nobody looks that far."""
     lab = Lab(lambda probe: needs(2 if probe.candidate.family == OURS else 60)(probe))
 
-    found = Search(SLO, Prices(), 1, lab.run).search([OURS, THEIRS], Range(1, 2, 64), Range(1, 1, 64))
+    found = Search(SLO, Prices(), 1, lab.run).search(
+        {OURS: (Range(1, 2, 64), Range(1, 1, 64)), THEIRS: (Range(1, 2, 64), Range(1, 1, 64))}
+    )
 
     assert found == [Candidate(OURS, 2)]
     assert max(probe.candidate.workers for probe in lab.asked) <= 6
@@ -72,7 +76,9 @@ def test_of_equal_cost_the_greater_margin_comes_first() -> None:
         fast = probe.candidate.family == THEIRS
         return trial((1.0 if fast else 2.0) if probe.candidate.workers >= 3 else 9.0)
 
-    found = Search(SLO, Prices(), 1, Lab(judge).run).search([OURS, THEIRS], Range(1, 2, 64), Range(1, 1, 64))
+    found = Search(SLO, Prices(), 1, Lab(judge).run).search(
+        {OURS: (Range(1, 2, 64), Range(1, 1, 64)), THEIRS: (Range(1, 2, 64), Range(1, 1, 64))}
+    )
 
     assert [one.family for one in found] == [THEIRS, OURS]
 
@@ -83,7 +89,7 @@ def test_a_fleet_that_one_seed_refuses_gets_another_worker() -> None:
 
     lab = Lab(judge)
     search = Search(SLO, Prices(), 3, lab.run)
-    found = search.search([OURS], Range(1, 4, 64), Range(1, 1, 64))
+    found = search.search({OURS: (Range(1, 4, 64), Range(1, 1, 64))})
 
     assert found == [Candidate(OURS, 5)]
     assert len(search.trials_of(found[0])) == 3
@@ -104,7 +110,7 @@ def test_prefill_and_decode_workers_are_found_one_after_the_other(
 ) -> None:
     lab = Lab(split_needs(prefill, decode))
 
-    found = Search(SLO, Prices(), 2, lab.run).search([SPLIT], Range(1, 1, 32), Range(1, guess, 32))
+    found = Search(SLO, Prices(), 2, lab.run).search({SPLIT: (Range(1, 1, 32), Range(1, guess, 32))})
 
     assert found == [Candidate(SPLIT, prefill, decode)]
     assert len(lab.asked) <= 24
@@ -114,7 +120,7 @@ def test_a_seed_that_wants_a_decode_worker_gets_no_prefill_worker() -> None:
     def judge(probe: Probe) -> Trial:
         return split_needs(2, 4 if probe.seed_number else 3)(probe)
 
-    found = Search(SLO, Prices(), 2, Lab(judge).run).search([SPLIT], Range(1, 1, 32), Range(1, 2, 32))
+    found = Search(SLO, Prices(), 2, Lab(judge).run).search({SPLIT: (Range(1, 1, 32), Range(1, 2, 32))})
 
     assert found == [Candidate(SPLIT, 2, 4)]
 
@@ -123,7 +129,9 @@ def test_a_split_fleet_loses_to_plain_workers_that_cost_less() -> None:
     def judge(probe: Probe) -> Trial:
         return split_needs(2, 4)(probe) if probe.candidate.family.split else needs(4)(probe)
 
-    found = Search(SLO, Prices(), 1, Lab(judge).run).search([OURS, SPLIT], Range(1, 2, 32), Range(1, 2, 32))
+    found = Search(SLO, Prices(), 1, Lab(judge).run).search(
+        {OURS: (Range(1, 2, 32), Range(1, 2, 32)), SPLIT: (Range(1, 2, 32), Range(1, 2, 32))}
+    )
 
     assert found[0] == Candidate(OURS, 4)
 
@@ -131,14 +139,19 @@ def test_a_split_fleet_loses_to_plain_workers_that_cost_less() -> None:
 def test_no_fleet_is_found_where_none_holds() -> None:
     search = Search(SLO, Prices(), 3, Lab(needs(1_000)).run)
 
-    assert search.search([OURS, SPLIT], Range(1, 1, 16), Range(1, 1, 16)) == []
+    assert (
+        search.search({OURS: (Range(1, 1, 16), Range(1, 1, 16)), SPLIT: (Range(1, 1, 16), Range(1, 1, 16))})
+        == []
+    )
 
 
 def test_families_ask_in_one_batch() -> None:
     """So that simulations run side by side."""
     lab = Lab(needs(3))
 
-    Search(SLO, Prices(), 1, lab.run).search([OURS, THEIRS], Range(1, 2, 8), Range(1, 1, 8))
+    Search(SLO, Prices(), 1, lab.run).search(
+        {OURS: (Range(1, 2, 8), Range(1, 1, 8)), THEIRS: (Range(1, 2, 8), Range(1, 1, 8))}
+    )
 
     assert lab.batches < len(lab.asked)
 
@@ -147,7 +160,7 @@ def test_more_workers_that_change_nothing_are_not_tried_on_and_on() -> None:
     """An engine too slow for the pace is as slow a thousand times."""
     lab = Lab(lambda _: trial(1.0, tpot_p90_s=0.051))
 
-    assert Search(SLO, Prices(), 1, lab.run).search([OURS], Range(1, 4, 10_000), Range(1, 1, 64)) == []
+    assert Search(SLO, Prices(), 1, lab.run).search({OURS: (Range(1, 4, 10_000), Range(1, 1, 64))}) == []
     assert len(lab.asked) == 5
 
 
@@ -155,7 +168,7 @@ def test_a_small_gain_on_the_way_keeps_the_search_going() -> None:
     """Every worker wins a little: 100 workers are enough, and are found."""
     lab = Lab(lambda probe: trial(8.0 - 0.04 * probe.candidate.workers))
 
-    found = Search(SLO, Prices(), 1, lab.run).search([OURS], Range(1, 1, 10_000), Range(1, 1, 64))
+    found = Search(SLO, Prices(), 1, lab.run).search({OURS: (Range(1, 1, 10_000), Range(1, 1, 64))})
 
     assert found == [Candidate(OURS, 100)]
 
@@ -174,6 +187,7 @@ def test_a_plan_settles_on_a_neighbour_that_costs_no_more_and_holds_better() -> 
 
     assert settled == Candidate(SPLIT, 5, 3)
     assert all(len(search.trials_of(one)) == 2 for one in neighbours(settled))
+    assert len(search.trials_of(Candidate(SPLIT, 7, 1))) == 1
 
 
 def test_a_cheaper_neighbour_that_one_seed_refuses_is_left_alone() -> None:

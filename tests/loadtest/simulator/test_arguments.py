@@ -19,6 +19,7 @@ from loadtest.simulator.arguments import (
     read_options,
     read_workload,
     share,
+    sizes,
     window,
 )
 from loadtest.simulator.readers import ALL
@@ -105,3 +106,9 @@ def test_without_a_trace_sessions_are_drawn_from_the_seed() -> None:
     assert few.request_count == 20
     assert few == same
     assert few.sessions != other.sessions
+
+
+def test_sizes_are_ascending_and_each_there_once() -> None:
+    assert sizes("1024,0,512,0") == [0.0, 512.0, 1024.0]
+    with pytest.raises(argparse.ArgumentTypeError, match="'much'"):
+        sizes("0,much")

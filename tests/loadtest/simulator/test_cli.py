@@ -54,10 +54,13 @@ def test_every_argument_reaches_the_simulation(trace: str, tmp_path: Path) -> No
     main(
         f"--trace {trace} --policy least_load --json {file} --engine dense-70b --workers 3 "
         "--decode-workers 2 --decode-policy round_robin --replicas 2 --log-delay-ms 20 --block-tokens 512 "
-        "--expected-output-tokens 64 --speed 2 --utilisation 0.5 --warmup-s 5 --seed 9".split()
+        "--expected-output-tokens 64 --speed 2 --utilisation 0.5 --warmup-s 5 --seed 9 --host-tokens 4M "
+        "--pool-tokens 64M".split()
     )
 
     config = json.loads(file.read_text())["config"]
+    assert config["host"]["host_tokens"] == 4 << 20
+    assert config["l3"]["nodes"] * config["l3"]["memory_tokens"] == 64 << 20
     assert config.pop("engine")["name"] == "dense-70b"
     assert {name: config[name] for name in _GIVEN} == _GIVEN
 
@@ -93,6 +96,7 @@ def test_a_trace_that_is_none_is_a_sentence_and_status_one(
     ("arguments", "says"),
     [
         (["--policy", "fastest"], "unknown policy 'fastest'"),
+        (["--engine", "kimi-linear-1t", "--host-tokens", "1M"], "not modelled for kimi-linear-1t"),
         (["--workers", "0"], "'0' is not a whole number"),
         (["--engine", "abacus"], "invalid choice: 'abacus'"),
         (["--report", "no/such/folder/r.html"], "its folder does not exist"),

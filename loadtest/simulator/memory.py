@@ -1,0 +1,58 @@
+"""Memory below the device: sizes that people give, and the settings of the tiers that follow from them.
+
+device    in the engine's profile
+host      of each worker that takes requests; holds a copy of what is on the device, so the larger counts
+pool      one for all workers
+"""
+
+from dataclasses import dataclass
+
+from loadtest.engine.build import cache_rules
+from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.stack import has_lower_tiers
+from loadtest.engine.kv.tiers import HiCacheSettings
+from loadtest.engine.profiles import EngineProfile
+from loadtest.simulator.fleet import capacity_tokens
+
+POOL_NODES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Sizes in tokens of full-attention KV.
+
+    Attributes:
+        host_tokens: Host memory of one worker; 0: none, or with a pool the default of `HiCacheSettings`.
+        pool_tokens: The shared pool; 0: none.
+    """
+
+    host_tokens: int = 0
+    pool_tokens: int = 0
+
+    def host(self, engine: EngineProfile) -> HiCacheSettings | None:
+        """The host tier of one rank of an engine."""
+        if not self.host_tokens:
+            return HiCacheSettings() if self.pool_tokens else None
+        block_tokens = engine.rules.block_tokens
+        rank_tokens = max(self.host_tokens // engine.dp_ranks // block_tokens, 1) * block_tokens
+        return HiCacheSettings(host_tokens=rank_tokens, host_ratio=rank_tokens / engine.rules.full_tokens)
+
+    def pool(self) -> L3Settings | None:
+        """The shared pool."""
+        if not self.pool_tokens:
+            return None
+        return L3Settings(nodes=POOL_NODES, memory_tokens=max(self.pool_tokens // POOL_NODES, 1))
+
+    def capacity_tokens(self, engine: EngineProfile, workers: int) -> int:
+        """What so many workers hold together at most."""
+        return capacity_tokens(engine, workers, self.host(engine), self.pool())
+
+
+def device_tokens(engine: EngineProfile) -> int:
+    """What one worker holds on its device."""
+    return engine.rules.full_tokens * engine.dp_ranks
+
+
+def can_hold_more(engine: EngineProfile) -> bool:
+    """Whether memory below the device is modelled for an engine."""
+    return has_lower_tiers(cache_rules(engine, "sglang"))
