@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
+import zmq
+import zmq.asyncio
 
 from loadtest.engine.cli import main
 
@@ -116,6 +118,28 @@ def test_wrong_arguments_stop_the_start(capsys: pytest.CaptureFixture[str], wron
 
     assert stopped.value.code == 2
     assert "error: " in capsys.readouterr().err
+
+
+async def test_events_are_published_and_replayed_on_the_loop_of_the_command() -> None:
+    config = (
+        '{"enable_kv_cache_events": true, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://127.0.0.1:0"}'
+    )
+    process, _, (url,) = await launch("--dialect", "vllm", "--kv-events-config", config)
+    context = zmq.asyncio.Context()
+    try:
+        async with httpx.AsyncClient() as client, asyncio.timeout(10):
+            source = (await client.get(f"{url}/kv_event_sources")).json()["0"]
+            await client.post(f"{url}/v1/completions", json={"prompt": [1] * 100, "max_tokens": 1})
+            socket = context.socket(zmq.DEALER)
+            socket.connect(source["replay_endpoint"])
+            await socket.send_multipart((b"", bytes(8)))
+            _, topic, sequence, batch = await socket.recv_multipart()
+        assert (topic, sequence) == (b"", bytes(8))
+        assert b"BlockStored" in batch
+    finally:
+        context.destroy(linger=0)
+        process.kill()
+        await process.wait()
 
 
 def names(folder: Path) -> Any:

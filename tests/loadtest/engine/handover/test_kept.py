@@ -64,6 +64,15 @@ async def test_a_lease_that_ends_lets_it_go() -> None:
     assert counters.expired == 1
 
 
+async def test_what_was_let_go_does_not_expire() -> None:
+    kept, worker, counters = kept_kv(lease_s=0.01)
+    kept.keep("a", held(worker))
+    kept.let_go("a")
+    await asyncio.sleep(0.03)
+
+    assert counters.expired == 0
+
+
 async def test_bytes_that_are_on_their_way_need_no_lease() -> None:
     kept, worker, counters = kept_kv(NEVER, lease_s=0.02)
     kept.keep("a", held(worker))
