@@ -24,8 +24,8 @@ Floats = NDArray[np.float64]
 
 Number = TypeVar("Number", float, Floats)
 
-UTILISATION_MAX = 0.95
-"""Utilisation is clipped here: 1/(1 - rho) beyond 20 is noise of the measurement."""
+UTILISATION_MAX = 0.8
+"""Utilisation is clipped here: of a measurement over 16 s, 1/(1 - rho) beyond 5 is noise."""
 
 FIT_MEMORY = 500
 """Observations that a fit remembers: each one weighs 1/500 less than the next. A guess between

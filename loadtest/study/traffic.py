@@ -76,13 +76,13 @@ TRAFFIC: Mapping[str, Traffic] = MappingProxyType(
             "recorded sessions of coding agents, 64 at work at a time",
             8,
             1.0,
-            partial(_agentic, users=64, sessions=200),
+            partial(_agentic, users=64, sessions=140),
         ),
         "agentic-256": Traffic(
             "the same with 256 at a time, on four times the workers",
             32,
             1.0,
-            partial(_agentic, users=256, sessions=512),
+            partial(_agentic, users=256, sessions=360),
         ),
         "azure-code": Traffic(
             "Azure code trace, its first 20 minutes: bursts of prompts that share nothing",

@@ -49,12 +49,12 @@ def test_the_h200_profile_meets_the_published_table(tokens: float, measured_s: f
 
 @pytest.mark.parametrize(
     ("arrivals_per_s", "utilisation", "kappa"),
-    [(1.07, 0.45, 1.07 / 0.55), (2.0, 0.0, 2.0), (0.0, 0.9, 0.0), (3.0, 0.95, 8.0), (0.2, 1.7, 4.0)],
+    [(1.07, 0.45, 1.07 / 0.55), (2.0, 0.0, 2.0), (0.0, 0.9, 0.0), (3.0, 0.95, 8.0), (0.2, 1.7, 1.0)],
 )
 def test_congestion_is_arrivals_over_free_time(
     arrivals_per_s: float, utilisation: float, kappa: float
 ) -> None:
-    """At most 8 here; utilisation counts as 0.95 at most: 0.2/0.05 = 4."""
+    """At most 8 here; utilisation counts as 0.8 at most: 0.2/0.2 = 1."""
     assert congestion_per_s(arrivals_per_s, utilisation, 8.0) == pytest.approx(kappa)
     assert congestion_per_s(np.array([arrivals_per_s]), np.array([utilisation]), 8.0).tolist() == [
         pytest.approx(kappa)
@@ -62,9 +62,9 @@ def test_congestion_is_arrivals_over_free_time(
 
 
 def test_congestion_is_arrivals_over_what_is_free_and_bounded() -> None:
-    """1.07 a second at 45 % are 1.95 (theory E2); full load counts as 95 %."""
-    kappa = congestion_per_s(np.array([1.07, 1.0, 100.0]), np.array([0.45, 3.0, 0.9]), 50.0)
-    assert kappa.tolist() == pytest.approx([1.07 / 0.55, 20.0, 50.0])
+    """1.07 a second at 45 % are 1.95 (theory E2); full load counts as 80 %."""
+    kappa = congestion_per_s(np.array([1.07, 1.0, 100.0]), np.array([0.45, 3.0, 0.7]), 50.0)
+    assert kappa.tolist() == pytest.approx([1.07 / 0.55, 5.0, 50.0])
 
 
 TRUTH = ServiceModel(0.05, 1 / 40_000, 90_000.0)
