@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from loadtest.simulator.axes import legend_below, lines_height_in, time_axis
 from loadtest.simulator.records import Floats
@@ -26,9 +26,12 @@ from loadtest.simulator.theme import (
     series,
     style,
 )
-from loadtest.simulator.words import percent, seconds
+from loadtest.simulator.words import percent, seconds, tick
 
 BAR_IN, FRAME_IN = 0.27, 1.15
+OUTLIER = 6.0
+"""A bar so many times as long as the median leaves no room for the others."""
+
 CURVE_POINTS = 300
 TELLING_REQUESTS = 20
 """Fewer in a bin show too little of a 90th percentile to speak of it."""
@@ -91,7 +94,9 @@ def time_parts(runs: Sequence[Run]) -> Chart:
     figure, (axes,) = canvas(FRAME_IN + BAR_IN * len(runs))
     sums = _stack(axes, runs, parts, dict(zip(parts[0], parts[0], strict=True)), PART_COLOURS)
     _beside(axes, [seconds(value) for value in sums])
-    axes.set_xlabel("mean time to first token, seconds")
+    cut = _cut(axes, sums)
+    axes.set_xlabel("mean time to first token")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     best, _ = best_and_worst(runs, "ttft_mean_s")
     spent = parts[list(runs).index(best)]
     return Chart(
@@ -99,7 +104,7 @@ def time_parts(runs: Sequence[Run]) -> Chart:
         f"Of {best.label}'s mean of {seconds(sum(spent.values()))}, {seconds(spent['waiting'])} is waiting "
         f"and {seconds(spent['prefill beyond it'])} prefill beyond the floor",
         "Waiting ends when the prefill begins. Prefill beyond the floor is recomputation of what a cache "
-        "could have held, loading, and steps shared with other requests.",
+        f"could have held, loading, and steps shared with other requests.{cut}",
         figure,
     )
 
@@ -182,7 +187,8 @@ def lost_by_cause(runs: Sequence[Run]) -> Chart:
     figure, (axes,) = canvas(FRAME_IN + 0.2 + BAR_IN * len(runs))
     totals = _stack(axes, runs, lost, CAUSES, CAUSE_COLOURS)
     _beside(axes, [seconds(value) for value in totals])
-    axes.set_xlabel("prefill lost per request, seconds")
+    axes.set_xlabel("prefill lost per request")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     best, worst = int(np.argmin(totals)), int(np.argmax(totals))
     main = max(lost[worst], key=lambda cause: lost[worst][cause])
     title = f"{runs[best].label} loses {seconds(totals[best])} of prefill per request"
@@ -289,6 +295,15 @@ def _stack(
     plain(axes, "x")
     legend_below(axes)
     return ends_at
+
+
+def _cut(axes: Axes, lengths: Floats) -> str:
+    """Cut bars that would make all others too short to read; returns what the caption has to say of it."""
+    usual = float(np.median(lengths))
+    if lengths.max() <= OUTLIER * usual:
+        return ""
+    axes.set_xlim(0, OUTLIER / 2 * usual)
+    return " Bars that reach the edge are cut: the figures beside them count."
 
 
 def _beside(axes: Axes, texts: Sequence[str]) -> None:

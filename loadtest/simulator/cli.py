@@ -11,7 +11,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import msgspec
@@ -178,8 +178,15 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
     }
     for field in fields(config):
         if field.name not in {"engine", "policy", "policy_options"}:
-            facts[field.name.replace("_", " ")] = str(getattr(config, field.name))
+            facts[field.name.replace("_", " ")] = _told(getattr(config, field.name))
     return facts
+
+
+def _told(value: object) -> str:
+    """A setting as text; of settings of its own, each with its name."""
+    if not is_dataclass(value):
+        return str(value)
+    return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in fields(value))
 
 
 def _parser() -> argparse.ArgumentParser:

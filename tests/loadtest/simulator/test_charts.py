@@ -95,3 +95,16 @@ def test_a_bound_that_is_not_known_is_not_compared_with() -> None:
     bounds = replace(result.bounds, pooled_lru_hit_ratio=0.0)
 
     assert ":" not in charts(Run.of("p", replace(result, bounds=bounds)))["hits"].title
+
+
+def test_one_policy_that_collapses_does_not_hide_the_others() -> None:
+    """A bar of a hundred times the others' length is cut, and the caption says so."""
+    fine, slow = runs(["a", "b", "c", "d"]), simulated("slow", skill=0.5)
+    slow.records.started_s[:] += 100.0
+    slow.records.first_s[:] += 100.0
+
+    drawn = charts(*fine, Run.of("slow", slow))["parts"]
+
+    assert drawn.figure.axes[0].get_xlim()[1] < 30.0
+    assert "are cut" in drawn.caption
+    assert "are cut" not in charts(*fine)["parts"].caption
