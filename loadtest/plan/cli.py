@@ -8,8 +8,8 @@ It says how sure it is and what it assumed. The same command gives the same plan
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -17,10 +17,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.engine.profiles import PROFILES, EngineProfile
-from loadtest.plan.candidate import Candidate, Family
-from loadtest.plan.charts import Curve, draw_curve
-from loadtest.plan.floor import decode_workers_guess, prefill_workers_min, ttft_p90_min_s
+from loadtest.engine.profiles import PROFILES
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.charts import draw_curve
+from loadtest.plan.laboratory import Laboratory
 from loadtest.plan.lengths import (
     DRAWN_OUTPUT_TOKENS,
     DRAWN_REQUESTS,
@@ -32,8 +32,7 @@ from loadtest.plan.lengths import (
 from loadtest.plan.objective import Prices, Slo
 from loadtest.plan.outcome import HEADINGS, Outcome
 from loadtest.plan.page import plan_page
-from loadtest.plan.search import Probe, Range, Search
-from loadtest.plan.steps import Step, steps_around
+from loadtest.plan.planner import NoPlan, Question, make_plan
 from loadtest.plan.trial import Trial
 from loadtest.simulator.arguments import (
     add_engine,
@@ -48,30 +47,18 @@ from loadtest.simulator.arguments import (
     share,
     sizes,
 )
-from loadtest.simulator.bars import Bars
-from loadtest.simulator.bounds import hit_curve, hit_ratio, infinite_hit_tokens
-from loadtest.simulator.memory import Memory, can_hold_more, device_tokens
-from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
+from loadtest.simulator.memory import can_hold_more
+from loadtest.simulator.parallel import SimulationFailed
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.theme import style
-from loadtest.simulator.words import seconds
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 
 DEFAULT_POLICIES = "expected_cost,least_load"
-CURVE_DOUBLINGS = (-3, 12)
-"""Sizes of the curve: an eighth of a worker's device to at most 2,048 of them."""
-
-CURVE_ENOUGH = 0.999
-"""Share of the infinite cache's reuse at which a curve ends."""
 
 PNG_DPI = 180
 
 PRICES = Prices()
-
-
-class NoPlan(Exception):
-    """It is clear before any simulation that no fleet will do; the message says why."""
 
 
 def main(argv: list[str]) -> int:
@@ -86,9 +73,8 @@ def main(argv: list[str]) -> int:
     """
     parser = _parser()
     options = parser.parse_args(argv)
-    below = options.host_gib[-1] or options.pool_gib[-1]
-    if below and not can_hold_more(PROFILES[options.engine]):
-        options.host_gib = options.pool_gib = [0.0]
+    if options.pool_gib[0] and not options.host_gib[-1]:
+        parser.error("--pool-gib needs --host-gib: a pool is read into host memory")
     if options.lengths is not None and (options.hit_ratio is None or options.rate is None):
         parser.error("--lengths needs --hit-ratio and --rate: a histogram says neither")
     console = Console()
@@ -106,41 +92,28 @@ def main(argv: list[str]) -> int:
 
 def _planned(console: Console, options: argparse.Namespace) -> Outcome:
     engine = PROFILES[options.engine]
-    slo = Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share)
-    prices = Prices(options.worker_price, options.host_gib_price, options.pool_gib_price)
-    workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
-    floor = _Floor(workloads[0], engine, slo, options)
-    lab = _Laboratory(console, workloads, slo, options)
-    search = Search(slo, prices, options.seeds, lab.run)
-    found = _found(search, floor, options)
-    steps: list[tuple[Step, Sequence[Trial]]] = []
-    if found:
-
-        def around(plan: Candidate) -> list[Step]:
-            return steps_around(plan, options.policy, options.host_gib, options.pool_gib)
-
-        plan = search.settle(found[0], lambda one: [s.candidate for s in around(one) if s.load == 1.0])
-        steps = lab.steps(around(plan), search)
-        known = {plan, *(step.candidate for step in around(plan))}
-        found = [plan, *(fleet for fleet in found if fleet not in known)]
-    capacity_tokens = max(
-        (fleet.family.memory(engine).capacity_tokens(engine, fleet.workers) for fleet in found[:1]), default=0
-    )
-    return Outcome(
-        workload=workloads[0],
+    below = can_hold_more(engine)
+    question = Question(
         engine=engine,
-        slo=slo,
-        prices=prices,
-        found=found,
-        tried=[
-            (probe.candidate, search.cost(probe.candidate), trial) for probe, trial in search.trials.items()
-        ],
-        steps=[(step, search.cost(step.candidate), trials) for step, trials in steps],
-        simulations=lab.simulations,
-        workers_min=floor.workers_min,
-        curve=_curve(workloads[0], engine, capacity_tokens),
-        assumed=_assumed(options),
+        slo=Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share),
+        prices=Prices(options.worker_price, options.host_gib_price, options.pool_gib_price),
+        contenders=options.policy,
+        splits={"no": [False], "yes": [True], "try": [False, True]}[options.split],
+        host_gib=options.host_gib if below else [0.0],
+        pool_gib=options.pool_gib if below else [0.0],
+        workers_max=options.workers_max,
+        speed=options.speed,
     )
+    workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
+    base = SimulationConfig(
+        engine=engine,
+        replicas=options.replicas,
+        speed=options.speed,
+        warmup_s=options.warmup_s,
+        seed=options.seed,
+    )
+    lab = Laboratory(console, workloads, base, question.slo, options.jobs)
+    return make_plan(question, workloads, lab, _assumed(options))
 
 
 def _workload(options: argparse.Namespace, seed: int) -> Workload:
@@ -155,149 +128,6 @@ def _workload(options: argparse.Namespace, seed: int) -> Workload:
         seed=seed,
     )
     return draw_workload(options.lengths.name, read_lengths(options.lengths), drawing)
-
-
-def _found(search: Search, floor: "_Floor", options: argparse.Namespace) -> list[Candidate]:
-    """Policies and splits with the least memory first, then more memory under the best of them.
-
-    If no fleet holds with the least memory, all of them are tried with more.
-    """
-    splits = {"no": [False], "yes": [True], "try": [False, True]}[options.split]
-    # A pool is read into host memory: there is none without it.
-    sizes = [(host, pool) for host in options.host_gib for pool in options.pool_gib if host or not pool]
-    bare = [Family(policy, split, *sizes[0]) for split in splits for policy in options.policy]
-    found = search.search(floor.ranges(bare))
-    best = [found[0].family] if found else bare
-    roomy = [replace(one, host_gib=host, pool_gib=pool) for host, pool in sizes[1:] for one in best]
-    return search.ranked([*found, *search.search(floor.ranges(roomy))])
-
-
-class _Floor:
-    """Where the search of each family begins.
-
-    Raises:
-        NoPlan: There is nowhere to begin.
-    """
-
-    def __init__(
-        self, workload: Workload, engine: EngineProfile, slo: Slo, options: argparse.Namespace
-    ) -> None:
-        floor_s = ttft_p90_min_s(workload, engine)
-        if floor_s > slo.ttft_p90_s:
-            raise NoPlan(
-                f"with infinite caches and no queue the TTFT P90 on {engine.name} is {seconds(floor_s)}, "
-                f"above the limit of {seconds(slo.ttft_p90_s)}; take a faster engine or a limit above it"
-            )
-        self._known: dict[Memory, int | None] = {}
-        self._workload = workload
-        self._engine = engine
-        self._most: int = options.workers_max
-        self._speed: float = options.speed
-        self._decode = min(decode_workers_guess(workload, engine, slo, speed=options.speed), self._most)
-        roomiest = Family(
-            options.policy[0], split=False, host_gib=options.host_gib[-1], pool_gib=options.pool_gib[-1]
-        )
-        least = self._workers_min(roomiest)
-        if least is None:
-            raise NoPlan(
-                f"{self._most} workers could not even do the least possible prefill work; raise --workers-max"
-            )
-        self.workers_min = least
-
-    def ranges(self, families: Sequence[Family]) -> dict[Family, tuple[Range, Range]]:
-        """Numbers of workers, and of decode workers, of those families that have any."""
-        ranges = {}
-        for family in families:
-            low = self._workers_min(family)
-            if low is not None:
-                first = low if family.split else max(low, self._decode)
-                ranges[family] = Range(low, first, self._most), Range(1, self._decode, self._most)
-        return ranges
-
-    def _workers_min(self, family: Family) -> int | None:
-        memory = family.memory(self._engine)
-        if memory not in self._known:
-            self._known[memory] = prefill_workers_min(
-                self._workload, self._engine, self._most, memory=memory, speed=self._speed
-            )
-        return self._known[memory]
-
-
-class _Laboratory:
-    """Runs the simulations of a plan and shows how they go."""
-
-    def __init__(
-        self, console: Console, workloads: Sequence[Workload], slo: Slo, options: argparse.Namespace
-    ) -> None:
-        self.simulations = 0
-        self._console = console
-        self._workloads = workloads
-        self._slo = slo
-        self._jobs = options.jobs
-        self._seed = options.seed
-        self._base = SimulationConfig(
-            engine=PROFILES[options.engine],
-            replicas=options.replicas,
-            speed=options.speed,
-            warmup_s=options.warmup_s,
-        )
-
-    def run(self, probes: Sequence[Probe]) -> Mapping[Probe, Trial]:
-        """Simulate fleets."""
-        cells = [self._cell(probe.candidate, probe.seed_number, 1.0) for probe in probes]
-        labels = [f"{probe.candidate.label}{self._seed_name(probe.seed_number)}" for probe in probes]
-        return dict(zip(probes, self._trials(cells, labels), strict=True))
-
-    def steps(self, steps: Sequence[Step], search: Search) -> list[tuple[Step, Sequence[Trial]]]:
-        """What is around a plan, each step with every seed; simulates those to another load."""
-        seeds = range(len(self._workloads))
-        loads = [step for step in steps if step.load != 1.0]
-        cells = [self._cell(step.candidate, number, step.load) for step in loads for number in seeds]
-        labels = [f"{step.name}{self._seed_name(number)}" for step in loads for number in seeds]
-        tried = iter(self._trials(cells, labels))
-        return [
-            (step, search.trials_of(step.candidate) if step.load == 1.0 else [next(tried) for _ in seeds])
-            for step in steps
-        ]
-
-    def _seed_name(self, number: int) -> str:
-        return f", seed {self._seed + number}" if number else ""
-
-    def _cell(self, candidate: Candidate, seed_number: int, load: float) -> Cell:
-        base = replace(self._base, seed=self._seed + seed_number, speed=self._base.speed * load)
-        return Cell(self._workloads[seed_number], candidate.config(base))
-
-    def _trials(self, cells: Sequence[Cell], labels: Sequence[str]) -> list[Trial]:
-        trials: dict[int, Trial] = {}
-        self.simulations += len(cells)
-        with Bars(self._console, labels) as bars:
-            for number, result in simulate_all(cells, min(self._jobs, len(cells)), bars.told):
-                trials[number] = trial = Trial.of(result)
-                holds = self._slo.margin(trial.figures) >= 0
-                ttft_s = trial.figures["ttft_p90_s"]
-                told = "-" if ttft_s is None else seconds(float(ttft_s))
-                self._console.print(
-                    f"{labels[number]}: TTFT P90 {told}, {'holds' if holds else 'does not hold'}",
-                    markup=False,
-                    highlight=False,
-                    style="" if holds else "dim",
-                )
-        return [trials[number] for number in range(len(cells))]
-
-
-def _curve(workload: Workload, engine: EngineProfile, plan_tokens: int) -> Curve:
-    requests = workload.in_order()
-    worker_tokens = device_tokens(engine)
-    block_tokens = workload.block_tokens
-    infinite = hit_ratio(requests, infinite_hit_tokens(requests, block_tokens=block_tokens))
-    sizes: list[int] = []
-    ratios: list[float] = []
-    for doubling in range(*CURVE_DOUBLINGS):
-        sizes.append(int(worker_tokens * 2.0**doubling))
-        ratios += hit_curve(requests, sizes[-1:], block_tokens=block_tokens)
-        if ratios[-1] >= CURVE_ENOUGH * infinite and sizes[-1] >= 2 * plan_tokens:
-            break
-    return Curve(worker_tokens, sizes, ratios, infinite)
 
 
 def _assumed(options: argparse.Namespace) -> list[str]:

@@ -1,0 +1,126 @@
+"""A question becomes a plan by way of policies first and memory afterwards."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from fakes.planned import OURS, THEIRS, trial
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.plan.candidate import Candidate
+from loadtest.plan.objective import Prices, Slo
+from loadtest.plan.outcome import Outcome
+from loadtest.plan.planner import NoPlan, Question, make_plan
+from loadtest.plan.search import Probe, Search
+from loadtest.plan.steps import Step
+from loadtest.plan.trial import Trial
+from loadtest.simulator.generated import generate_agentic
+
+WORKLOAD = generate_agentic(users=4, sessions=4).cut(60)
+
+QUESTION = Question(
+    engine=PROFILES["dense-70b"],
+    slo=Slo(9.0),
+    prices=Prices(25.0, 0.01, 0.001),
+    contenders=[OURS.contender, THEIRS.contender],
+    splits=[False],
+    host_gib=[0.0, 500.0],
+    pool_gib=[0.0, 4_000.0],
+    workers_max=32,
+    speed=1.0,
+)
+"""Host memory of a worker costs a fifth of it, the pool four dollars more."""
+
+
+class Lab:
+    """Simulates by a formula."""
+
+    def __init__(self, needs: Callable[[Candidate], int]) -> None:
+        self.needs = needs
+        self.asked: list[Candidate] = []
+
+    @property
+    def simulations(self) -> int:
+        return len(self.asked)
+
+    def run(self, probes: Sequence[Probe]) -> Mapping[Probe, Trial]:
+        self.asked += [probe.candidate for probe in probes]
+        return {probe: self._trial(probe.candidate) for probe in probes}
+
+    def steps(self, steps: Sequence[Step], search: Search) -> list[tuple[Step, Sequence[Trial]]]:
+        return [(step, [self._trial(step.candidate)]) for step in steps]
+
+    def _trial(self, candidate: Candidate) -> Trial:
+        return trial(8.9 * self.needs(candidate) / candidate.workers)
+
+
+def planned(lab: Lab, question: Question = QUESTION) -> Outcome:
+    return make_plan(question, [WORKLOAD, WORKLOAD], lab, [])  # type: ignore[arg-type]
+
+
+def test_memory_is_tried_under_the_best_policy_alone() -> None:
+    """8 workers or, with host memory, 6: 6 x 30 dollars are less than 8 x 25."""
+
+    def needs(candidate: Candidate) -> int:
+        family = candidate.family
+        if family.contender == THEIRS.contender:
+            return 12
+        return 6 if family.host_gib else 8
+
+    lab = Lab(needs)
+    outcome = planned(lab)
+
+    assert outcome.plan == Candidate(replace(OURS, host_gib=500.0), 6)
+    roomy = {one.family.contender for one in lab.asked if one.family.pool_gib}
+    assert roomy == {OURS.contender}
+
+
+def test_memory_that_saves_too_little_is_not_bought_but_shown() -> None:
+    outcome = planned(Lab(lambda candidate: 7 if candidate.family.host_gib else 8))
+
+    assert outcome.plan == Candidate(OURS, 8)
+    assert "500 GiB of host memory each" in [step.name for step, _, _ in outcome.steps]
+
+
+def test_if_nothing_holds_without_memory_everybody_is_tried_with_it() -> None:
+    """Only the other policy, with a pool, holds at all."""
+
+    def needs(candidate: Candidate) -> int:
+        family = candidate.family
+        return 5 if family.contender == THEIRS.contender and family.pool_gib else 1_000
+
+    outcome = planned(Lab(needs))
+
+    assert outcome.plan == Candidate(replace(THEIRS, host_gib=500.0, pool_gib=4_000.0), 5)
+
+
+def test_no_pool_is_tried_without_host_memory() -> None:
+    lab = Lab(lambda _: 4)
+    planned(lab)
+
+    assert all(one.family.host_gib for one in lab.asked if one.family.pool_gib)
+
+
+def test_no_fleet_is_an_outcome_and_not_an_error() -> None:
+    outcome = planned(Lab(lambda _: 1_000))
+
+    assert outcome.plan is None
+    assert outcome.steps == []
+    assert outcome.tried
+
+
+def test_the_curve_reaches_beyond_the_plan_and_ends_where_memory_is_worth_nothing() -> None:
+    outcome = planned(Lab(lambda _: 8))
+    curve = outcome.curve
+
+    assert outcome.plan_tokens == 8 * curve.worker_tokens
+    assert curve.sizes_tokens[-1] >= 16 * curve.worker_tokens
+    assert curve.hit_ratios[-1] >= 0.999 * curve.infinite_hit_ratio
+
+
+def test_a_limit_below_the_floor_is_no_question() -> None:
+    lab = Lab(lambda _: 1)
+
+    with pytest.raises(NoPlan, match="infinite caches and no queue"):
+        planned(lab, replace(QUESTION, slo=Slo(0.001)))
+    assert lab.asked == []
