@@ -199,3 +199,17 @@ def test_a_cheaper_neighbour_that_one_seed_refuses_is_left_alone() -> None:
     search.try_out([Probe(plan, 0), Probe(plan, 1)])
 
     assert search.settle(plan, lambda one: [Candidate(OURS, one.workers - 1)]) == plan
+
+
+def test_a_fleet_that_needs_another_worker_gives_way_to_one_that_does_not() -> None:
+    """Both hold with 4 workers and the first seed; theirs would need 6 with the second."""
+
+    def judge(probe: Probe) -> Trial:
+        return needs(6 if probe.candidate.family == THEIRS and probe.seed_number else 4)(probe)
+
+    lab = Lab(judge)
+    ranges = (Range(4, 4, 64), Range(1, 1, 1))
+    found = Search(SLO, Prices(), 2, lab.run).search({OURS: ranges, THEIRS: ranges})
+
+    assert found == [Candidate(OURS, 4)]
+    assert max(probe.candidate.workers for probe in lab.asked) == 4
