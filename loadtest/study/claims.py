@@ -51,10 +51,10 @@ def _in_seconds(value: float) -> str:
     return f"{seconds(value)} s"
 
 
-_FCFS, _UNCACHED, _BUCKETS = "fcfs", "uncached", "buckets"
+_FCFS, _UNCACHED, _ONE, _BUCKETS = "fcfs", "uncached", "one pool", "buckets"
 _ROUTED = ((LOAD_ONLY, _FCFS), (AFFINITY, _FCFS))
 _ORDERED = ((AFFINITY, _FCFS), (AFFINITY, _UNCACHED))
-_PARTED = ((AFFINITY, _FCFS), (AFFINITY, _BUCKETS))
+_PARTED = ((AFFINITY, _ONE), (AFFINITY, _BUCKETS))
 
 _Key = tuple[str, str]
 _CLAIMS: tuple[tuple[str, str, _Key, _Key, Callable[[Row], float], Callable[[float], str]], ...] = (
@@ -74,6 +74,14 @@ _CLAIMS: tuple[tuple[str, str, _Key, _Key, Callable[[Row], float], Callable[[flo
         _figure("ttft_short_p90_s"),
         _in_seconds,
     ),
-    ("length buckets: P90 TTFT, short", "lower", *_PARTED, _figure("ttft_short_p90_s"), _in_seconds),
-    ("length buckets: prompt tokens per second", "higher", *_PARTED, _throughput, _thousands),
+    (
+        "length buckets: P90 TTFT to 64K",
+        "lower",
+        *_PARTED,
+        _figure("ttft_first_bucket_p90_s"),
+        _in_seconds,
+    ),
+    ("length buckets: P90 TTFT beyond", "-", *_PARTED, _figure("ttft_other_buckets_p90_s"), _in_seconds),
+    ("length buckets: mean TTFT", "-", *_PARTED, _figure("ttft_mean_s"), _in_seconds),
+    ("length buckets: reused", "-", *_PARTED, _figure("hit_ratio"), _share),
 )

@@ -3,12 +3,14 @@
 The whole product of 5 kinds of traffic, 3 loads, 2 engines, with and without L3, 1 and 8 replicas and 13
 variants of policies is 1,560 simulations. Run are
 
-    main        every traffic x every load x every variant: SWA engine, no L3, one replica
+    main        every traffic x every load x every policy: SWA engine, no L3, one replica
     dense, l3, replicas
-                every traffic x every variant at 80 %, with one factor changed
+                every traffic x the contenders at 80 %, with one factor changed
     corner      agentic traffic with all three changed at once, at 80 and 95 %: do the factors add up?
+    seeds       agentic traffic at 80 % with its sessions in other orders: how much is chance?
     sweep-*     one parameter varied, on the agentic and the conversation traffic
     claims      what MiMo-V2.5 says it gained (arXiv:2607.13095, 4.1 and 5.2), switched on and off
+    cross-check Dynamo's trace, engine and cache capacity (`loadtest.study.cross_check`)
 
 so each factor is seen against the same middle: the SWA engine, no L3, one replica, 80 %. The load of a cell
 is a utilisation: engines are slowed until the least work that the traffic can cause keeps the fleet this busy
@@ -16,7 +18,7 @@ is a utilisation: engines are slowed until the least work that the traffic can c
 reuses less has more work than that, and may be overloaded where another is not: that is the comparison.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from loadtest.engine.profiles import QueueOrder
@@ -62,6 +64,21 @@ VARIANTS = (
 )
 """Every policy of the registry, and the peer with the most cited knob as tuned."""
 
+ALL = tuple(variant.label for variant in VARIANTS)
+
+CONTENDERS = (
+    OURS,
+    "min_ttft",
+    "affinity",
+    "kv_cost",
+    TUNED.label,
+    "lmetric",
+    "cache_aware",
+    "least_load",
+    "round_robin",
+)
+"""Those that are compared everywhere; the others take part in the main part alone."""
+
 PEERS = ("kv_cost", TUNED.label, "cache_aware", "lmetric", "least_load")
 """Whom the default policy is measured against: what other routers ship."""
 
@@ -88,6 +105,9 @@ class Cell:
         block_tokens: Block size of the gateway.
         congestion_max_per_s: Bound of kappa; None: the default.
         queue_order: Order of the engine's queue.
+        buckets: Whether workers are parted by the length of requests (`loadtest.study.buckets`).
+        default_prices: Whether the gateway starts from the profile of an engine that nobody has described;
+            else from the prices in this engine's profile, before the load slowed it down.
         aging: k of the order ``uncached``.
         value: What is varied in a sweep, as tables show it.
         seed: Of everything that is drawn.
@@ -105,6 +125,8 @@ class Cell:
     block_tokens: int = 256
     congestion_max_per_s: float | None = None
     queue_order: QueueOrder = "fcfs"
+    buckets: bool = False
+    default_prices: bool = False
     aging: float = 1.0
     value: str = ""
     seed: int = 1
@@ -136,23 +158,26 @@ def cells(*, quick: bool = False) -> list[Cell]:
         for cell in _compared(replace(_middle("main", traffic), utilisation=utilisation))
     ]
     for traffic in TRAFFIC_KEYS:
-        found += _compared(replace(_middle("dense", traffic), engine="dense-70b"))
-        found += _compared(replace(_middle("replicas", traffic), replicas=8))
+        found += _compared(replace(_middle("dense", traffic), engine="dense-70b"), CONTENDERS)
+        found += _compared(replace(_middle("replicas", traffic), replicas=8), CONTENDERS)
     for traffic in CACHED_KEYS:
-        found += _compared(replace(_middle("l3", traffic), l3=True))
+        found += _compared(replace(_middle("l3", traffic), l3=True), CONTENDERS)
     corner = replace(_middle("corner", AGENTIC), engine="dense-70b", l3=True, replicas=8)
     for utilisation in (MIDDLE, 0.95):
-        found += _compared(replace(corner, utilisation=utilisation))
-    return [*found, *_sweeps(), *_claims()]
+        found += _compared(replace(corner, utilisation=utilisation), CONTENDERS)
+    for seed in (2, 3):
+        found += _compared(replace(_middle("seeds", AGENTIC), seed=seed), CONTENDERS)
+    return [*found, *_sweeps(), *_claims(), *_cross_check()]
 
 
 def _middle(part: str, traffic: str) -> Cell:
     return Cell(part=part, traffic=traffic, label="", policy="")
 
 
-def _compared(scenario: Cell) -> Iterator[Cell]:
+def _compared(scenario: Cell, labels: Collection[str] = ALL) -> Iterator[Cell]:
     for variant in VARIANTS:
-        yield replace(scenario, label=variant.label, policy=variant.policy, options=variant.options)
+        if variant.label in labels:
+            yield replace(scenario, label=variant.label, policy=variant.policy, options=variant.options)
 
 
 def _sweeps() -> Iterator[Cell]:
@@ -163,12 +188,14 @@ def _sweeps() -> Iterator[Cell]:
             yield _cell(
                 "sweep-prefill_load_scale", traffic, "kv_cost", f"{scale:g}", prefill_load_scale=scale
             )
-        for kappa in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0, 50.0):
+        for kappa in (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 50.0):
             cell = _cell("sweep-congestion_max_per_s", traffic, OURS, f"{kappa:g}")
             yield replace(cell, congestion_max_per_s=kappa)
         for block_tokens in (64, 128, 256, 512, 1024, 2048):
             cell = _cell("sweep-block_tokens", traffic, OURS, str(block_tokens))
             yield replace(cell, block_tokens=block_tokens)
+        for value, default in (("engine's own", False), ("default", True)):
+            yield replace(_cell("sweep-prices", traffic, OURS, value), default_prices=default)
         for aging in (0.0, 0.5, 1.0, 2.0, 5.0, 20.0):
             cell = _cell("sweep-aging", traffic, OURS, f"{aging:g}")
             yield replace(cell, queue_order="uncached", aging=aging, utilisation=0.95)
@@ -181,18 +208,16 @@ def _cell(part: str, traffic: str, policy: str, value: str, **options: float) ->
 
 
 def _claims() -> Iterator[Cell]:
-    for variant in (
-        Variant("least_load", "least_load"),
-        Variant("affinity", "affinity"),
-        Variant(OURS, OURS),
-    ):
+    """Affinity and order at 95 %, where they matter; buckets on an open loop, since sessions cross them."""
+    for policy in ("least_load", "affinity", OURS):
         for order in ORDERS:
-            yield Cell(
-                part="claims",
-                traffic=AGENTIC,
-                label=variant.label,
-                policy=variant.policy,
-                utilisation=0.95,
-                queue_order=order,
-                value=order,
-            )
+            cell = _cell("claims", AGENTIC, policy, order)
+            yield replace(cell, queue_order=order, utilisation=0.95)
+    for policy in ("affinity", OURS):
+        yield _cell("claims", "agentic-open", policy, "one pool")
+        yield replace(_cell("claims", "agentic-open", policy, "buckets"), buckets=True)
+
+
+def _cross_check() -> Iterator[Cell]:
+    same = replace(_middle("cross-check", "cross-check"), engine="dynamo-mocker", utilisation=None)
+    return _compared(same, (OURS, "round_robin", *PEERS))

@@ -16,11 +16,15 @@ from loadtest.study.verdict import Verdict, verdicts
 
 _PART = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+COMPARED = ("main", "dense", "l3", "replicas", "corner", "seeds")
+"""Parts in which policies are compared."""
+
 SWEEPS = {
     "match_weight": "",
     "prefill_load_scale": "",
     "congestion_max_per_s": "1/s",
     "block_tokens": "tokens",
+    "prices": "",
     "aging": "s of waiting per s of work",
 }
 """Parameters by name, with their units."""
@@ -29,10 +33,10 @@ SWEEPS = {
 def parts(rows: Sequence[Row], theirs: Sequence[CrossRow]) -> dict[str, str]:
     """Generated parts of the document by name."""
     of = _by_part(rows)
-    compared = [row for name in ("main", "dense", "l3", "replicas", "corner") for row in of.get(name, [])]
+    compared = [row for name in COMPARED for row in of.get(name, [])]
     found = verdicts(compared)
     made = {"verdict": tables.verdict_table(found), "summary": summary(found)}
-    for name in ("main", "dense", "l3", "replicas", "corner"):
+    for name in COMPARED:
         made[name] = tables.scenario_tables(of.get(name, []))
     for name in SWEEPS:
         made[f"sweep-{name}"] = tables.sweep_table(of.get(f"sweep-{name}", []))
@@ -99,7 +103,7 @@ def write(document: Path, rows: Sequence[Row], theirs: Sequence[CrossRow]) -> No
     document.write_text(fill(document.read_text(), parts(rows, theirs)))
     folder = document.with_suffix("")
     of = _by_part(rows)
-    compared = [row for name in ("main", "dense", "l3", "replicas", "corner") for row in of.get(name, [])]
+    compared = [row for name in COMPARED for row in of.get(name, [])]
     if found := verdicts(compared):
         chart.draw_verdict(found, folder / "verdict.png")
     if main := of.get("main", []):

@@ -5,15 +5,21 @@ only. What a cell gives depends on nothing but the cell and the code.
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from loadtest.simulator.records import Outcome
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.engine.kv.l3 import L3Settings
+from loadtest.simulator.records import Outcome, Records
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
+from loadtest.study.buckets import BUCKETS, simulated_in_buckets
 from loadtest.study.design import Cell
 from loadtest.study.results import Figure, Row, Store
 from loadtest.study.traffic import ENGINES, TRAFFIC
@@ -43,7 +49,7 @@ def run(
         OSError: A trace cannot be read.
         loadtest.traces.TraceError: A trace is damaged.
     """
-    missing = sorted(store.missing(cells), key=lambda cell: cell.traffic)
+    missing = sorted(store.missing(cells), key=lambda cell: (cell.traffic, cell.seed))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         futures = [pool.submit(simulated, cell, traces, store.code) for cell in missing]
@@ -59,20 +65,46 @@ def run(
 
 def simulated(cell: Cell, traces: Path, code: str) -> Row:
     """Simulate one cell."""
-    result = simulate(_workload(cell.traffic, traces), configured(cell))
-    done = result.records.outcome == Outcome.COMPLETED
-    figures: dict[str, Figure] = {
-        **result.summary(),
-        "input_tokens": int(result.records.prompt_tokens[done].sum()),
+    workload, config = _workload(cell.traffic, traces, cell.seed), configured(cell)
+    if cell.buckets:
+        return Row(code, cell, _totals(simulated_in_buckets(workload, config)))
+    result = simulate(workload, config)
+    return Row(code, cell, {**result.summary(), **_totals([result.records])})
+
+
+def _totals(parts: Sequence[Records]) -> dict[str, Figure]:
+    """Figures of a fleet in one or several parts, and of the requests of the shortest bucket in either."""
+
+    def joined(column: Callable[[Records], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([column(records)[records.outcome == Outcome.COMPLETED] for records in parts])
+
+    ttft_s, prompts = joined(lambda records: records.ttft_s), joined(lambda records: records.prompt_tokens)
+    if not len(prompts):
+        return {"input_tokens": 0}
+    short = prompts <= BUCKETS.tokens_max[0]
+    return {
+        "input_tokens": int(prompts.sum()),
+        "makespan_s": float(joined(lambda records: records.finished_s).max()),
+        "hit_ratio": float(joined(lambda records: records.reused_tokens).sum() / prompts.sum()),
+        "ttft_mean_s": float(ttft_s.mean()),
+        "ttft_first_bucket_p90_s": _p90(ttft_s[short]),
+        "ttft_other_buckets_p90_s": _p90(ttft_s[~short]),
     }
-    return Row(code, cell, figures)
+
+
+def _p90(values: NDArray[np.float64]) -> float | None:
+    return float(np.percentile(values, 90)) if len(values) else None
 
 
 def configured(cell: Cell) -> SimulationConfig:
     """What the simulator is asked for a cell."""
     traffic = TRAFFIC[cell.traffic]
     engine = replace(ENGINES[cell.engine], queue_order=cell.queue_order, aging=cell.aging)
-    rules = {} if cell.congestion_max_per_s is None else {"congestion_max_per_s": cell.congestion_max_per_s}
+    rules: dict[str, Any] = {}
+    if not cell.default_prices:
+        rules["default_model"] = engine.prefill.model()
+    if cell.congestion_max_per_s is not None:
+        rules["congestion_max_per_s"] = cell.congestion_max_per_s
     return SimulationConfig(
         engine=engine,
         policy=cell.policy,
@@ -84,9 +116,10 @@ def configured(cell: Cell) -> SimulationConfig:
         block_tokens=cell.block_tokens,
         rules=rules,
         utilisation=cell.utilisation,
+        l3=L3Settings() if cell.l3 else None,
     )
 
 
 @lru_cache(maxsize=1)
-def _workload(traffic: str, traces: Path) -> Workload:
-    return TRAFFIC[traffic].load(traces)
+def _workload(traffic: str, traces: Path, seed: int) -> Workload:
+    return TRAFFIC[traffic].load(traces, seed)

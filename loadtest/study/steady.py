@@ -9,6 +9,7 @@ answers that take time users reach it one after the other, within the spread of 
     user 3   [ session c ][   session f |              ]
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -25,29 +26,43 @@ def steady(workload: Workload) -> Workload:
     taken: list[tuple[Session, list[float]]] = []
     free_s = [0.0] * workload.users
     for session in workload.sessions:
-        arrivals_s = _arrivals_s(session, heappop(free_s))
-        taken.append((session, arrivals_s))
-        heappush(free_s, max(arrivals_s))
-    cut = (_until(session, arrivals_s, min(free_s)) for session, arrivals_s in taken)
+        times_s = arrivals_s(session, heappop(free_s))
+        taken.append((session, times_s))
+        heappush(free_s, max(times_s))
+    cut = (_until(session, times_s, min(free_s)) for session, times_s in taken)
     notes = f"{workload.notes}; cut when the first user has no more sessions".lstrip("; ")
     return replace(workload, sessions=tuple(session for session in cut if session.requests), notes=notes)
 
 
-def _arrivals_s(session: Session, start_s: float) -> list[float]:
-    """When each of its requests comes if every answer comes at once."""
-    arrivals_s: list[float] = []
+def _at_once(_request: SimRequest) -> float:
+    return 0.0
+
+
+def arrivals_s(
+    session: Session, start_s: float, answer_s: Callable[[SimRequest], float] = _at_once
+) -> list[float]:
+    """When each request of a session comes.
+
+    Args:
+        session: Whose.
+        start_s: When it begins.
+        answer_s: Seconds from a request to the end of its answer.
+    """
+    times_s: list[float] = []
+    ends_s: list[float] = []
     for request in session.requests:
-        from_s = max((arrivals_s[other] for other in request.after), default=start_s)
-        arrivals_s.append(from_s + request.delay_s)
-    return arrivals_s
+        from_s = max((ends_s[other] for other in request.after), default=start_s)
+        times_s.append(from_s + request.delay_s)
+        ends_s.append(times_s[-1] + answer_s(request))
+    return times_s
 
 
-def _until(session: Session, arrivals_s: list[float], end_s: float) -> Session:
+def _until(session: Session, times_s: list[float], end_s: float) -> Session:
     """The session without what comes after a time; nobody waits for what is left out."""
     number: dict[int, int] = {}
     kept: list[SimRequest] = []
-    for index, (request, arrival_s) in enumerate(zip(session.requests, arrivals_s, strict=True)):
-        if arrival_s <= end_s:
+    for index, (request, at_s) in enumerate(zip(session.requests, times_s, strict=True)):
+        if at_s <= end_s:
             number[index] = len(kept)
             kept.append(replace(request, after=tuple(number[other] for other in request.after)))
     return Session(session.start_s, tuple(kept))

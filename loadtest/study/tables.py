@@ -40,6 +40,8 @@ def title(scenario: Cell) -> str:
         words.append(f"{scenario.replicas} replicas")
     if scenario.queue_order != "fcfs":
         words.append(f"queue {scenario.queue_order}")
+    if scenario.seed != 1:
+        words.append(f"seed {scenario.seed}")
     if scenario.value:
         words.append(scenario.value)
     return ", ".join(words)

@@ -17,6 +17,7 @@ from loadtest.simulator.azure import read_azure
 from loadtest.simulator.mooncake import read_mooncake
 from loadtest.simulator.workload import Workload
 from loadtest.study import cross_check
+from loadtest.study.buckets import opened
 from loadtest.study.results import ROOT
 from loadtest.study.steady import steady
 
@@ -40,24 +41,28 @@ class Traffic:
         title: What it is, for the report.
         workers: Workers that serve it.
         speed: How many times as fast as recorded it comes.
-        load: Reads it, from the folder of the traces.
+        load: Reads it, from the folder of the traces and with a seed of all that is drawn.
     """
 
     title: str
     workers: int
     speed: float
-    load: Callable[[Path], Workload]
+    load: Callable[[Path, int], Workload]
 
 
-def _conversation(folder: Path, *, end_s: float) -> Workload:
-    return read_mooncake(folder / CONVERSATION_FILE, end_s=end_s)
+def _conversation(folder: Path, seed: int, *, end_s: float) -> Workload:
+    return read_mooncake(folder / CONVERSATION_FILE, end_s=end_s, seed=seed)
 
 
-def _agentic(folder: Path, *, users: int, sessions: int) -> Workload:
-    return steady(read_agentic(folder / AGENTIC_FILE, users=users, sessions=sessions))
+def _agentic(folder: Path, seed: int, *, users: int, sessions: int) -> Workload:
+    return steady(read_agentic(folder / AGENTIC_FILE, users=users, sessions=sessions, seed=seed))
 
 
-def _azure(folder: Path, *, end_s: float) -> Workload:
+def _agentic_open(folder: Path, seed: int, *, users: int, sessions: int) -> Workload:
+    return opened(_agentic(folder, seed, users=users, sessions=sessions))
+
+
+def _azure(folder: Path, _seed: int, *, end_s: float) -> Workload:
     return read_azure(folder / AZURE_FILE, end_s=end_s)
 
 
@@ -76,13 +81,19 @@ TRAFFIC: Mapping[str, Traffic] = MappingProxyType(
             "recorded sessions of coding agents, 64 at work at a time",
             8,
             1.0,
-            partial(_agentic, users=64, sessions=140),
+            partial(_agentic, users=64, sessions=150),
+        ),
+        "agentic-open": Traffic(
+            "sessions of coding agents, each request at a time of its own, on 16 workers",
+            16,
+            1.0,
+            partial(_agentic_open, users=64, sessions=150),
         ),
         "agentic-256": Traffic(
             "the same with 256 at a time, on four times the workers",
             32,
             1.0,
-            partial(_agentic, users=256, sessions=360),
+            partial(_agentic, users=256, sessions=384),
         ),
         "azure-code": Traffic(
             "Azure code trace, its first 20 minutes: bursts of prompts that share nothing",

@@ -38,6 +38,8 @@ def row(label: str = "expected_cost", *, mean_s: float = 1.0, p90_s: float = 2.0
         "completed_share": 1.0,
         "input_tokens": 1_000_000,
         "makespan_s": 100.0 * mean_s,
+        "ttft_first_bucket_p90_s": p90_s,
+        "ttft_other_buckets_p90_s": 4 * p90_s,
     }
     return Row("code", cell(label, **changes), figures)
 

@@ -19,5 +19,14 @@ def test_a_claim_is_the_change_from_without_to_with() -> None:
     assert "| few uncached tokens first: P90 TTFT, long | -30.5 % | 12.0 s | 6.00 s | -50 % |" in text
 
 
+def test_buckets_are_compared_with_one_pool() -> None:
+    rows = [row("affinity", value="one pool", p90_s=2.0), row("affinity", value="buckets", p90_s=1.0)]
+
+    text = table_of(rows)
+
+    assert "| length buckets: P90 TTFT to 64K | lower | 2.00 s | 1.00 s | -50 % |" in text
+    assert "throughput" not in text
+
+
 def test_claims_that_were_not_tried_are_left_out() -> None:
     assert "buckets" not in table_of([row("affinity", value="fcfs")])

@@ -11,6 +11,7 @@ from loadtest.study.design import (
     VARIANTS,
     cells,
 )
+from loadtest.study.report import COMPARED
 from policies import POLICIES
 
 
@@ -35,18 +36,18 @@ def test_the_main_part_is_the_whole_product_of_traffic_load_and_policy() -> None
 
 
 def test_other_parts_change_one_factor_of_the_middle() -> None:
-    for part, factor in (("dense", "engine"), ("l3", "l3"), ("replicas", "replicas")):
+    for part, factor in (("dense", "engine"), ("l3", "l3"), ("replicas", "replicas"), ("seeds", "seed")):
         middles = {cell.scenario for cell in cells() if cell.part == "main" and cell.utilisation == 0.8}
         for cell in (cell for cell in cells() if cell.part == part):
             middle = next(middle for middle in middles if middle.traffic == cell.traffic)
-            names = ("engine", "l3", "replicas", "utilisation", "block_tokens", "queue_order")
+            names = ("seed", "engine", "l3", "replicas", "utilisation", "block_tokens", "queue_order")
             assert [name for name in names if getattr(cell, name) != getattr(middle, name)] == [factor]
 
 
 def test_every_scenario_that_is_compared_has_the_default_and_all_peers() -> None:
     labels: dict[object, set[str]] = {}
     for cell in cells():
-        if cell.part in ("main", "dense", "l3", "replicas", "corner"):
+        if cell.part in COMPARED:
             labels.setdefault(cell.scenario, set()).add(cell.label)
 
     assert all(found >= {OURS, *PEERS} for found in labels.values())

@@ -27,8 +27,17 @@ def test_a_cell_says_what_is_simulated() -> None:
     assert (made.policy, dict(made.policy_options)) == ("kv_cost", {"prefill_load_scale": 4.0})
     assert (made.workers, made.speed, made.replicas, made.block_tokens) == (24, 3.0, 8, 512)
     assert (made.engine.name, made.engine.queue_order, made.engine.aging) == ("dense-70b", "uncached", 3.0)
-    assert made.rules == {"congestion_max_per_s": 2.0}
+    assert made.rules["congestion_max_per_s"] == 2.0
+    assert made.rules["default_model"] == made.engine.prefill.model()
     assert made.utilisation == 0.8
+
+
+def test_a_gateway_may_know_nothing_of_its_engines_and_workers_may_share_a_pool() -> None:
+    made = configured(cell(default_prices=True, l3=True))
+
+    assert dict(made.rules) == {}
+    assert made.l3 is not None
+    assert configured(cell()).l3 is None
 
 
 def test_a_cell_gives_the_same_figures_again(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from loadtest.study.traffic import ENGINES, TRAFFIC
 def test_every_kind_of_traffic_is_read_and_well_formed(key: str, tmp_path: Path) -> None:
     if key.startswith("agentic") and shutil.which("zstd") is None:
         pytest.skip("needs the zstd command")
-    workload = TRAFFIC[key].load(write_traces(tmp_path))
+    workload = TRAFFIC[key].load(write_traces(tmp_path), 1)
 
     workload.check()
     assert workload.request_count > 10

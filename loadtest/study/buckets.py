@@ -1,0 +1,116 @@
+"""Length buckets: the same fleet, parted by the length of requests.
+
+In one pool a short prompt shares steps with long ones: data-parallel ranks wait for the longest of them, and
+a chunk that mixes both costs what the long context costs (MiMo-V2.5, arXiv:2607.13095, 5.2). With buckets
+each range of lengths has workers of its own, as many as its share of the work asks for, and a conversation
+that grows out of its range begins anew in the next one, without its cache. Gain and loss both show here.
+
+Sessions cross buckets, so they are taken apart: `opened` gives every request a time of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.records import Records
+from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.utilisation import time_scale
+from loadtest.simulator.workload import Session, SimRequest, Workload
+from loadtest.study.steady import arrivals_s
+from policies import LengthBuckets
+
+BUCKETS = LengthBuckets()
+"""0-64K, 64K-256K and 256K-1M tokens, as published."""
+
+ANSWER_S, OUTPUT_TOKEN_S = 2.0, 0.02
+"""What an answer is taken to take when sessions are taken apart: two seconds, and 20 ms per token. [guess] It
+only says how far apart the turns of a session are."""
+
+
+def opened(workload: Workload) -> Workload:
+    """A closed loop as an open one: requests come when they would if all answers took what is usual."""
+    free_s = [0.0] * workload.users
+    sessions: list[Session] = []
+    for session in workload.sessions:
+        user = min(range(workload.users), key=free_s.__getitem__)
+        times_s = arrivals_s(session, free_s[user], _answer_s)
+        free_s[user] = max(times_s)
+        sessions += [
+            Session(at_s, (replace(request, delay_s=0.0, after=()),))
+            for at_s, request in zip(times_s, session.requests, strict=True)
+        ]
+    sessions.sort(key=lambda session: session.start_s or 0.0)
+    notes = f"{workload.notes}; each request at a time of its own"
+    return replace(workload, sessions=tuple(sessions), users=0, notes=notes)
+
+
+def _answer_s(request: SimRequest) -> float:
+    return ANSWER_S + OUTPUT_TOKEN_S * request.output_tokens
+
+
+def simulated_in_buckets(workload: Workload, config: SimulationConfig) -> list[Records]:
+    """Simulate every bucket on its share of the workers, at the load of the whole.
+
+    Args:
+        workload: An open loop.
+        config: Of the whole fleet, with a utilisation.
+
+    Returns:
+        Records of the buckets that have requests, the shortest first.
+    """
+    assert config.utilisation is not None
+    scale = time_scale(
+        workload,
+        config.engine,
+        config.workers,
+        config.utilisation,
+        capacity_tokens=config.workers * config.engine.dp_ranks * config.engine.rules.full_tokens,
+        speed=config.speed,
+    )
+    engine = config.engine.with_prefill(1.0 / scale)
+    parts = [part for part in _parted(workload) if part.sessions]
+    shares = shared_out(config.workers, _works_s(workload, parts, config))
+    return [
+        simulate(part, replace(config, engine=engine, workers=workers, utilisation=None)).records
+        for part, workers in zip(parts, shares, strict=True)
+    ]
+
+
+def _parted(workload: Workload) -> list[Workload]:
+    kept: list[list[Session]] = [[] for _ in BUCKETS.names]
+    for session in workload.sessions:
+        (request,) = session.requests
+        index = BUCKETS.index(request.tokens + request.output_tokens)
+        kept[-1 if index is None else index].append(session)
+    return [
+        replace(workload, name=f"{workload.name} {name}", sessions=tuple(sessions))
+        for name, sessions in zip(BUCKETS.names, kept, strict=True)
+    ]
+
+
+def _works_s(workload: Workload, parts: Sequence[Workload], config: SimulationConfig) -> list[float]:
+    """Least seconds of prefill of each part, in caches of its own."""
+    prefill = config.engine.prefill
+    works_s = []
+    for part in parts:
+        requests = part.in_order()
+        hits = infinite_hit_tokens(requests, block_tokens=workload.block_tokens).tolist()
+        works_s.append(
+            sum(
+                prefill.prompt_s(request.tokens - hit, hit)
+                for request, hit in zip(requests, hits, strict=True)
+            )
+        )
+    return works_s
+
+
+def shared_out(workers: int, works_s: Sequence[float]) -> list[int]:
+    """Workers in proportion to the work, at least one for each; whoever is busiest gets the next one."""
+    assert workers >= len(works_s)
+    shares = [1] * len(works_s)
+    for _ in range(workers - len(works_s)):
+        busiest = int(np.argmax(np.array(works_s) / np.array(shares)))
+        shares[busiest] += 1
+    return shares
