@@ -1,7 +1,8 @@
 """docs/policy-study.md: the text is written by people, the figures in it by the study.
 
 A part of the document between ``<!-- study: NAME -->`` and ``<!-- end -->`` is replaced by what the results
-say, so that no figure is ever typed. Charts lie in the folder of the document's name beside it.
+say, so that no figure is ever typed. In the folder of the document's name lie its charts, and ``tables.md``
+with every figure of every policy.
 """
 
 import re
@@ -36,8 +37,6 @@ def parts(rows: Sequence[Row], theirs: Sequence[CrossRow]) -> dict[str, str]:
     compared = [row for name in COMPARED for row in of.get(name, [])]
     found = verdicts(compared)
     made = {"verdict": tables.verdict_table(found), "summary": summary(found)}
-    for name in COMPARED:
-        made[name] = tables.scenario_tables(of.get(name, []))
     for name in SWEEPS:
         made[f"sweep-{name}"] = tables.sweep_table(of.get(f"sweep-{name}", []))
     made["claims"] = claims.table_of(of.get("claims", []))
@@ -102,8 +101,10 @@ def write(document: Path, rows: Sequence[Row], theirs: Sequence[CrossRow]) -> No
     """
     document.write_text(fill(document.read_text(), parts(rows, theirs)))
     folder = document.with_suffix("")
+    folder.mkdir(exist_ok=True)
     of = _by_part(rows)
     compared = [row for name in COMPARED for row in of.get(name, [])]
+    (folder / "tables.md").write_text(f"# The policy study: all tables\n\n{tables.scenario_tables(compared)}")
     if found := verdicts(compared):
         chart.draw_verdict(found, folder / "verdict.png")
     if main := of.get("main", []):

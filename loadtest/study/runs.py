@@ -49,7 +49,8 @@ def run(
         OSError: A trace cannot be read.
         loadtest.traces.TraceError: A trace is damaged.
     """
-    missing = sorted(store.missing(cells), key=lambda cell: (cell.traffic, cell.seed))
+    order = list(TRAFFIC)
+    missing = sorted(store.missing(cells), key=lambda cell: (order.index(cell.traffic), cell.seed))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         futures = [pool.submit(simulated, cell, traces, store.code) for cell in missing]

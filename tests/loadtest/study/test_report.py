@@ -46,4 +46,6 @@ def test_the_document_is_filled_and_its_charts_are_drawn_beside_it(tmp_path: Pat
         "loads.png",
         "reuse.png",
         "sweep-aging.png",
+        "tables.md",
     }
+    assert "### conversation" in (tmp_path / "study" / "tables.md").read_text()
