@@ -9,7 +9,8 @@ A worker's memory is played as engines use it: a slot that is freed is *reused*,
 keys and values of somebody else's prompt. So reuse at a boundary is exact only if nothing that was freed is
 read, and `radix.safe_blocks` has to name exactly the longest such boundary: a shorter one would waste
 prefill, a longer one is a pseudo-hit and a wrong answer (MiMo-V2.5 paper, arXiv:2607.13095, 3.1.3; SGLang
-``mem_cache/swa_radix_cache.py``; for states PrfaaS, arXiv:2604.15039, 3.2).
+``mem_cache/swa_radix_cache.py``; for states PrfaaS, arXiv:2604.15039, 3.2). The engine model has to keep the
+same promise, whatever it evicted before: what it says a request reuses gives the answer of a full run.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from radix import AttentionProfile, safe_blocks
+from loadtest.engine.kv.cache import KvCache
+from loadtest.engine.kv.rules import CacheRules
+from radix import AttentionProfile, chain_token_ids, safe_blocks
 
 Array = NDArray[np.float64]
 
@@ -285,3 +288,94 @@ def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
     _, first_chunk = transformer.run(prompt[:cut])
 
     assert error_at(transformer, prompt, cut, kept(transformer, first_chunk, [cut], 0)) < SAME
+
+
+class Slots:
+    """The KV of one worker's blocks, by hash. What is left of it is what the cache's tree says is left."""
+
+    def __init__(self, cache: KvCache, transformer: Transformer) -> None:
+        self._cache = cache
+        self._transformer = transformer
+        self._kept: dict[bytes, list[tuple[Array, Array]]] = {}
+
+    def written(self, blocks: bytes, memory: Memory) -> None:
+        """A request has computed its blocks: the KV of each layer is there for those that the tree keeps."""
+        for at in range(len(blocks) // 8):
+            span = slice(at * BLOCK, (at + 1) * BLOCK)
+            self._kept[blocks[8 * at : 8 * at + 8]] = [
+                (keys[span], values[span]) for keys, values in zip(memory.keys, memory.values, strict=True)
+            ]
+
+    def read(self, blocks: bytes, tokens: int) -> Memory:
+        """KV of a sequence from what is held now; what is not is another prompt's."""
+        held: dict[str, set[bytes]] = {"full": set(), "window": set()}
+        for node in self._cache.tree.nodes():
+            hashes = [node.key[at : at + 8] for at in range(0, len(node.key), 8)]
+            held["full"].update(hashes if node.device else ())
+            held["window"].update(hashes if node.swa else ())
+        _, memory = self._transformer.run(some_tokens(STRANGER, tokens))
+        for at in range(tokens // BLOCK):
+            block, span = blocks[8 * at : 8 * at + 8], slice(at * BLOCK, (at + 1) * BLOCK)
+            for index, layer in enumerate(self._transformer.layers):
+                if block in held[layer.kind]:
+                    memory.keys[index][span], memory.values[index][span] = self._kept[block][index]
+        return memory
+
+
+@pytest.mark.parametrize("match_rule", ["sglang", "vllm"])
+@settings(max_examples=25, deadline=None)
+@given(
+    window=st.integers(4, 9),
+    interval=st.sampled_from([0, 16]),
+    swa_release=st.sampled_from(["window", "islands", "pressure"]),
+    full_blocks=st.integers(14, 30),
+    prompts=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(1, 30), st.integers(0, 2), st.integers(1, 9)),
+        min_size=4,
+        max_size=9,
+    ),
+)
+def test_what_the_engine_model_lets_a_request_reuse_gives_the_answer_of_a_full_run(
+    match_rule: str,
+    window: int,
+    interval: int,
+    swa_release: str,
+    full_blocks: int,
+    prompts: list[tuple[int, int, int, int]],
+) -> None:
+    """Prompts share stems, pools are small, prefill is in chunks of two blocks: nearly everything is evicted.
+
+    Each prompt is so many tokens of one of three stems and an ending of its own; a few tokens answer it.
+    """
+    if match_rule == "vllm" and swa_release == "islands":
+        swa_release = "window"
+    transformer = model("sliding_window", window)
+    cache = KvCache(
+        CacheRules(
+            full_tokens=full_blocks * BLOCK,
+            block_tokens=BLOCK,
+            attention="sliding_window",
+            swa_tokens=max(full_blocks // 2, 12) * BLOCK,
+            window_tokens=window,
+            chunk_tokens=2 * BLOCK,
+            match_rule=match_rule,  # type: ignore[arg-type]
+            retained_interval_tokens=interval,
+            swa_release=swa_release,  # type: ignore[arg-type]
+        )
+    )
+    slots = Slots(cache, transformer)
+    for stem, shared, ending, length in prompts:
+        prompt = some_tokens(stem, 30)[:shared] + some_tokens(100 + ending, length)
+        sequence = prompt + some_tokens(200 + ending, 5)
+        blocks = chain_token_ids(prompt, 7, BLOCK)
+        lease = cache.open(blocks, len(prompt), 6, 0.0)
+        assert cache.admit(lease, 0.0)
+        if lease.matched_tokens:
+            memory = slots.read(blocks, len(prompt))
+            assert error_at(transformer, prompt, lease.matched_tokens, memory) < SAME
+
+        for done in range(lease.matched_tokens + 2 * BLOCK, len(prompt) + 2 * BLOCK, 2 * BLOCK):
+            cache.computed(lease, min(done, len(prompt)), 0.0)
+        final = chain_token_ids(sequence, 7, BLOCK)
+        cache.close(lease, final, len(sequence), 0.0)
+        slots.written(final, transformer.run(sequence)[1])
