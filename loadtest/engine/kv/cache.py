@@ -14,6 +14,9 @@
 * With lower tiers, the match goes on over what the host has; that is brought to the device on admission.
 """
 
+from bisect import bisect_left
+from collections.abc import Callable
+
 from loadtest.engine.kv.boundaries import Boundaries, FullAttention
 from loadtest.engine.kv.checkpoints import Checkpoints
 from loadtest.engine.kv.device import Device, TierPolicy
@@ -140,15 +143,11 @@ class KvCache:
         device = self.device
         path, matched = self._find(lease.blocks, lease.prompt_tokens)
         on_device, usable = self._boundaries.usable(path, matched)
-        missing = unlocked = 0
         while path and path[-1].start >= usable:
             path.pop()
-        for node in path:
-            blocks = min(node.end, usable) - node.start
-            if not node.device:
-                missing += blocks
-            elif not node.locks:
-                unlocked += blocks
+        # What is on the device, and what is locked, are heads of the path.
+        missing = usable - _reach(path, usable, _on_device)
+        unlocked = usable - missing - min(usable - missing, _reach(path, usable, _locked))
         rest = lease.prompt_tokens + lease.output_tokens - usable * self._size
         committed = self._boundaries.commitment(lease)
         if not device.fits(rest + missing * self._size, unlocked * self._size, committed):
@@ -283,6 +282,23 @@ class KvCache:
 
     def _join(self, node: Node) -> None:
         """Join what the end of a request has left alike on its path."""
-        while node.parent is not None:
-            self.tree.merge(node)
-            node = node.parent
+        while (parent := node.parent) is not None:
+            if parent.swa == node.swa and not parent.locks:
+                self.tree.merge(node)
+                assert node.parent is not None
+                parent = node.parent
+            node = parent
+
+
+def _reach(path: list[Node], end: int, has: Callable[[Node], bool]) -> int:
+    """Blocks of a path up to the first run that lacks what runs have as far as to some point."""
+    first = bisect_left(path, True, key=lambda node: not has(node))  # noqa: FBT003
+    return path[first].start if first < len(path) else end
+
+
+def _on_device(node: Node) -> bool:
+    return node.device
+
+
+def _locked(node: Node) -> bool:
+    return node.locks > 0

@@ -177,10 +177,7 @@ class Device:
 
     def touch(self, node: Node) -> None:
         """The path to a node was used as a whole, and may be unlocked now."""
-        walk: Node | None = node
-        while walk is not None:
-            walk.used = self.operation
-            walk = walk.parent
+        node.used = self.operation
         self._leaf(node)
 
     def lock_window(self, node: Node, blocks: int) -> None:
@@ -299,6 +296,8 @@ class Device:
         self.full.evicted += tokens
         if type(self._listener) is not NullListener:
             self._listener.removed(deepest_first(node.key), "full", "GPU")
+        assert node.parent is not None
+        node.parent.used = max(node.parent.used, node.used)
         self._tree.set_device(node, device=False)
         if not node.host:
             self._tree.detach(node)

@@ -21,28 +21,31 @@ In whole blocks both find the longest p whose live run is at least n blocks or b
 the only difference (`CacheRules.window_blocks`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+
+from loadtest.engine.kv.tree import Node
 
 
-def safe_blocks(runs: Iterable[tuple[int, bool]], window_blocks: int) -> int:
+def safe_blocks(nodes: Sequence[Node], matched: int, window_blocks: int, *, host: bool = False) -> int:
     """Longest usable boundary of a match.
 
+    Looks from the end of the match back to the first boundary that is usable, as vLLM does.
+
     Args:
-        runs: Blocks of each matched run from the root on, and whether its window KV is there.
+        nodes: The matched path, root first; the match may end inside the last one.
+        matched: Blocks matched.
         window_blocks: n, blocks of window KV needed before a boundary.
+        host: Whether window KV in host memory counts as well.
 
     Returns:
         Blocks that can be reused.
     """
-    position = live = best = 0
-    complete = True
-    for blocks, has_window in runs:
-        position += blocks
-        if not has_window:
-            live = 0
-            complete = False
+    boundary = 0
+    for node in reversed(nodes):
+        if not (node.swa or (host and node.host_swa)):
+            boundary = 0
             continue
-        live += blocks
-        if complete or live >= window_blocks:
-            best = position
-    return best
+        boundary = boundary or min(node.end, matched)
+        if node.start == 0 or boundary - node.start >= window_blocks:
+            return boundary
+    return 0

@@ -336,8 +336,7 @@ class HiCache:
             path.append(partial)
         usable = matched
         if self._window_blocks:
-            runs = [(min(run.end, matched) - run.start, run.swa or run.host_swa) for run in path]
-            usable = safe_blocks(runs, self._window_blocks)
+            usable = safe_blocks(path, matched, self._window_blocks, host=True)
         anchor = self._tree.root
         for run in path:
             if run.start < usable:

@@ -36,7 +36,7 @@ class Node:
         children: By the packed hash of their first block.
         locks: Leases that end here, plus children that are locked.
         swa_locks: Leases whose window covers this run; never more than leases at or below it.
-        used: When its full KV was last used, in operations.
+        used: When its full KV was last used, in operations, unless something below was used later.
         swa_used: The same for its window KV.
         device: Its full KV is on the device.
         swa: Its window KV is on the device.
@@ -215,8 +215,8 @@ class RadixTree:
         """Join a node with its parents as long as they differ in nothing; the lower object stays.
 
         Nodes in use are left alone, and so are parents with other children, so no lease ends at a node
-        that goes. Equal stamps mean that both were last used by the same operation: what is evicted
-        in which order stays the same.
+        that goes. A parent that was not used later than its child was last used with it, so what is
+        evicted in which order stays the same.
         """
         upper = node.parent
         parts = [node.key]
@@ -226,7 +226,7 @@ class RadixTree:
             and len(upper.children) == 1
             and not (upper.locks or node.locks or upper.swa_locks or node.swa_locks)
             and not (upper.host_locks or node.host_locks)
-            and upper.used == node.used
+            and upper.used <= node.used
             and upper.device == node.device
             and upper.swa == node.swa
             and (not node.swa or upper.swa_used == node.swa_used)

@@ -59,13 +59,10 @@ class Windows:
 
     def usable(self, nodes: list[Node], matched: int) -> tuple[int, int]:
         """See `Boundaries`."""
-        runs = [(min(node.end, matched) - node.start, node) for node in nodes]
-        on_device = safe_blocks(((blocks, node.swa) for blocks, node in runs if node.device), self._needed)
+        on_device = safe_blocks(nodes, matched, self._needed)
         if on_device == matched:
             return matched, matched
-        return on_device, safe_blocks(
-            ((blocks, node.swa or node.host_swa) for blocks, node in runs), self._needed
-        )
+        return on_device, safe_blocks(nodes, matched, self._needed, host=True)
 
     def commitment(self, lease: Lease) -> int:
         """See `Boundaries`."""

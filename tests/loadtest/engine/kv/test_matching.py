@@ -5,11 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.engine.kv.matching import safe_blocks
+from loadtest.engine.kv.tree import Node
 
 
-def runs_of(drawing: str) -> list[tuple[int, bool]]:
-    """Blocks one by one; a run per block is as good as any other cut."""
-    return [(1, block == "#") for block in drawing]
+def path_of(*runs: str) -> list[Node]:
+    """Runs of blocks: ``#`` with window KV on the device, ``h`` on the host, ``.`` without."""
+    path: list[Node] = []
+    for run in runs:
+        node = Node(None, b"8 bytes." * len(run), path[-1].end if path else 0)
+        node.swa, node.host_swa = run[0] == "#", run[0] == "h"
+        path.append(node)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -33,7 +39,22 @@ def runs_of(drawing: str) -> list[tuple[int, bool]]:
 def test_a_boundary_needs_a_whole_window_or_everything_before_it(
     drawing: str, window_blocks: int, expected: int
 ) -> None:
-    assert safe_blocks(runs_of(drawing), window_blocks) == expected
+    """A run per block; how they are cut makes no difference, see below."""
+    assert safe_blocks(path_of(*drawing), len(drawing), window_blocks) == expected
+
+
+def test_the_match_may_end_inside_a_run() -> None:
+    assert safe_blocks(path_of("..", "####"), 5, 3) == 5
+    assert safe_blocks(path_of("..", "####"), 4, 3) == 0
+    assert safe_blocks(path_of("####"), 2, 3) == 2
+
+
+def test_window_kv_on_the_host_counts_if_asked_for() -> None:
+    path = path_of("..", "#", "hh", "..", "h")
+
+    assert safe_blocks(path, 8, 3) == 0
+    assert safe_blocks(path, 8, 3, host=True) == 5
+    assert safe_blocks(path, 8, 1, host=True) == 8
 
 
 def sglang(drawing: str, block_tokens: int, window_tokens: int) -> int:
@@ -66,11 +87,9 @@ def vllm(drawing: str, block_tokens: int, window_tokens: int) -> int:
 def test_both_engines_rules_are_one_rule_with_two_windows(
     runs: list[tuple[int, bool]], block_tokens: int, window_tokens: int
 ) -> None:
-    drawing = "".join(("#" if has_window else ".") * blocks for blocks, has_window in runs)
+    cut = [("#" if has_window else ".") * blocks for blocks, has_window in runs]
+    path, drawing = path_of(*cut), "".join(cut)
+    needed, needed_by_vllm = -(-window_tokens // block_tokens), -(-(window_tokens - 1) // block_tokens)
 
-    assert safe_blocks(runs, -(-window_tokens // block_tokens)) == sglang(
-        drawing, block_tokens, window_tokens
-    )
-    assert safe_blocks(runs, -(-(window_tokens - 1) // block_tokens)) == vllm(
-        drawing, block_tokens, window_tokens
-    )
+    assert safe_blocks(path, len(drawing), needed) == sglang(drawing, block_tokens, window_tokens)
+    assert safe_blocks(path, len(drawing), needed_by_vllm) == vllm(drawing, block_tokens, window_tokens)

@@ -121,6 +121,30 @@ def test_the_window_of_a_prompt_is_released_when_its_answer_has_left_it() -> Non
     assert cache.device.swa.locked == 0
 
 
+@pytest.mark.parametrize(("release", "left"), [("islands", ".###.#.."), ("pressure", "######..")])
+def test_a_leaf_is_freed_as_far_as_its_answer_has_left_it(release: str, left: str) -> None:
+    """Only the last window is locked by the request; what lies before it waits for its turn."""
+    cache = sliding(100, 100, swa_release=release)
+    lease = admitted(cache, LONG[:8], output_tokens=40, tail=0)
+    compute(cache, lease)
+    cache.decoded(lease, 40, 0.0)
+
+    assert live(cache, LONG[:8]) == left
+
+
+def test_the_window_that_a_known_sequence_goes_through_is_left_to_eviction() -> None:
+    """SGLang unlocks it, but frees only leaves; here blocks 3 and 4 are continued, 5 and 6 are not."""
+    cache = sliding(100, 100, swa_release="pressure", window_tokens=16)
+    run(cache, "abcdXY")
+    lease = admitted(cache, "abcdef", output_tokens=60, tail=0)
+    compute(cache, lease)
+    assert live(cache, "abcdef") == "######"
+    cache.decoded(lease, 60, 0.0)
+
+    assert live(cache, "abcdef") == "####.."
+    assert cache.device.swa.locked == 0
+
+
 def test_what_others_have_used_is_not_freed_while_an_answer_is_decoded() -> None:
     """The other request went on from block 4, so its end needs block 3."""
     cache = sliding(100, 100)
