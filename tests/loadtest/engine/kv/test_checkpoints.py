@@ -70,6 +70,16 @@ def test_of_states_of_one_length_the_one_used_longest_ago_goes() -> None:
     assert [matched(cache, text * 4) for text in "abc"] == [4, 0, 4]
 
 
+def test_a_state_counts_as_used_when_it_is_reused() -> None:
+    cache = linear(100, 2)
+    run(cache, "aaaa")
+    run(cache, "bbbb")
+    cache.abort(admitted(cache, "aaaac"), 0.0)
+    run(cache, "cccc")
+
+    assert [matched(cache, text * 4) for text in "abc"] == [4, 0, 4]
+
+
 def test_a_state_that_saves_more_outlives_one_that_was_used_later() -> None:
     """Ages are 1 for the long one, 0 for the last; the middle one has neither age nor savings."""
     cache = linear(100, 3)

@@ -107,6 +107,20 @@ def test_the_window_of_a_running_request_is_not_evicted() -> None:
     assert cache.device.swa.locked == 2 * BLOCK
 
 
+def test_of_a_running_request_the_window_may_go_that_it_needs_no_more() -> None:
+    """Its answer has left the window, which only stays for others; the full KV below it is in use."""
+    cache = sliding(100, 20, retained_interval_tokens=16)
+    running = admitted(cache, "abcd", output_tokens=40, tail=0)
+    compute(cache, running)
+    cache.decoded(running, 40, 0.0)
+    assert live(cache, "abcd") == "..##"
+    for other in ("ABCDEFGH", "ijklmnop", "IJKLMNOP"):
+        run(cache, other)
+
+    assert live(cache, "abcd") == "...."
+    assert cache.device.full.locked == 4 * BLOCK
+
+
 def test_room_in_both_pools_is_needed() -> None:
     """A request needs its window of two blocks and a step of five in the window pool."""
     wide, narrow = sliding(100, 7), sliding(100, 6)

@@ -40,6 +40,15 @@ def test_full_kv_stays_when_its_window_is_evicted() -> None:
     assert len(live(cache, "abcdefgh")) == 8
 
 
+def test_no_more_of_a_tail_goes_than_is_needed() -> None:
+    """44 tokens: 24 are held and 27 wanted. A block with its window in two groups gives twelve."""
+    cache = sliding(3, 4, match_rule="vllm", swa_groups=2)
+    run(cache, "ab")
+    admitted(cache, "XY")
+
+    assert live(cache, "ab") == "#"
+
+
 def test_of_one_request_full_kv_goes_before_its_last_window() -> None:
     """Its group is freed first, from the tail; so the tail of the match is lost, not only the window."""
     cache = sliding(8, 8, match_rule="vllm")
