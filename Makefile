@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-peers clean
+  bench-streams bench-processes bench-soak bench-peers study clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,9 @@ bench-soak: setup ## Memory under constant load (30 min)
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
+
+study: setup ## Simulate every policy on recorded traffic, and write docs/policy-study.md again (40 min)
+	@$(BIN)/python -m loadtest.study
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
