@@ -11,6 +11,7 @@ from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.workload import Workload
+from policies import LengthBuckets
 
 DEFAULT_ENGINE = "mimo-v2.5-pro"
 
@@ -46,6 +47,21 @@ def count_or_none(text: str) -> int:
 def sizes(text: str) -> list[float]:
     """Numbers of 0 or above with commas between them, ascending, each once."""
     return sorted({not_negative(part) for part in text.split(",")})
+
+
+def bucket_workers(text: str) -> tuple[tuple[int, int], ...]:
+    """Upper bounds of length buckets and the workers of each, such as ``64K=5,256K=2,1M=1``."""
+    pairs = []
+    for part in text.split(","):
+        bound, equals, workers = part.partition("=")
+        if not equals:
+            raise argparse.ArgumentTypeError(f"{part!r} is not TOKENS=WORKERS, for example 64K=5")
+        pairs.append((count(bound.strip()), count(workers.strip())))
+    try:
+        LengthBuckets(tuple(bound for bound, _ in pairs))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    return tuple(pairs)
 
 
 def window(text: str) -> tuple[float, float]:

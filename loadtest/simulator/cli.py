@@ -23,6 +23,7 @@ from loadtest.simulator.arguments import (
     add_engine,
     add_jobs,
     add_workload,
+    bucket_workers,
     contenders,
     count,
     count_or_none,
@@ -39,7 +40,7 @@ from loadtest.simulator.parallel import Cell, SimulationFailed, simulate_all
 from loadtest.simulator.runs import Run
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.table import comparison_table
-from loadtest.simulator.words import percent
+from loadtest.simulator.words import bucket_shares, percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
 from policies import POLICIES
@@ -54,6 +55,7 @@ NOTES = (
 
 _COPIED = (
     "workers",
+    "bucket_workers",
     "decode_workers",
     "decode_policy",
     "replicas",
@@ -81,6 +83,9 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if (options.host_tokens or options.pool_tokens) and not can_hold_more(PROFILES[options.engine]):
         parser.error(f"host memory and pools are not modelled for {options.engine}")
+    divided = sum(workers for _, workers in options.bucket_workers)
+    if options.bucket_workers and divided != options.workers:
+        parser.error(f"--buckets has {divided} workers and --workers {options.workers}: they must be as many")
     console = Console()
     try:
         workload = read_workload(options)
@@ -179,6 +184,8 @@ def _facts(config: SimulationConfig, workload: Workload) -> dict[str, str]:
     for field in fields(config):
         if field.name not in {"engine", "policy", "policy_options"}:
             facts[field.name.replace("_", " ")] = _told(getattr(config, field.name))
+    shares = config.bucket_workers
+    facts["bucket workers"] = bucket_shares(shares) if shares else "all take any length"
     return facts
 
 
@@ -213,6 +220,15 @@ def _parser() -> argparse.ArgumentParser:
         )
 
     flag(fleet, "workers", count, "workers that take requests")
+    fleet.add_argument(
+        "--buckets",
+        type=bucket_workers,
+        default=(),
+        dest="bucket_workers",
+        metavar="TOKENS=N,...",
+        help="divide them by the length of requests, prompt plus expected output, as in 64K=5,256K=2,1M=1; "
+        "longer requests are rejected [default: all take any length]",
+    )
     fleet.add_argument(
         "--host-tokens",
         type=count_or_none,

@@ -4,7 +4,8 @@
     split     a prefill worker computes the prompt, its KV crosses the link layer by layer, and a decode
               worker goes on; the answer begins when it is there (SGLang: the decode leg streams)
 
-All workers are alike, and so are all that decode.
+All workers are alike, and so are all that decode. With length buckets each worker that takes requests belongs
+to one, by its label; those that only decode take any length.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
-from policies import WorkerPut
+from policies import BUCKET_LABEL, WorkerPut
 
 
 class NoObserver:
@@ -88,10 +89,17 @@ class Fleet:
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
 
-    def puts(self, at_us: int) -> list[WorkerPut]:
-        """The workers as the log describes them; those that only decode come last."""
+    def puts(self, at_us: int, buckets: Sequence[str] = ()) -> list[WorkerPut]:
+        """The workers as the log describes them; those that only decode come last.
+
+        Args:
+            at_us: Log time.
+            buckets: Name of the bucket of each worker that takes requests; empty without buckets.
+        """
         role = "prefill" if self.decode_workers else "plain"
         roles = [role] * len(self.workers) + ["decode"] * len(self.decode_workers)
+        labels = [{BUCKET_LABEL: name} for name in buckets]
+        labels += [{}] * (len(roles) - len(labels))
         device_tokens = capacity_tokens(self.profile, 1)
         return [
             WorkerPut(
@@ -102,8 +110,9 @@ class Fleet:
                 role,
                 draining=False,
                 capacity_tokens=device_tokens,
+                labels=label,
             )
-            for worker_id, role in zip(self.places, roles, strict=True)
+            for worker_id, role, label in zip(self.places, roles, labels, strict=True)
         ]
 
     def reach_tokens(

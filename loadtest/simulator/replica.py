@@ -24,7 +24,18 @@ from numpy.typing import NDArray
 
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.shared_log import SharedLog
-from policies import Finished, FirstToken, FleetRules, FleetState, Op, Policy, Shed, WorkerPut
+from policies import (
+    BUCKET_LABEL,
+    Finished,
+    FirstToken,
+    FleetRules,
+    FleetState,
+    LengthBuckets,
+    Op,
+    Policy,
+    Shed,
+    WorkerPut,
+)
 from radix import AttentionProfile
 from router.gateway.decision import Decider
 from router.gateway.endpoints import Endpoint
@@ -42,6 +53,9 @@ START_NS = 10**18
 BLOCK_BYTES = 8
 """Of a block hash in a path."""
 
+NO_SLOTS: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+"""Nobody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaRules:
@@ -54,6 +68,7 @@ class ReplicaRules:
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
+        buckets: Ranges of lengths whose workers are labelled; None: any worker takes any length.
     """
 
     policy: Policy
@@ -62,6 +77,7 @@ class ReplicaRules:
     fleet: FleetRules
     engine_block_tokens: int = 64
     expected_output_tokens: int = 256
+    buckets: LengthBuckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +130,25 @@ class Replica:
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
-        self._slots: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-        self._decode_slots = self._slots
+        self._slots: list[NDArray[np.intp]] = []
+        self._decode_slots = NO_SLOTS
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
         """Learn of the workers, in the order of their slots."""
         for op in workers:
             self.fleet.apply(op)
-        of_role: dict[bool, list[int]] = {False: [], True: []}
-        for worker in self.fleet.workers():
-            of_role[worker.role == "decode"].append(worker.slot)
-        self._slots, self._decode_slots = (
-            np.array(sorted(of_role[decode]), dtype=np.intp) for decode in (False, True)
-        )
+        known = sorted(self.fleet.workers(), key=lambda worker: worker.slot)
+        decode = [worker.slot for worker in known if worker.role == "decode"]
+        buckets = self._rules.buckets
+        parts = [
+            [
+                worker.slot
+                for worker in known
+                if worker.role != "decode" and worker.labels.get(BUCKET_LABEL, "") == name
+            ]
+            for name in (("",) if buckets is None else buckets.names)
+        ]
+        self._decode_slots, *self._slots = (np.array(part, dtype=np.intp) for part in (decode, *parts))
 
     def dispatch(self, blocks: bytes, tokens: int) -> Dispatch | Shed:
         """Choose a worker, and reserve.
@@ -137,7 +159,7 @@ class Replica:
         """
         parsed = self._parsed(blocks, tokens)
         now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
-        decision = self._decider.decide(parsed, profile, self._slots, now_us, now_s)
+        decision = self._decider.decide(parsed, profile, self._slots_for(tokens), now_us, now_s)
         if isinstance(decision, Shed):
             return decision
         self.publish(decision.placed)
@@ -151,6 +173,12 @@ class Replica:
             return decode
         self.publish(msgspec.structs.replace(decode.placed, service_us=0, uncached_tokens=0))
         return Dispatch(parsed, decision.attempt, decode.attempt)
+
+    def _slots_for(self, tokens: int) -> NDArray[np.intp]:
+        """Who may take a prompt; nobody if it exceeds the last bucket."""
+        buckets = self._rules.buckets
+        bucket = 0 if buckets is None else buckets.index(tokens + self._rules.expected_output_tokens)
+        return NO_SLOTS if bucket is None else self._slots[bucket]
 
     def first_token(self, dispatch: Dispatch) -> None:
         """The prefill is over; with a decode worker its work goes on there."""

@@ -34,7 +34,7 @@ from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import CachePool, FleetRules, make_policy
+from policies import CachePool, FleetRules, LengthBuckets, make_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -53,6 +53,9 @@ class SimulationConfig:
         policy_options: Its options.
         engine: What the workers are.
         workers: How many take requests.
+        bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
+            and of the workers that take requests up to it; they add up to ``workers``. Longer requests are
+            rejected. Empty: all workers take requests of any length.
         decode_workers: How many only decode; 0: those that take requests decode, too.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
@@ -75,6 +78,7 @@ class SimulationConfig:
     policy: str = "expected_cost"
     policy_options: Mapping[str, float] = field(default_factory=dict)
     workers: int = 8
+    bucket_workers: tuple[tuple[int, int], ...] = ()
     decode_workers: int = 0
     decode_policy: str = "least_load"
     replicas: int = 1
@@ -90,6 +94,25 @@ class SimulationConfig:
     rules: Mapping[str, Any] = field(default_factory=dict)
     warmup_s: float = 0.0
     ramp_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Check that every worker is in a bucket, if there are any.
+
+        Raises:
+            ValueError: It is not, or a bucket has none, or the bounds do not ascend.
+        """
+        if self.buckets is None:
+            return
+        counts = [count for _, count in self.bucket_workers]
+        if min(counts) < 1 or sum(counts) != self.workers:
+            raise ValueError(f"buckets of {counts} workers do not add up to {self.workers}")
+
+    @property
+    def buckets(self) -> LengthBuckets | None:
+        """The ranges of lengths that have workers of their own; None: there is one pool."""
+        if not self.bucket_workers:
+            return None
+        return LengthBuckets(tuple(bound for bound, _ in self.bucket_workers))
 
 
 def simulate(
@@ -190,13 +213,22 @@ class _Simulation:
             profile=profile,
             fleet=FleetRules(**{"block_tokens": config.block_tokens, "pools": self._pools(), **config.rules}),
             engine_block_tokens=self._workload.block_tokens,
+            buckets=config.buckets,
             expected_output_tokens=config.expected_output_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
-        puts = self.fleet.puts(START_NS // 1000)
+        puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         for replica in replicas:
             replica.know(puts)
         return replicas
+
+    def _bucket_names(self) -> list[str]:
+        """The bucket of each worker that takes requests; the first ones take the shortest."""
+        config = self._config
+        if config.buckets is None:
+            return []
+        counts = (count for _, count in config.bucket_workers)
+        return [name for name, count in zip(config.buckets.names, counts, strict=True) for _ in range(count)]
 
     def run(self) -> Result:
         """Run it to the end."""

@@ -1,6 +1,9 @@
 """Figures as text: the same in the table, the page and the charts."""
 
 import math
+from collections.abc import Sequence
+
+from policies import LengthBuckets
 
 _SPACE = "\N{NO-BREAK SPACE}"
 
@@ -29,3 +32,13 @@ def percent(ratio: float) -> str:
 def points(ratio: float) -> str:
     """A difference of two ratios in hundredths, for example ``3.2``."""
     return f"{100 * ratio:.1f}" if math.isfinite(ratio) else "-"
+
+
+def bucket_shares(bucket_workers: Sequence[tuple[int, int]]) -> str:
+    """Workers by length bucket, for example ``0-64K: 5, 64K-256K: 3``.
+
+    Args:
+        bucket_workers: As in `loadtest.simulator.simulation.SimulationConfig`, not empty.
+    """
+    names = LengthBuckets(tuple(bound for bound, _ in bucket_workers)).names
+    return ", ".join(f"{name}: {count}" for name, (_, count) in zip(names, bucket_workers, strict=True))

@@ -11,6 +11,7 @@ from fakes.traffic import write_trace
 
 from loadtest.simulator.arguments import (
     add_workload,
+    bucket_workers,
     count,
     count_or_none,
     new_file,
@@ -112,3 +113,23 @@ def test_sizes_are_ascending_and_each_there_once() -> None:
     assert sizes("1024,0,512,0") == [0.0, 512.0, 1024.0]
     with pytest.raises(argparse.ArgumentTypeError, match="'much'"):
         sizes("0,much")
+
+
+def test_buckets_are_bounds_and_their_workers() -> None:
+    assert bucket_workers("64K=5, 256K=2,1M=1") == ((65_536, 5), (262_144, 2), (1_048_576, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("64K", "'64K' is not TOKENS=WORKERS"),
+        ("64K=0", "'0' is not a whole number of at least 1"),
+        ("much=2", "'much' is not a whole number"),
+        ("", "'' is not TOKENS=WORKERS"),
+        ("256K=1,64K=1", "bounds of length buckets must ascend"),
+        ("64K=1,64K=1", "bounds of length buckets must ascend"),
+    ],
+)
+def test_buckets_that_are_none_are_refused(text: str, says: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=says):
+        bucket_workers(text)

@@ -98,6 +98,8 @@ def test_a_trace_that_is_none_is_a_sentence_and_status_one(
         (["--policy", "fastest"], "unknown policy 'fastest'"),
         (["--engine", "kimi-linear-1t", "--host-tokens", "1M"], "not modelled for kimi-linear-1t"),
         (["--workers", "0"], "'0' is not a whole number"),
+        (["--buckets", "64K=5,1M=2"], "--buckets has 7 workers and --workers 8"),
+        (["--buckets", "64K"], "'64K' is not TOKENS=WORKERS"),
         (["--engine", "abacus"], "invalid choice: 'abacus'"),
         (["--report", "no/such/folder/r.html"], "its folder does not exist"),
     ],
@@ -127,3 +129,15 @@ def test_an_interrupt_is_no_traceback(trace: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cli, "read_workload", interrupted)
 
     assert main(["--trace", trace]) == 130
+
+
+def test_buckets_are_simulated_and_told(trace: str, tmp_path: Path) -> None:
+    figures, page = tmp_path / "figures.json", tmp_path / "report.html"
+    arguments = f"--trace {trace} --workers 3 --policy least_load --json {figures} --report {page}"
+
+    assert main([*arguments.split(), "--buckets", "16K=2,1M=1"]) == 0
+
+    document = json.loads(figures.read_text())
+    assert document["config"]["bucket_workers"] == [[16_384, 2], [1_048_576, 1]]
+    assert document["runs"][0]["rejected"] == 0
+    assert "0-16K: 2, 16K-1M: 1" in page.read_text()

@@ -48,6 +48,17 @@ def test_workers_are_named_by_what_they_do_and_found_again() -> None:
     assert {put.role for put in Fleet(ENGINE, VirtualClock(), 2, 0).puts(1)} == {"plain"}
 
 
+def test_workers_that_take_requests_carry_the_label_of_their_bucket() -> None:
+    fleet = Fleet(ENGINE, VirtualClock(), 2, 1)
+
+    assert [put.labels for put in fleet.puts(1, ["0-64K", "64K-1M"])] == [
+        {"bucket": "0-64K"},
+        {"bucket": "64K-1M"},
+        {},
+    ]
+    assert [put.labels for put in fleet.puts(1)] == [{}, {}, {}]
+
+
 @pytest.mark.parametrize(
     ("host", "l3", "capacity_tokens"),
     [

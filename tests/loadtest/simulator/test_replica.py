@@ -7,7 +7,7 @@ from fakes.workloads import request
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.replica import START_NS, Dispatch, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
-from policies import FULL_ATTENTION, FleetRules, Shed, WorkerPut, make_policy
+from policies import FULL_ATTENTION, FleetRules, LengthBuckets, Shed, WorkerPut, make_policy
 from router.gateway.usage import Usage
 
 PROMPT = request(np.random.default_rng(1).bytes(5000), tokens=4200, output_tokens=300)
@@ -16,7 +16,13 @@ PROMPT = request(np.random.default_rng(1).bytes(5000), tokens=4200, output_token
 class Setup:
     """Two replicas 10 ms apart, with so many workers of each role."""
 
-    def __init__(self, plain: int = 2, decode: int = 0) -> None:
+    def __init__(
+        self,
+        plain: int = 2,
+        decode: int = 0,
+        buckets: LengthBuckets | None = None,
+        labels: tuple[str, ...] = (),
+    ) -> None:
         self.clock = VirtualClock()
         log = SharedLog(self.clock, delay_s=0.010, pause_s=0.0)
         rules = ReplicaRules(
@@ -24,11 +30,19 @@ class Setup:
             decode_policy=make_policy("least_load"),
             profile=FULL_ATTENTION,
             fleet=FleetRules(),
+            buckets=buckets,
         )
         self.here, self.there = (Replica(name, self.clock, rules, log) for name in ("r0", "r1"))
         roles = ["plain"] * plain + ["decode"] * decode
         puts = [
-            WorkerPut(f"w{slot}", START_NS // 1000, "", f"http://w{slot}", role)
+            WorkerPut(
+                f"w{slot}",
+                START_NS // 1000,
+                "",
+                f"http://w{slot}",
+                role,
+                labels={"bucket": labels[slot]} if slot < len(labels) else {},
+            )
             for slot, role in enumerate(roles)
         ]
         for replica in (self.here, self.there):
@@ -144,3 +158,25 @@ def test_nobody_to_ask_is_an_answer() -> None:
     setup = Setup(plain=0, decode=1)
     assert isinstance(setup.here.dispatch(PROMPT.blocks, PROMPT.tokens), Shed)
     assert setup.inflight(setup.here) == [0]
+
+
+@pytest.mark.parametrize("decode", [0, 1])
+def test_a_request_goes_to_its_bucket_by_prompt_plus_expected_output(decode: int) -> None:
+    """4,200 tokens and 256 expected ones are 4,456: the bound that they just meet, and one below."""
+    for bound, workers in ((4_456, {"w0", "w2"}), (4_455, {"w1"})):
+        buckets = LengthBuckets((bound, 10_000))
+        short, long = buckets.names
+        setup = Setup(plain=3, decode=decode, buckets=buckets, labels=(short, long, short))
+
+        dispatches = [setup.dispatch() for _ in range(6)]
+
+        assert {dispatch.attempt.worker_id for dispatch in dispatches} == workers
+        assert all((dispatch.decode_attempt is not None) == bool(decode) for dispatch in dispatches)
+
+
+def test_what_exceeds_the_last_bucket_finds_nobody() -> None:
+    buckets = LengthBuckets((4_455,))
+    setup = Setup(plain=2, buckets=buckets, labels=buckets.names * 2)
+
+    assert isinstance(setup.here.dispatch(PROMPT.blocks, PROMPT.tokens), Shed)
+    assert setup.inflight(setup.here) == [0, 0]

@@ -192,3 +192,40 @@ def test_what_a_shared_pool_holds_is_fetched_instead_of_computed() -> None:
     assert shared.bounds.pooled_tokens > alone.bounds.pooled_tokens
     # The gateway was told of the pool, and counted on it.
     assert shared.records.predicted_tokens.sum() > alone.records.predicted_tokens.sum()
+
+
+@pytest.mark.parametrize("decode_workers", [0, 2])
+def test_buckets_part_the_workers_by_length_and_reject_what_is_longer(decode_workers: int) -> None:
+    workload = conversations(sessions=30, turns=6)
+    buckets = ((3_000, 3), (6_000, 1))
+
+    records = simulate(
+        workload, config(policy="round_robin", bucket_workers=buckets, decode_workers=decode_workers)
+    ).records
+
+    lengths = records.prompt_tokens + 256
+    short, long, beyond = lengths <= 3_000, (lengths > 3_000) & (lengths <= 6_000), lengths > 6_000
+    assert min(short.sum(), long.sum(), beyond.sum()) > 5
+    assert set(records.worker[short]) == {0, 1, 2}
+    assert set(records.worker[long]) == {3}
+    assert set(records.worker[beyond]) == {-1}
+    assert ((records.outcome == Outcome.REJECTED) == beyond).all()
+    assert (records.outcome[~beyond] == Outcome.COMPLETED).all()
+
+
+def test_one_bucket_for_everything_is_one_pool() -> None:
+    workload = conversations(sessions=30, turns=4)
+    pool, bucket = (
+        simulate(workload, config(bucket_workers=buckets)).decisions_digest
+        for buckets in ((), ((1 << 20, 4),))
+    )
+
+    assert bucket == pool
+
+
+@pytest.mark.parametrize("buckets", [((64, 2), (128, 1)), ((64, 4), (128, 0)), ((128, 2), (64, 2))])
+def test_buckets_that_leave_workers_out_or_ranges_without_any_are_refused(
+    buckets: tuple[tuple[int, int], ...],
+) -> None:
+    with pytest.raises(ValueError, match=r"add up|ascend"):
+        config(bucket_workers=buckets)

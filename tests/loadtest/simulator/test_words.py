@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from loadtest.simulator.words import percent, points, seconds, tick
+from loadtest.simulator.words import bucket_shares, percent, points, seconds, tick
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,7 @@ def test_a_ratio_is_told_in_hundredths() -> None:
 def test_a_tick_has_no_more_digits_than_it_needs() -> None:
     texts = [tick(value).replace("\N{NO-BREAK SPACE}", " ") for value in (0.02, 0.5, 1.0, 20.0, 5000.0)]
     assert texts == ["20 ms", "500 ms", "1 s", "20 s", "5,000 s"]
+
+
+def test_workers_are_told_by_bucket() -> None:
+    assert bucket_shares(((65_536, 5), (1_048_576, 3))) == "0-64K: 5, 64K-1M: 3"
