@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+from router.__main__ import TOOLS
+
 
 def run(*argv: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
@@ -27,3 +31,11 @@ def test_wrong_settings_end_the_process_with_status_2_and_one_line() -> None:
     assert result.stderr == (
         "cacheway: flag --port: '0' is not allowed for server.port; give a whole number, 1 to 65535\n"
     )
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_explains_itself(tool: str) -> None:
+    """A stray % in a help text is an error only when the help is shown."""
+    result = run(tool, "--help")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith(f"usage: cacheway {tool}")
