@@ -131,7 +131,7 @@ class Routes:
         )
         ids = self._job_ids(id_, body, len(outputs))
         handover = self._handover
-        plans = [None] * len(outputs) if handover is None else handover.plan(body, len(outputs))
+        plans = [None] * len(outputs) if handover is None else handover.plan(body, ids)
         generation = Generation(
             answer,
             stream=stream,

@@ -118,8 +118,12 @@ class Handover(Port):
     def port(self) -> int:
         """Where decode engines come."""
 
-    def plan(self, body: Mapping[str, Any], jobs: int) -> Sequence[Any]:
+    def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Any]:
         """Read which jobs of a request are legs, and of what.
+
+        Args:
+            body: The request.
+            ids: Of its jobs.
 
         Returns:
             One plan per job; None for a job that is served here alone.

@@ -24,7 +24,7 @@ class Meeting:
     room: int
 
 
-def meetings(body: Mapping[str, Any], jobs: int, rid: str) -> Sequence[Meeting]:
+def meetings(body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
     """Read ``bootstrap_host``, ``bootstrap_port`` and ``bootstrap_room``, each one value or one per job.
 
     Rooms of a batch that has only one are numbered on, as in SGLang's io_struct.py.
@@ -32,12 +32,13 @@ def meetings(body: Mapping[str, Any], jobs: int, rid: str) -> Sequence[Meeting]:
     Raises:
         RequestRefused: There is no room, or not as many as jobs.
     """
+    jobs = len(ids)
     room = body.get("bootstrap_room")
     if isinstance(room, int) and not isinstance(room, bool):
         room = [room + index for index in range(jobs)]
     if not isinstance(room, list) or not all(isinstance(one, int) for one in room):
         raise RequestRefused(
-            f"Invalid request: Disaggregated request received without bootstrap room id. req.rid='{rid}'"
+            f"Invalid request: Disaggregated request received without bootstrap room id. req.rid='{ids[0]}'"
         )
     host, port = (
         value if isinstance(value, list) else [value] * jobs

@@ -104,9 +104,9 @@ class PrefillRooms:
         self._room_of.clear()
         self._side.close()
 
-    def plan(self, body: Mapping[str, Any], jobs: int) -> Sequence[Meeting]:
+    def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
         """See `Handover`."""
-        return meetings(body, jobs, str(body.get("rid")))
+        return meetings(body, ids)
 
     def take(self, plan: Meeting, job: ServedJob, outcome: Outcome) -> None:
         """See `Handover`."""
@@ -284,9 +284,9 @@ class DecodeRooms:
         """See `Handover`."""
         self._legs.close()
 
-    def plan(self, body: Mapping[str, Any], jobs: int) -> Sequence[Meeting]:
+    def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
         """See `Handover`."""
-        return meetings(body, jobs, str(body.get("rid")))
+        return meetings(body, ids)
 
     def take(self, plan: Meeting, job: ServedJob, outcome: Outcome) -> None:
         """See `Handover`."""

@@ -142,14 +142,14 @@ class KvTransfers:
         self._kept.close()
         self._side.close()
 
-    def plan(self, body: Mapping[str, Any], jobs: int) -> Sequence[Plan | None]:
+    def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Plan | None]:
         """See `Handover`."""
         params = body.get("kv_transfer_params")
         if params is None:
-            return [None] * jobs
+            return [None] * len(ids)
         if not isinstance(params, dict):
             raise RequestRefused("kv_transfer_params must be an object", param="kv_transfer_params")
-        return [self._plan(params)] * jobs
+        return [self._plan(params)] * len(ids)
 
     def _plan(self, params: Mapping[str, Any]) -> Plan | None:
         part = self._settings.part

@@ -49,7 +49,7 @@ class Engine:
     def take(self, params: Any, **job: Any) -> Any:
         """Take up a request of one job, which may be served here alone."""
         served = served_job(self.heard, **job)
-        (plan,) = self.side.plan({"kv_transfer_params": params}, 1)
+        (plan,) = self.side.plan({"kv_transfer_params": params}, ["r1"])
         if plan is not None:
             self.side.take(plan, served, self.heard)
         return served if plan is not None else None
