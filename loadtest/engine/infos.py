@@ -47,7 +47,12 @@ def model_info(settings: EngineSettings) -> dict[str, Any]:
 def server_info(
     settings: EngineSettings, scheduler: Scheduler, handover: Handover | None, feed: KvFeed | None
 ) -> dict[str, Any]:
-    """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes."""
+    """SGLang's ``/get_server_info`` and ``/server_info``: arguments and sizes.
+
+    ``max_total_num_tokens`` is what the first data-parallel rank's scheduler says of its own cache, and each
+    rank has an internal state (srt/entrypoints/http_server.py, engine.py).
+    """
+    rank_tokens = settings.cache_tokens // settings.dp_ranks
     return {
         "model_path": settings.models[0],
         "served_model_name": settings.models[0],
@@ -56,7 +61,7 @@ def server_info(
         "page_size": settings.block_tokens,
         "chunked_prefill_size": settings.chunk_tokens or -1,
         "max_running_requests": settings.max_running,
-        "max_total_num_tokens": settings.cache_tokens,
+        "max_total_num_tokens": rank_tokens,
         "disaggregation_mode": "null" if settings.handover is None else settings.handover.part,
         "disaggregation_bootstrap_port": 8998 if handover is None else handover.port,
         "dp_size": settings.dp_ranks,
@@ -65,11 +70,12 @@ def server_info(
         "internal_states": [
             {
                 "effective_max_running_requests_per_dp": settings.max_running // settings.dp_ranks,
-                "memory_usage": {"token_capacity": settings.cache_tokens},
-                "num_running_reqs": scheduler.running,
-                "num_queue_reqs": scheduler.waiting,
-                "num_used_tokens": scheduler.used_tokens,
+                "memory_usage": {"token_capacity": rank_tokens},
+                "num_running_reqs": rank.running,
+                "num_queue_reqs": len(rank.waiting),
+                "num_used_tokens": rank.cache.used_tokens,
             }
+            for rank in scheduler.ranks
         ],
         "version": SGLANG_VERSION,
         "kv_events": None if feed is None else feed.sglang_source(settings.block_tokens),

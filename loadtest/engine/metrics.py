@@ -134,10 +134,11 @@ class Counters:
             # vLLM counts a forced tool call as a stop.
             counted = self.finished.get(reason, 0) + (reason == "stop") * self.finished.get("tool_calls", 0)
             yield f'{name}{{{labels},finished_reason="{reason}"}} {counted}'
+        # vLLM adds up the blocks of its data-parallel ranks, but not their tokens (v1/engine/core_client.py).
         config = {
             "block_size": settings.block_tokens,
             "num_gpu_blocks": settings.cache_tokens // settings.block_tokens,
-            "kv_cache_size_tokens": settings.cache_tokens,
+            "kv_cache_size_tokens": settings.cache_tokens // settings.dp_ranks,
         }
         labelled = ",".join(f'{key}="{value}"' for key, value in config.items())
         yield from sample("vllm:cache_config_info", "gauge", f'engine="0",{labelled}', 1)

@@ -1,8 +1,8 @@
 """What an engine says about itself, read leniently: formats drift between versions (`wire.md` 3).
 
 GET /v1/models         which models it serves, and how long their context may be
-GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens``)
-GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count);
+GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks)
+GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
 """
@@ -54,14 +54,15 @@ def served_models(answer: Any) -> tuple[ServedModel, ...]:
 
 
 def sglang_capacity_tokens(answer: Any) -> int:
-    """KV capacity in tokens from SGLang's server info; 0 if it does not say."""
+    """KV capacity in tokens, of all data-parallel ranks, from SGLang's server info; 0 if it does not say."""
     if not isinstance(answer, dict):
         return 0
+    ranks = answer.get("dp_size")
     states = answer.get("internal_states")
     for source in (answer, *(states if isinstance(states, list) else ())):
         value = source.get("max_total_num_tokens") if isinstance(source, dict) else None
         if isinstance(value, int) and value > 0:
-            return value
+            return value * (ranks if isinstance(ranks, int) and ranks > 0 else 1)
     return 0
 
 

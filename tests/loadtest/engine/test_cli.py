@@ -104,7 +104,8 @@ async def test_a_profile_gives_what_no_flag_says() -> None:
         process.kill()
         await process.wait()
 
-    assert (info["page_size"], info["dp_size"], info["max_total_num_tokens"]) == (64, 2, 200_000)
+    assert (info["page_size"], info["dp_size"], info["max_total_num_tokens"]) == (64, 2, 100_000)
+    assert len(info["internal_states"]) == 2
     assert (info["chunked_prefill_size"], info["max_running_requests"]) == (4096, 128)
     assert answers[1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 960}
 

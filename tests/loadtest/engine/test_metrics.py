@@ -55,6 +55,14 @@ async def test_vllm_metrics_have_vllm_names(start: Any) -> None:
     assert ("num_gpu_blocks", "1000") in config[0]
 
 
+async def test_vllm_adds_up_the_blocks_of_its_ranks_but_not_their_tokens(start: Any) -> None:
+    _, client = await start(dialect="vllm", block_tokens=16, cache_tokens=16_000, dp_ranks=2)
+    found = samples((await client.get("/metrics")).text)
+
+    (config,) = [name for name in found if name[0] == "vllm:cache_config_info"]
+    assert {("num_gpu_blocks", "1000"), ("kv_cache_size_tokens", "8000")} < set(config)
+
+
 @pytest.mark.parametrize("dialect", ["sglang", "vllm"])
 async def test_another_process_has_another_start_time(start: Any, dialect: str) -> None:
     engine, client = await start(dialect=dialect)

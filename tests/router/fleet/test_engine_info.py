@@ -38,6 +38,8 @@ def test_unusable_model_lists_are_empty(answer: Any) -> None:
     ("answer", "tokens"),
     [
         ({"max_total_num_tokens": 400000}, 400000),
+        ({"max_total_num_tokens": 400000, "dp_size": 8}, 3_200_000),
+        ({"max_total_num_tokens": 400000, "dp_size": None}, 400000),
         ({"internal_states": [{"max_total_num_tokens": 5}]}, 5),
         ({"internal_states": ["x"]}, 0),
         ({"max_total_num_tokens": "many"}, 0),
