@@ -149,12 +149,24 @@ def _defaults(argv: Sequence[str]) -> EngineSettings:
     return EngineSettings.of(name) if name in PROFILES else EngineSettings()
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells the defaults that there are, as they would be written."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        if default is None or default in ("", ()):
+            return action.help
+        if isinstance(default, tuple):
+            return f"{action.help} (default: {' '.join(default)})"
+        return super()._get_help_string(action)
+
+
 def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     defaults = _defaults(argv)
     parser = argparse.ArgumentParser(
         prog="cacheway engine",
         description="Emulated SGLang or vLLM engines: real HTTP, real block cache, modelled time.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Help,
     )
 
     def flag(name: str, text: str, spelled: str | None = None, **more: Any) -> None:
