@@ -258,7 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     slo.add_argument(
         "--ttft-p90-s", type=positive, required=True, metavar="S", help="90 %% get their first token within S"
     )
-    flag(slo, "tpot-p90-s", positive, None, "90 %% get their tokens at this pace or faster, seconds per token")
+    flag(slo, "tpot-p90-s", positive, None, "90 %% get a token at least every S seconds")
     flag(slo, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
     fleet = parser.add_argument_group("fleet")
     add_engine(fleet)
