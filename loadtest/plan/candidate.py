@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 
 from loadtest.engine.profiles import EngineProfile
+from loadtest.plan.division import Division
 from loadtest.plan.objective import Prices
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.memory import Memory
 from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.words import bucket_shares
 
 GIB = 1 << 30
 
@@ -20,17 +22,25 @@ class Family:
         split: Whether prefill and decode have workers of their own.
         host_gib: Host memory for KV of each worker that takes requests, GiB.
         pool_gib: A pool that they share, GiB.
+        division: How those that take requests are divided by length; None: all take any length.
     """
 
     contender: Contender
     split: bool
     host_gib: float = 0.0
     pool_gib: float = 0.0
+    division: Division | None = None
 
     @property
     def label(self) -> str:
         """What tables call it."""
-        return f"{self.contender.label}{', split' * self.split}{self.with_memory}"
+        buckets = f", buckets {self.division.label}" if self.division is not None else ""
+        return f"{self.contender.label}{', split' * self.split}{self.with_memory}{buckets}"
+
+    @property
+    def workers_min(self) -> int:
+        """Fewer cannot take all requests: each bucket needs one."""
+        return 1 if self.division is None else len(self.division.tokens_max)
 
     @property
     def with_memory(self) -> str:
@@ -70,8 +80,18 @@ class Candidate:
     @property
     def _workers(self) -> str:
         if self.decode_workers:
-            return f"{self.workers} prefill and {self.decode_workers} decode workers"
-        return f"{self.workers} worker{'s' * (self.workers != 1)}"
+            return f"{self.workers} prefill{self._shares} and {self.decode_workers} decode workers"
+        return f"{self.workers} worker{'s' * (self.workers != 1)}{self._shares}"
+
+    @property
+    def _shares(self) -> str:
+        return f" ({bucket_shares(self.bucket_workers)})" if self.bucket_workers else ""
+
+    @property
+    def bucket_workers(self) -> tuple[tuple[int, int], ...]:
+        """The workers that take requests by bucket, as in `SimulationConfig`."""
+        division = self.family.division
+        return () if division is None else division.bucket_workers(self.workers)
 
     def cost_per_hour(self, prices: Prices) -> float:
         """What it costs."""
@@ -90,5 +110,6 @@ class Candidate:
             policy=self.family.contender.policy,
             policy_options=self.family.contender.options,
             workers=self.workers,
+            bucket_workers=self.bucket_workers,
             decode_workers=self.decode_workers,
         )

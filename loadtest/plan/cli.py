@@ -20,6 +20,7 @@ from rich.table import Table
 from loadtest.engine.profiles import PROFILES
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import draw_curve
+from loadtest.plan.division import divisions
 from loadtest.plan.laboratory import Laboratory
 from loadtest.plan.lengths import (
     DRAWN_OUTPUT_TOKENS,
@@ -93,6 +94,14 @@ def main(argv: list[str]) -> int:
 def _planned(console: Console, options: argparse.Namespace) -> Outcome:
     engine = PROFILES[options.engine]
     below = can_hold_more(engine)
+    workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
+    base = SimulationConfig(
+        engine=engine,
+        replicas=options.replicas,
+        speed=options.speed,
+        warmup_s=options.warmup_s,
+        seed=options.seed,
+    )
     question = Question(
         engine=engine,
         slo=Slo(options.ttft_p90_s, options.tpot_p90_s, options.completed_share),
@@ -103,14 +112,7 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         pool_gib=options.pool_gib if below else [0.0],
         workers_max=options.workers_max,
         speed=options.speed,
-    )
-    workloads = [_workload(options, seed) for seed in range(options.seed, options.seed + options.seeds)]
-    base = SimulationConfig(
-        engine=engine,
-        replicas=options.replicas,
-        speed=options.speed,
-        warmup_s=options.warmup_s,
-        seed=options.seed,
+        divisions=divisions(workloads, engine, base.expected_output_tokens) if options.buckets else None,
     )
     lab = Laboratory(console, workloads, base, question.slo, options.jobs)
     return make_plan(question, workloads, lab, _assumed(options))
@@ -153,7 +155,14 @@ def _show(console: Console, outcome: Outcome) -> None:
     if outcome.found:
         console.print(_table("fleets that hold it", "fleet", outcome.fleet_rows()))
         console.print(_table("one step from the plan", "change", outcome.step_rows()))
-    for title, sentences in (("How sure", outcome.certainty()), ("Assumed", outcome.assumptions())):
+    told = {
+        "Length buckets": outcome.buckets(),
+        "How sure": outcome.certainty(),
+        "Assumed": outcome.assumptions(),
+    }
+    for title, sentences in told.items():
+        if not sentences:
+            continue
         console.print(title, style="bold")
         for sentence in sentences:
             console.print(f"· {sentence}", highlight=False, markup=False)
@@ -207,6 +216,7 @@ def _document(outcome: Outcome, command: str) -> bytes:
             for step, _, trials in outcome.steps
         ],
         "curve": asdict(outcome.curve),
+        "buckets": outcome.buckets(),
         "certainty": outcome.certainty(),
         "assumptions": outcome.assumptions(),
     }
@@ -218,6 +228,7 @@ def _fleet(candidate: Candidate, trials: Sequence[Trial]) -> dict[str, object]:
         "policy": candidate.family.contender.policy,
         "policy_options": dict(candidate.family.contender.options),
         "workers": candidate.workers,
+        "bucket_workers": candidate.bucket_workers,
         "decode_workers": candidate.decode_workers,
         "host_gib": candidate.family.host_gib,
         "pool_gib": candidate.family.pool_gib,
@@ -258,7 +269,9 @@ def _parser() -> argparse.ArgumentParser:
     slo.add_argument(
         "--ttft-p90-s", type=positive, required=True, metavar="S", help="90 %% get their first token within S"
     )
-    flag(slo, "tpot-p90-s", positive, None, "90 %% get a token at least every S seconds")
+    flag(
+        slo, "tpot-p90-s", positive, None, "90 %% get their tokens at this pace or faster, seconds per token"
+    )
     flag(slo, "completed-share", not_negative, 1.0, "share of the requests that must be completed")
     fleet = parser.add_argument_group("fleet")
     add_engine(fleet)
@@ -285,6 +298,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=["no", "yes", "try"],
         default="try",
         help="prefill and decode on workers of their own [default try: whichever is cheaper]",
+    )
+    fleet.add_argument(
+        "--buckets",
+        action="store_true",
+        help="try the best fleet divided by the length of requests, too (64K, 256K and 1M tokens of prompt "
+        "plus expected output), and keep that if it costs less or needs fewer workers",
     )
     fleet.add_argument(
         "--policy",

@@ -8,6 +8,7 @@ import numpy as np
 from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.candidate import Candidate
 from loadtest.plan.charts import Curve
+from loadtest.plan.division import Division
 from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.steps import Step
 from loadtest.plan.trial import Trial
@@ -33,6 +34,8 @@ class Outcome:
         workers_min: Fewer were not simulated, because of the least possible work.
         curve: What memory is worth.
         assumed: Further things that were taken for granted.
+        divisions: Length buckets to try; None if nobody asked for them.
+        whole: The cheapest fleet without buckets; None if there is none.
     """
 
     workload: Workload
@@ -46,6 +49,8 @@ class Outcome:
     workers_min: int
     curve: Curve
     assumed: Sequence[str]
+    divisions: Sequence[Division] | None
+    whole: Candidate | None
 
     @property
     def plan(self) -> Candidate | None:
@@ -114,6 +119,47 @@ class Outcome:
             )
         )
         return told
+
+    def buckets(self) -> list[str]:
+        """What length buckets were tried and what came of them, in sentences; none if nobody asked."""
+        if self.divisions is None:
+            return []
+        if self.plan is None or self.whole is None:
+            return ["Not tried: buckets divide the best fleet without them, and there is none."]
+        if not self.divisions:
+            return ["Not tried: all requests are in one range of lengths."]
+        told = [
+            f"{division.label}: {self._came_of(division, self.plan, self.whole)}."
+            for division in self.divisions
+        ]
+        kept = self.plan.family.division
+        if kept is not None:
+            told.append(
+                f"The plan rejects requests of more than {kept.tokens_max[-1]:,} tokens of prompt plus "
+                "expected output."
+            )
+        return told
+
+    def _came_of(self, division: Division, plan: Candidate, whole: Candidate) -> str:
+        if plan.family.division == division:
+            return f"kept; without them {whole.label} at {self._cost(whole):,.2f} per hour is the cheapest"
+        tried = dict.fromkeys(one for one, _, _ in self.tried if one.family.division == division)
+        if not tried:
+            return f"not tried, {whole.label} has too few workers"
+        margins = {one: self.slo.margin(self._worst(self.trials_of(one))) for one in tried}
+        seeds = len(self.trials_of(plan))
+        held = [one for one in tried if margins[one] >= 0 and len(self.trials_of(one)) == seeds]
+        if held:
+            best = min(held, key=lambda one: (self._cost(one), -margins[one]))
+            return f"not kept; {best.label} holds it at {self._cost(best):,.2f} per hour, not below the plan"
+        closest = max(tried, key=margins.__getitem__)
+        ttft_s = self._worst(self.trials_of(closest))["ttft_p90_s"]
+        reached = f"{closest.label} has a TTFT P90 of {_seconds(ttft_s)}"
+        if margins[closest] >= 0:
+            return (
+                f"not kept; {reached} with one seed, and nothing that holds with all costs less than the plan"
+            )
+        return f"not kept; {reached} and does not hold it, more workers would cost more than the plan"
 
     def assumptions(self) -> list[str]:
         """What was taken for granted, in sentences."""

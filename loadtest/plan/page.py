@@ -27,6 +27,8 @@ def plan_page(outcome: Outcome, *, facts: Mapping[str, str], command: str) -> st
     if outcome.found:
         parts += [_table("Fleets that hold it", "fleet", outcome.fleet_rows())]
         parts += [_table("One step from the plan", "change", outcome.step_rows())]
+    if outcome.divisions is not None:
+        parts.append(_list("Length buckets", outcome.buckets()))
     parts += [
         _list("How sure that is", outcome.certainty()),
         _list("What was assumed", outcome.assumptions()),

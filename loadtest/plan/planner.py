@@ -1,6 +1,7 @@
 """From a question to a plan: where to begin, what to simulate, when to stop.
 
 bounds ──> every policy and split with the least memory ──> more memory under the best ──> its neighbours
+       ──> the best divided into length buckets, if that is wanted ──> the neighbours of what is best then
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, replace
 from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.candidate import Candidate, Family
 from loadtest.plan.charts import Curve
+from loadtest.plan.division import Division
 from loadtest.plan.floor import decode_workers_guess, prefill_workers_min, ttft_p90_min_s
 from loadtest.plan.laboratory import Laboratory
 from loadtest.plan.objective import Prices, Slo
@@ -47,6 +49,7 @@ class Question:
         pool_gib: Sizes of shared pools to consider, ascending, GiB.
         workers_max: No more workers are considered.
         speed: Divides the workload's starts and delays.
+        divisions: Length buckets to consider for the best fleet without any; None: nobody asks for them.
     """
 
     engine: EngineProfile
@@ -58,6 +61,7 @@ class Question:
     pool_gib: Sequence[float]
     workers_max: int
     speed: float
+    divisions: Sequence[Division] | None = None
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
@@ -97,13 +101,19 @@ def make_plan(
     search = Search(question.slo, question.prices, len(workloads), lab.run)
     found = _found(search, floor, question)
     steps: list[tuple[Step, Sequence[Trial]]] = []
+    whole: Candidate | None = None
     capacity_tokens = 0
     if found:
-        plan = search.settle(found[0], question.neighbours)
+        whole = search.settle(found[0], question.neighbours)
+        divided = search.search(floor.ranges_divided(whole, question.divisions or ()))
+        plan = whole
+        if divided and search.is_leaner(divided[0], whole):
+            plan = search.settle(divided[0], question.neighbours)
         around = question.steps_around(plan)
         steps = lab.steps(around, search)
         known = {plan, *(step.candidate for step in around)}
-        found = [plan, *(fleet for fleet in found if fleet not in known)]
+        others = search.ranked(dict.fromkeys([whole, *divided, *found]))
+        found = [plan, *(fleet for fleet in others if fleet not in known)]
         capacity_tokens = plan.family.memory(engine).capacity_tokens(engine, plan.workers)
     return Outcome(
         workload=workloads[0],
@@ -117,6 +127,8 @@ def make_plan(
         steps=[(step, search.cost(step.candidate), trials) for step, trials in steps],
         simulations=lab.simulations,
         workers_min=floor.workers_min,
+        divisions=question.divisions,
+        whole=whole,
         curve=_curve(workloads[0], engine, capacity_tokens),
         assumed=assumed,
     )
@@ -172,6 +184,19 @@ class _Floor:
                 first = low if family.split else max(low, self._decode)
                 ranges[family] = Range(low, first, self._most), Range(1, self._decode, self._most)
         return ranges
+
+    def ranges_divided(
+        self, whole: Candidate, divisions: Sequence[Division]
+    ) -> dict[Family, tuple[Range, Range]]:
+        """The same for a fleet divided in those ways for which it has the workers."""
+        low = min(self._workers_min(whole.family) or whole.workers, whole.workers)
+        decode = Range(1, max(whole.decode_workers, 1), self._most)
+        families = [replace(whole.family, division=division) for division in divisions]
+        return {
+            family: (Range(max(low, family.workers_min), whole.workers, self._most), decode)
+            for family in families
+            if family.workers_min <= whole.workers
+        }
 
     def _workers_min(self, family: Family) -> int | None:
         memory = family.memory(self._engine)

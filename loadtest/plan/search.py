@@ -130,7 +130,7 @@ class Search:
 
         Returns:
             A fleet that costs no more and holds the service level with all seeds; all its neighbours have
-            been tried with all seeds.
+            been tried with all seeds. Later searches give up what costs more.
         """
         while True:
             around = neighbours(plan)
@@ -141,6 +141,7 @@ class Search:
             best = min((plan, *filter(self._holds, rivals)), key=self._rank)
             if best == plan:
                 self.try_out(Probe(one, number) for one in around for number in range(self._seeds))
+                self._cost_max = min(self._cost_max, self.cost(plan))
                 return plan
             plan = best
 
@@ -150,6 +151,11 @@ class Search:
     def _rank(self, candidate: Candidate) -> tuple[float, float]:
         """The cheaper the better; of equal cost the one with the greater margin."""
         return self.cost(candidate), -self.margin(candidate)
+
+    def is_leaner(self, candidate: Candidate, other: Candidate) -> bool:
+        """Whether a fleet is cheaper than another one, or costs as much with fewer workers."""
+        one, two = ((self.cost(fleet), fleet.workers + fleet.decode_workers) for fleet in (candidate, other))
+        return one < two
 
     def cost(self, candidate: Candidate) -> float:
         """What a fleet costs per hour."""

@@ -41,9 +41,9 @@ def steps_around(
         Step(f"{1 / LOAD_STEP:.2f} × the load", plan, 1 / LOAD_STEP),
     ]
     role = "prefill worker" if plan.decode_workers else "worker"
-    steps += _counted(role, plan, "workers")
+    steps += _counted(role, plan, "workers", plan.family.workers_min)
     if plan.decode_workers:
-        steps += _counted("decode worker", plan, "decode_workers")
+        steps += _counted("decode worker", plan, "decode_workers", 1)
         steps += _moved(plan)
     family = plan.family
     steps += [
@@ -61,6 +61,8 @@ def steps_around(
         for contender in contenders
         if contender != plan.family.contender
     ]
+    if family.division is not None:
+        steps.append(Step("no buckets", replace(plan, family=replace(family, division=None))))
     return steps
 
 
@@ -73,7 +75,7 @@ def _beside(sizes: Sequence[float], size: float) -> list[float]:
 def _moved(plan: Candidate) -> list[Step]:
     """The same number of workers, split otherwise."""
     steps = []
-    if plan.workers > 1:
+    if plan.workers > plan.family.workers_min:
         fewer = replace(plan, workers=plan.workers - 1, decode_workers=plan.decode_workers + 1)
         steps.append(Step("one of them decodes instead", fewer))
     if plan.decode_workers > 1:
@@ -82,9 +84,9 @@ def _moved(plan: Candidate) -> list[Step]:
     return steps
 
 
-def _counted(role: str, plan: Candidate, field: str) -> list[Step]:
+def _counted(role: str, plan: Candidate, field: str, least: int) -> list[Step]:
     count = getattr(plan, field)
     steps = [Step(f"a {role} more", replace(plan, **{field: count + 1}))]
-    if count > 1:
+    if count > least:
         steps.append(Step(f"a {role} less", replace(plan, **{field: count - 1})))
     return steps

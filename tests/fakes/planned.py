@@ -57,4 +57,6 @@ def outcome(*, found: bool = True, limit_s: float = 3.0) -> Outcome:
         workers_min=2,
         curve=CURVE,
         assumed=["Everything <is> made up."],
+        divisions=None,
+        whole=plan if found else None,
     )

@@ -7,6 +7,7 @@ from fakes.planned import OURS, SPLIT
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.plan.candidate import Candidate, Family
+from loadtest.plan.division import Division
 from loadtest.plan.objective import Prices
 from loadtest.simulator.contenders import Contender
 from loadtest.simulator.simulation import SimulationConfig
@@ -56,4 +57,23 @@ def test_a_fleet_has_a_name() -> None:
     roomy = replace(OURS, host_gib=1024.0, pool_gib=512.0)
     assert Candidate(roomy, 2).label == (
         "expected_cost on 2 workers, 1,024 GiB of host memory each and a pool of 512 GiB"
+    )
+
+
+def test_a_divided_fleet_shares_its_workers_after_the_work() -> None:
+    """Three parts of the work in four to the short ones, and at least one worker for the long ones."""
+    family = replace(OURS, division=Division((65_536, 1_048_576), (3.0, 1.0)))
+
+    plan = Candidate(family, 8)
+
+    assert plan.bucket_workers == ((65_536, 6), (1_048_576, 2))
+    assert plan.config(SimulationConfig(engine=PROFILES["dense-70b"])).bucket_workers == plan.bucket_workers
+    assert plan.label == "expected_cost on 8 workers (0-64K: 6, 64K-1M: 2)"
+    assert Candidate(replace(family, split=True), 2, 3).label == (
+        "expected_cost on 2 prefill (0-64K: 1, 64K-1M: 1) and 3 decode workers"
+    )
+    assert (family.workers_min, OURS.workers_min) == (2, 1)
+    assert family.label == "expected_cost, buckets 0-64K, 64K-1M"
+    assert Candidate(OURS, 8).config(plan.config(SimulationConfig(engine=PROFILES["dense-70b"]))) == (
+        Candidate(OURS, 8).config(SimulationConfig(engine=PROFILES["dense-70b"]))
     )

@@ -149,3 +149,33 @@ def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_p
 
     assert main(arguments.split()) == 0
     assert json.loads(file.read_text())["fleets"][0]["host_gib"] == 0.0
+
+
+@pytest.mark.parametrize("buckets", ["", "--buckets"])
+def test_buckets_that_keep_short_prompts_from_waiting_for_long_ones_are_found(
+    buckets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A prompt in twelve is long: it holds up nine that are short, unless they have a worker of their own."""
+    lengths, file, page = tmp_path / "lengths.csv", tmp_path / "plan.json", tmp_path / "plan.html"
+    lengths.write_text("prompt_tokens,count\n2000,92\n150000,8\n")
+    status = main(
+        f"--lengths {lengths} --hit-ratio 0.2 --rate 1 --requests-max 300 --engine dense-70b {buckets} "
+        f"--ttft-p90-s 3 --split no --seeds 1 --policy expected_cost --host-gib 0 --pool-gib 0 --json {file} "
+        f"--report {page}".split()
+    )
+
+    assert status == 0
+    document = json.loads(file.read_text())
+    shown = " ".join(capsys.readouterr().out.split())
+    whole = next(fleet for fleet in document["fleets"] if not fleet["bucket_workers"])
+    if not buckets:
+        assert document["fleets"][0] == whole
+        assert document["buckets"] == []
+        assert "Length buckets" not in shown + page.read_text()
+        return
+    best = document["fleets"][0]
+    assert best["bucket_workers"] == [[65_536, 1], [262_144, 1]]
+    assert best["workers"] < whole["workers"]
+    assert document["buckets"][0].startswith("0-64K, 64K-256K: kept; without them")
+    assert document["buckets"][0] in shown
+    assert document["buckets"][0] in page.read_text()

@@ -8,6 +8,7 @@ from fakes.planned import OURS, THEIRS, trial
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.plan.candidate import Candidate
+from loadtest.plan.division import Division
 from loadtest.plan.objective import Prices, Slo
 from loadtest.plan.outcome import Outcome
 from loadtest.plan.planner import NoPlan, Question, make_plan
@@ -124,3 +125,86 @@ def test_a_limit_below_the_floor_is_no_question() -> None:
     with pytest.raises(NoPlan, match="infinite caches and no queue"):
         planned(lab, replace(QUESTION, slo=Slo(0.001)))
     assert lab.asked == []
+
+
+TWO = Division((65_536, 1_048_576), (1.0, 1.0))
+THREE = Division((65_536, 262_144, 1_048_576), (2.0, 1.0, 1.0))
+IN_BUCKETS = replace(QUESTION, divisions=[THREE, TWO], host_gib=[0.0], pool_gib=[0.0])
+
+
+def dividing(workers: Mapping[Division | None, int]) -> Callable[[Candidate], int]:
+    """Workers that are needed under our policy, by division; the other policy needs too many."""
+
+    def needs(candidate: Candidate) -> int:
+        family = candidate.family
+        return workers[family.division] if family.contender == OURS.contender else 40
+
+    return needs
+
+
+def test_buckets_that_save_a_worker_are_kept() -> None:
+    outcome = planned(Lab(dividing({None: 8, TWO: 6, THREE: 7})), IN_BUCKETS)
+
+    assert outcome.plan == Candidate(replace(OURS, division=TWO), 6)
+    assert outcome.whole == Candidate(OURS, 8)
+    assert outcome.whole in outcome.found
+    assert "no buckets" in [step.name for step, _, _ in outcome.steps]
+    three, two, longest = outcome.buckets()
+    assert two == (
+        "0-64K, 64K-1M: kept; without them expected_cost on 8 workers at 200.00 per hour is the cheapest."
+    )
+    assert three.startswith("0-64K, 64K-256K, 256K-1M: not kept; ")
+    assert "more than 1,048,576 tokens" in longest
+
+
+def test_buckets_that_need_as_many_workers_are_not_kept_whatever_they_have_to_spare() -> None:
+    """With 8 workers they halve the time; with 7 nothing holds."""
+
+    class Roomy(Lab):
+        def _trial(self, candidate: Candidate) -> Trial:
+            if candidate.family.division is not None and candidate.workers >= 8:
+                return trial(4.0)
+            return super()._trial(candidate)
+
+    outcome = planned(Roomy(dividing({None: 8, TWO: 9, THREE: 9})), IN_BUCKETS)
+
+    assert outcome.plan == Candidate(OURS, 8)
+    assert outcome.buckets()[1] == (
+        "0-64K, 64K-1M: not kept; expected_cost on 8 workers (0-64K: 4, 64K-1M: 4) holds it at 200.00 per "
+        "hour, not below the plan."
+    )
+
+
+def test_buckets_that_need_more_workers_are_given_up_at_once() -> None:
+    lab = Lab(dividing({None: 8, TWO: 30, THREE: 30}))
+    outcome = planned(lab, IN_BUCKETS)
+
+    assert outcome.plan == Candidate(OURS, 8)
+    divided = [one for one in lab.asked if one.family.division is not None]
+    assert {one.workers for one in divided} == {8}
+    assert len(divided) == 2
+    assert all("does not hold it" in told for told in outcome.buckets())
+
+
+def test_only_the_best_fleet_is_divided() -> None:
+    lab = Lab(dividing({None: 8, TWO: 9, THREE: 9}))
+    planned(lab, IN_BUCKETS)
+
+    assert {one.family.contender for one in lab.asked if one.family.division} == {OURS.contender}
+
+
+def test_a_fleet_with_fewer_workers_than_buckets_is_not_divided() -> None:
+    outcome = planned(Lab(dividing({None: 2, TWO: 3, THREE: 1})), IN_BUCKETS)
+
+    assert outcome.plan == Candidate(OURS, 2)
+    assert outcome.buckets()[0] == (
+        "0-64K, 64K-256K, 256K-1M: not tried, expected_cost on 2 workers has too few workers."
+    )
+
+
+def test_buckets_are_told_of_only_where_somebody_asked() -> None:
+    assert planned(Lab(lambda _: 4)).buckets() == []
+    (one_range,) = planned(Lab(lambda _: 4), replace(IN_BUCKETS, divisions=[])).buckets()
+    assert "all requests are in one range of lengths" in one_range
+    (nothing,) = planned(Lab(lambda _: 1_000), IN_BUCKETS).buckets()
+    assert "there is none" in nothing

@@ -5,7 +5,8 @@ from dataclasses import replace
 from fakes.planned import OURS, SPLIT, THEIRS
 
 from loadtest.plan.candidate import Candidate
-from loadtest.plan.steps import LOAD_STEP, steps_around
+from loadtest.plan.division import Division
+from loadtest.plan.steps import LOAD_STEP, Step, steps_around
 
 
 def test_workers_load_and_policy_change_one_at_a_time() -> None:
@@ -52,3 +53,13 @@ def test_memory_goes_to_the_next_size_and_not_beyond() -> None:
 def test_there_is_no_pool_without_host_memory_to_read_it_into() -> None:
     assert sizes(0.0, 0.0) == {(512.0, 0.0)}
     assert sizes(512.0, 4096.0) == {(1024.0, 4096.0), (512.0, 0.0)}
+
+
+def test_a_divided_fleet_keeps_a_worker_in_every_bucket_and_may_become_one_pool() -> None:
+    family = replace(SPLIT, division=Division((65_536, 1_048_576), (1.0, 1.0)))
+    plan = Candidate(family, 2, 2)
+
+    steps = steps_around(plan, [SPLIT.contender], [0.0], [0.0])
+
+    assert min(step.candidate.workers for step in steps) == 2
+    assert steps[-1] == Step("no buckets", Candidate(SPLIT, 2, 2))

@@ -1,0 +1,90 @@
+"""Ways to divide the workers of a fleet by the length of requests.
+
+Every bucket has workers of its own, as many as its share of the least possible prefill work asks for: prompts
+behind what an infinite cache of the bucket would have held. A conversation that grows out of its bucket
+begins anew in the next one, and its work there counts.
+
+    requests in  0-64K  64K-256K  256K-1M     divisions
+                   x       x         x        0-64K, 64K-256K, 256K-1M;  0-64K, 64K-1M;  0-256K, 256K-1M
+                   x                 x        0-64K, 64K-1M
+                           x                  none
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from loadtest.engine.profiles import EngineProfile
+from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.workload import SimRequest, Workload
+from loadtest.study.buckets import shared_out
+from policies import LengthBuckets
+
+BOUND_STEP_TOKENS = 1 << 20
+"""The last bound is a whole multiple of it if requests are longer than all published ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Length buckets, and the work in each.
+
+    Attributes:
+        tokens_max: Upper bounds, ascending, tokens of prompt plus expected output.
+        works_s: Least seconds of prefill in each, > 0.
+    """
+
+    tokens_max: tuple[int, ...]
+    works_s: tuple[float, ...]
+
+    @property
+    def label(self) -> str:
+        """What tables call it."""
+        return ", ".join(LengthBuckets(self.tokens_max).names)
+
+    def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
+        """So many workers divided, as in `SimulationConfig`; no fewer than there are buckets."""
+        return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
+
+
+def divisions(
+    workloads: Sequence[Workload], engine: EngineProfile, expected_output_tokens: int
+) -> list[Division]:
+    """Divisions into two or more of the published ranges in which there are requests.
+
+    Args:
+        workloads: What comes, one per seed.
+        engine: What the workers are.
+        expected_output_tokens: What the gateway assumes of every answer.
+
+    Returns:
+        The one with the most buckets first; none if all requests are in one.
+    """
+    orders = [workload.in_order() for workload in workloads]
+    longest = max(request.tokens for order in orders for request in order) + expected_output_tokens
+    *lower, last = LengthBuckets().tokens_max
+    every = LengthBuckets((*lower, max(last, -(-longest // BOUND_STEP_TOKENS) * BOUND_STEP_TOKENS)))
+    used = {every.index(request.tokens + expected_output_tokens) for order in orders for request in order}
+    *inner, end = (bound for number, bound in enumerate(every.tokens_max) if number in used)
+    made = []
+    for count in range(len(inner), 0, -1):
+        for chosen in combinations(inner, count):
+            buckets = LengthBuckets((*chosen, end))
+            works_s = [0.0] * len(buckets.tokens_max)
+            for workload, order in zip(workloads, orders, strict=True):
+                parts: list[list[SimRequest]] = [[] for _ in works_s]
+                for request in order:
+                    index = buckets.index(request.tokens + expected_output_tokens)
+                    assert index is not None
+                    parts[index].append(request)
+                for index, part in enumerate(parts):
+                    works_s[index] += _work_s(part, engine, workload.block_tokens)
+            made.append(Division(buckets.tokens_max, tuple(works_s)))
+    return made
+
+
+def _work_s(requests: Sequence[SimRequest], engine: EngineProfile, block_tokens: int) -> float:
+    hits = infinite_hit_tokens(requests, block_tokens=block_tokens).tolist()
+    return sum(
+        engine.prefill.prompt_s(request.tokens - hit, hit)
+        for request, hit in zip(requests, hits, strict=True)
+    )
