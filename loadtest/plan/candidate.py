@@ -39,8 +39,8 @@ class Family:
 
     @property
     def workers_min(self) -> int:
-        """Fewer cannot take all requests: each bucket needs one."""
-        return 1 if self.division is None else len(self.division.tokens_max)
+        """Fewer are too few for a bucket, of which each needs one at least."""
+        return 1 if self.division is None else self.division.workers_min
 
     @property
     def with_memory(self) -> str:

@@ -112,7 +112,9 @@ def _planned(console: Console, options: argparse.Namespace) -> Outcome:
         pool_gib=options.pool_gib if below else [0.0],
         workers_max=options.workers_max,
         speed=options.speed,
-        divisions=divisions(workloads, engine, base.expected_output_tokens) if options.buckets else None,
+        divisions=divisions(workloads, engine, base.expected_output_tokens, speed=options.speed)
+        if options.buckets
+        else None,
     )
     lab = Laboratory(console, workloads, base, question.slo, options.jobs)
     return make_plan(question, workloads, lab, _assumed(options))

@@ -2,7 +2,8 @@
 
 Every bucket has workers of its own, as many as its share of the least possible prefill work asks for: prompts
 behind what an infinite cache of the bucket would have held. A conversation that grows out of its bucket
-begins anew in the next one, and its work there counts.
+begins anew in the next one, and its work there counts. A bucket with more of that work than time for it
+would be drowned, which a percentile over all requests need not show: no fleet is divided so.
 
     requests in  0-64K  64K-256K  256K-1M     divisions
                    x       x         x        0-64K, 64K-256K, 256K-1M;  0-64K, 64K-1M;  0-256K, 256K-1M
@@ -16,12 +17,16 @@ from itertools import combinations
 
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.utilisation import least_utilisation
 from loadtest.simulator.workload import SimRequest, Workload
 from loadtest.study.buckets import shared_out
 from policies import LengthBuckets
 
 BOUND_STEP_TOKENS = 1 << 20
 """The last bound is a whole multiple of it if requests are longer than all published ranges."""
+
+ENDLESS_TOKENS = 1 << 40
+"""A cache that holds everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,17 @@ class Division:
     Attributes:
         tokens_max: Upper bounds, ascending, tokens of prompt plus expected output.
         works_s: Least seconds of prefill in each, > 0.
+        span_s: Seconds in which the requests come, > 0.
     """
 
     tokens_max: tuple[int, ...]
     works_s: tuple[float, ...]
+    span_s: float
+
+    @property
+    def workers_min(self) -> int:
+        """The fewest workers of whom every bucket has enough for its work."""
+        return sum(int(work_s / self.span_s) + 1 for work_s in self.works_s)
 
     @property
     def label(self) -> str:
@@ -42,12 +54,12 @@ class Division:
         return ", ".join(LengthBuckets(self.tokens_max).names)
 
     def bucket_workers(self, workers: int) -> tuple[tuple[int, int], ...]:
-        """So many workers divided, as in `SimulationConfig`; no fewer than there are buckets."""
+        """So many workers, no fewer than there are buckets, as in `SimulationConfig`."""
         return tuple(zip(self.tokens_max, shared_out(workers, self.works_s), strict=True))
 
 
 def divisions(
-    workloads: Sequence[Workload], engine: EngineProfile, expected_output_tokens: int
+    workloads: Sequence[Workload], engine: EngineProfile, expected_output_tokens: int, *, speed: float = 1.0
 ) -> list[Division]:
     """Divisions into two or more of the published ranges in which there are requests.
 
@@ -55,6 +67,7 @@ def divisions(
         workloads: What comes, one per seed.
         engine: What the workers are.
         expected_output_tokens: What the gateway assumes of every answer.
+        speed: Divides the workload's starts and delays.
 
     Returns:
         The one with the most buckets first; none if all requests are in one.
@@ -65,6 +78,7 @@ def divisions(
     every = LengthBuckets((*lower, max(last, -(-longest // BOUND_STEP_TOKENS) * BOUND_STEP_TOKENS)))
     used = {every.index(request.tokens + expected_output_tokens) for order in orders for request in order}
     *inner, end = (bound for number, bound in enumerate(every.tokens_max) if number in used)
+    span_s = sum(_span_s(workload, engine, speed) for workload in workloads)
     made = []
     for count in range(len(inner), 0, -1):
         for chosen in combinations(inner, count):
@@ -78,8 +92,14 @@ def divisions(
                     parts[index].append(request)
                 for index, part in enumerate(parts):
                     works_s[index] += _work_s(part, engine, workload.block_tokens)
-            made.append(Division(buckets.tokens_max, tuple(works_s)))
+            made.append(Division(buckets.tokens_max, tuple(works_s), span_s))
     return made
+
+
+def _span_s(workload: Workload, engine: EngineProfile, speed: float) -> float:
+    """Time until the last arrival if nobody waits for a worker: the least work by its share of the time."""
+    work_s = _work_s(workload.in_order(), engine, workload.block_tokens)
+    return work_s / least_utilisation(workload, engine, 1, capacity_tokens=ENDLESS_TOKENS, speed=speed)
 
 
 def _work_s(requests: Sequence[SimRequest], engine: EngineProfile, block_tokens: int) -> float:

@@ -11,7 +11,7 @@ from loadtest.plan.charts import Curve
 from loadtest.plan.division import Division
 from loadtest.plan.objective import Figures, Prices, Slo
 from loadtest.plan.steps import Step
-from loadtest.plan.trial import Trial
+from loadtest.plan.trial import LENGTHS, Trial
 from loadtest.simulator.words import percent, seconds
 from loadtest.simulator.workload import Workload
 
@@ -134,18 +134,34 @@ class Outcome:
         ]
         kept = self.plan.family.division
         if kept is not None:
+            told += self._by_length(self.plan, self.whole)
             told.append(
                 f"The plan rejects requests of more than {kept.tokens_max[-1]:,} tokens of prompt plus "
                 "expected output."
             )
         return told
 
+    def _by_length(self, plan: Candidate, whole: Candidate) -> list[str]:
+        """Who gains and who loses: a percentile over all hides what becomes of the few."""
+        both = [
+            np.fmax.reduce([trial.lengths_s for trial in self.trials_of(fleet)]).tolist()
+            for fleet in (plan, whole)
+        ]
+        ranges = [
+            f"{name} {seconds(divided_s)} instead of {seconds(whole_s)}"
+            for name, divided_s, whole_s in zip(LENGTHS.names, *both, strict=True)
+            if np.isfinite(whole_s)
+        ]
+        return [f"TTFT P90 by length, of the worst seed: {', '.join(ranges)}."]
+
     def _came_of(self, division: Division, plan: Candidate, whole: Candidate) -> str:
         if plan.family.division == division:
             return f"kept; without them {whole.label} at {self._cost(whole):,.2f} per hour is the cheapest"
         tried = dict.fromkeys(one for one, _, _ in self.tried if one.family.division == division)
         if not tried:
-            return f"not tried, {whole.label} has too few workers"
+            return (
+                f"not tried, it takes {division.workers_min} workers to keep up and {whole.label} has fewer"
+            )
         margins = {one: self.slo.margin(self._worst(self.trials_of(one))) for one in tried}
         seeds = len(self.trials_of(plan))
         held = [one for one in tried if margins[one] >= 0 and len(self.trials_of(one)) == seeds]

@@ -1,5 +1,7 @@
 """Parts of a plan, made up: what is told of them needs no simulation."""
 
+from math import nan
+
 from loadtest.engine.profiles import PROFILES
 from loadtest.plan.candidate import Candidate, Family
 from loadtest.plan.charts import Curve
@@ -27,10 +29,11 @@ def figures(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: flo
 
 
 def trial(ttft_p90_s: float, *, tpot_p90_s: float = 0.02, completed_share: float = 1.0) -> Trial:
-    """A trial whose quarters differ a little."""
+    """A trial whose quarters differ a little, and its long requests a lot."""
     told = figures(ttft_p90_s, tpot_p90_s=tpot_p90_s, completed_share=completed_share)
     quarters_s = tuple(ttft_p90_s * scale for scale in (0.8, 0.9, 1.1, 1.2))
-    return Trial(told, (0.95 * ttft_p90_s, 1.05 * ttft_p90_s), quarters_s)
+    lengths_s = (0.5 * ttft_p90_s, nan, 3.0 * ttft_p90_s)
+    return Trial(told, (0.95 * ttft_p90_s, 1.05 * ttft_p90_s), quarters_s, lengths_s)
 
 
 def outcome(*, found: bool = True, limit_s: float = 3.0) -> Outcome:

@@ -19,6 +19,7 @@ class Config:
 
     def __init__(self, policy: str, warmup_s: float = 0.0) -> None:
         self.policy, self.warmup_s = policy, warmup_s
+        self.expected_output_tokens = 256
         self.engine = replace(PROFILES["dense-70b"], prefill=PREFILL)
 
 

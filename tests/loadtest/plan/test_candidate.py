@@ -62,7 +62,7 @@ def test_a_fleet_has_a_name() -> None:
 
 def test_a_divided_fleet_shares_its_workers_after_the_work() -> None:
     """Three parts of the work in four to the short ones, and at least one worker for the long ones."""
-    family = replace(OURS, division=Division((65_536, 1_048_576), (3.0, 1.0)))
+    family = replace(OURS, division=Division((65_536, 1_048_576), (3.0, 1.0), 100.0))
 
     plan = Candidate(family, 8)
 

@@ -35,7 +35,9 @@ def test_every_simulation_is_a_point_of_its_family() -> None:
 def test_a_fleet_that_answered_nothing_has_no_point() -> None:
     told = outcome(found=False)
     silent = trial(1.0)
-    silent = type(silent)({**silent.figures, "ttft_p90_s": None, "completed_share": None}, (0.0, 0.0), (0.0,))
+    silent = type(silent)(
+        {**silent.figures, "ttft_p90_s": None, "completed_share": None}, (0.0, 0.0), (0.0,), (0.0,)
+    )
     tried = [(candidate, cost, silent) for candidate, cost, _ in told.tried]
 
     chart = draw_trials(tried, told.slo, None)

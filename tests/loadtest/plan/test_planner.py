@@ -127,8 +127,8 @@ def test_a_limit_below_the_floor_is_no_question() -> None:
     assert lab.asked == []
 
 
-TWO = Division((65_536, 1_048_576), (1.0, 1.0))
-THREE = Division((65_536, 262_144, 1_048_576), (2.0, 1.0, 1.0))
+TWO = Division((65_536, 1_048_576), (1.0, 1.0), 100.0)
+THREE = Division((65_536, 262_144, 1_048_576), (2.0, 1.0, 1.0), 100.0)
 IN_BUCKETS = replace(QUESTION, divisions=[THREE, TWO], host_gib=[0.0], pool_gib=[0.0])
 
 
@@ -149,7 +149,11 @@ def test_buckets_that_save_a_worker_are_kept() -> None:
     assert outcome.whole == Candidate(OURS, 8)
     assert outcome.whole in outcome.found
     assert "no buckets" in [step.name for step, _, _ in outcome.steps]
-    three, two, longest = outcome.buckets()
+    three, two, lengths, longest = outcome.buckets()
+    assert lengths.replace("\N{NO-BREAK SPACE}", " ") == (
+        "TTFT P90 by length, of the worst seed: 0-64K 4.45 s instead of 4.45 s, 256K-1M 26.7 s "
+        "instead of 26.7 s."
+    )
     assert two == (
         "0-64K, 64K-1M: kept; without them expected_cost on 8 workers at 200.00 per hour is the cheapest."
     )
@@ -198,7 +202,8 @@ def test_a_fleet_with_fewer_workers_than_buckets_is_not_divided() -> None:
 
     assert outcome.plan == Candidate(OURS, 2)
     assert outcome.buckets()[0] == (
-        "0-64K, 64K-256K, 256K-1M: not tried, expected_cost on 2 workers has too few workers."
+        "0-64K, 64K-256K, 256K-1M: not tried, it takes 3 workers to keep up and expected_cost on 2 workers "
+        "has fewer."
     )
 
 

@@ -56,7 +56,7 @@ def test_there_is_no_pool_without_host_memory_to_read_it_into() -> None:
 
 
 def test_a_divided_fleet_keeps_a_worker_in_every_bucket_and_may_become_one_pool() -> None:
-    family = replace(SPLIT, division=Division((65_536, 1_048_576), (1.0, 1.0)))
+    family = replace(SPLIT, division=Division((65_536, 1_048_576), (1.0, 1.0), 100.0))
     plan = Candidate(family, 2, 2)
 
     steps = steps_around(plan, [SPLIT.contender], [0.0], [0.0])

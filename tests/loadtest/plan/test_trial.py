@@ -43,3 +43,15 @@ def test_nothing_answered_is_nothing_known() -> None:
 
     assert np.isnan(trial.interval_s).all()
     assert np.isnan(trial.quarters_s).all()
+
+
+def test_lengths_count_the_expected_output_and_the_last_range_has_no_end() -> None:
+    """256 expected tokens: a prompt of 64K - 256 is just a short one."""
+    result = simulated(requests=4)
+    result.records.prompt_tokens[:] = (65_280, 65_281, 2_000_000, 300_000)
+    result.records.first_s[:] = result.records.arrival_s + np.array([1.0, 2.0, 3.0, 3.0])
+    no_long = simulated(requests=4)
+    no_long.records.prompt_tokens[:] = 100
+
+    assert Trial.of(result).lengths_s == pytest.approx((1.0, 2.0, 3.0))
+    assert np.isnan(Trial.of(no_long).lengths_s).tolist() == [False, True, True]
