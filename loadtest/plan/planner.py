@@ -188,14 +188,13 @@ class _Floor:
     def ranges_divided(
         self, whole: Candidate, divisions: Sequence[Division]
     ) -> dict[Family, tuple[Range, Range]]:
-        """The same for a fleet divided in those ways for which it has the workers."""
+        """The same for the ways to divide a fleet."""
         low = min(self._workers_min(whole.family) or whole.workers, whole.workers)
         decode = Range(1, max(whole.decode_workers, 1), self._most)
         families = [replace(whole.family, division=division) for division in divisions]
         return {
             family: (Range(max(low, family.workers_min), whole.workers, self._most), decode)
             for family in families
-            if family.workers_min <= whole.workers
         }
 
     def _workers_min(self, family: Family) -> int | None:

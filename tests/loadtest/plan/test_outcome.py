@@ -5,6 +5,7 @@ from dataclasses import replace
 from fakes.planned import OURS, outcome, trial
 
 from loadtest.plan.candidate import Candidate
+from loadtest.plan.division import Division
 from loadtest.plan.outcome import HEADINGS
 
 
@@ -106,3 +107,34 @@ def test_a_fleet_that_lost_requests_has_no_margin_to_show() -> None:
     )
 
     assert lossy.step_rows()[0][4] == "lost some"
+
+
+def test_lengths_are_told_of_the_worst_seed_and_without_those_that_do_not_come() -> None:
+    """A plan of two seeds in buckets, beside one pool of four workers whose long requests waited less."""
+    division = Division((65_536, 1_048_576), (1.0, 1.0), 100.0)
+    plan = Candidate(replace(OURS, division=division), 3)
+    told = replace(
+        outcome(),
+        found=[plan],
+        divisions=[division],
+        tried=[*outcome().tried, (plan, 7.5, trial(2.6)), (plan, 7.5, trial(2.8))],
+    )
+
+    kept, lengths, longest = map(plain, told.buckets())
+
+    assert kept == (
+        "0-64K, 64K-1M: kept; without them expected_cost on 4 workers at 10.00 per hour is the cheapest."
+    )
+    assert lengths == (
+        "TTFT P90 by length, of the worst seed: 0-64K 1.40 s instead of 1.10 s, 256K-1M 8.40 s instead of "
+        "6.60 s."
+    )
+    assert longest.startswith("The plan rejects requests of more than 1,048,576 tokens")
+
+
+def test_a_division_that_one_seed_alone_holds_is_told_as_that() -> None:
+    division = Division((65_536, 1_048_576), (1.0, 1.0), 100.0)
+    fleet = Candidate(replace(OURS, division=division), 3)
+    told = replace(outcome(), divisions=[division], tried=[*outcome().tried, (fleet, 7.5, trial(2.0))])
+
+    assert "with one seed, and nothing that holds with all" in told.buckets()[0]

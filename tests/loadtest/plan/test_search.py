@@ -1,6 +1,7 @@
 """The search finds the cheapest fleet and simulates little for it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from fakes.planned import OURS, SPLIT, THEIRS, trial
 from hypothesis import given
@@ -213,3 +214,26 @@ def test_a_fleet_that_needs_another_worker_gives_way_to_one_that_does_not() -> N
 
     assert found == [Candidate(OURS, 4)]
     assert max(probe.candidate.workers for probe in lab.asked) == 4
+
+
+def test_what_costs_more_than_a_settled_plan_is_not_looked_for() -> None:
+    lab = Lab(lambda probe: needs(2 if probe.candidate.family == OURS else 9)(probe))
+    search = Search(SLO, Prices(), 1, lab.run)
+    plan = Candidate(OURS, 4)
+    search.try_out([Probe(plan, 0)])
+    settled = search.settle(plan, lambda _: [])
+
+    assert search.search({THEIRS: (Range(1, 4, 64), Range(1, 1, 1))}) == []
+    assert settled == plan
+    assert max(probe.candidate.workers for probe in lab.asked) == 4
+
+
+def test_a_fleet_is_leaner_if_it_costs_less_or_as_much_with_fewer_workers() -> None:
+    """With workers for nothing, memory is what costs."""
+    search, free = (Search(SLO, Prices(price, 1.0), 1, Lab(needs(1)).run) for price in (25.0, 0.0))
+    roomy = replace(OURS, host_gib=10.0)
+
+    assert search.is_leaner(Candidate(OURS, 3), Candidate(THEIRS, 4))
+    assert not search.is_leaner(Candidate(OURS, 4), Candidate(THEIRS, 4))
+    assert free.is_leaner(Candidate(SPLIT, 2, 1), Candidate(OURS, 4))
+    assert not free.is_leaner(Candidate(roomy, 1), Candidate(OURS, 4))
