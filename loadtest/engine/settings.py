@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from loadtest.engine.handover.settings import HandoverSettings
+from loadtest.engine.kv.rules import CacheRules
+from loadtest.engine.kv.stack import has_lower_tiers
 from loadtest.engine.kv.tiers import HiCacheSettings, PrefetchPolicy, WritePolicy
 from loadtest.engine.kv_settings import KvEventsSettings
 from loadtest.engine.profiles import PROFILES, EngineProfile, Interleave, QueueOrder
@@ -132,6 +134,12 @@ class EngineSettings:
             raise ValueError(f"{self.handover.protocol} is no hand-over of {self.dialect}")
         if not self.models:
             raise ValueError("models must name at least one model")
+        if self.host_tokens:
+            rules = replace(self._rules(), match_rule=self.dialect)
+            if not has_lower_tiers(rules):
+                raise ValueError(
+                    f"host_tokens: no host tier is modelled for {rules.attention} by {self.dialect}'s rules"
+                )
 
     @classmethod
     def of(cls, profile: str, **more: Any) -> "EngineSettings":
@@ -171,9 +179,6 @@ class EngineSettings:
     def engine(self) -> EngineProfile:
         """The engine to build: the profile, or a model with full attention, with these numbers."""
         base = PROFILES[self.profile or _PLAIN]
-        rules = base.rules
-        full_tokens = self.cache_tokens // self.dp_ranks
-        share = full_tokens / rules.full_tokens
         return replace(
             base,
             prefill=PrefillTiming(
@@ -188,13 +193,7 @@ class EngineSettings:
                 kv_token_s=base.decode.kv_token_s if self.profile else 0.0,
                 mtp_speedup=self.mtp_speedup,
             ),
-            rules=replace(
-                rules,
-                block_tokens=self.block_tokens,
-                full_tokens=full_tokens,
-                swa_tokens=int(rules.swa_tokens * share),
-                state_slots=int(rules.state_slots * share),
-            ),
+            rules=self._rules(),
             host_tier=HiCacheSettings(
                 host_tokens=self.host_tokens // self.dp_ranks,
                 # The window pool has no size of its own.
@@ -210,6 +209,31 @@ class EngineSettings:
             interleave=self.interleave,
             queue_order=self.queue_order,
         ).faster(self.speed)
+
+    def _rules(self) -> CacheRules:
+        """The cache of one rank: the profile's, in proportion.
+
+        However small, it has room for one request that fits into ``cache_tokens``: a window and a step in
+        the window pool, one state.
+        """
+        rules = PROFILES[self.profile or _PLAIN].rules
+        full_tokens = self.cache_tokens // self.dp_ranks
+        share = full_tokens / rules.full_tokens
+        swa_tokens = state_slots = 0
+        if rules.swa_tokens:
+            step_tokens = self.chunk_tokens // self.dp_ranks or full_tokens
+            busy_tokens = max(step_tokens, rules.window_tokens + rules.decode_release_tokens)
+            one_tokens = rules.window_tokens + busy_tokens + 3 * self.block_tokens
+            swa_tokens = max(int(rules.swa_tokens * share), min(full_tokens, one_tokens))
+        if rules.state_slots:
+            state_slots = max(int(rules.state_slots * share), 1)
+        return replace(
+            rules,
+            block_tokens=self.block_tokens,
+            full_tokens=full_tokens,
+            swa_tokens=swa_tokens,
+            state_slots=state_slots,
+        )
 
     @property
     def context_tokens_max(self) -> int:

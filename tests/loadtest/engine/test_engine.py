@@ -75,6 +75,20 @@ async def test_a_full_cache_forgets_the_oldest_conversation(start: Any) -> None:
     assert cached(gone) < 992
 
 
+@pytest.mark.parametrize("dialect", ["sglang", "vllm"])
+@pytest.mark.parametrize("cache_tokens", [512, 65_536])
+@pytest.mark.parametrize("profile", ["mimo-v2-flash", "mimo-v2.5-pro", "kimi-linear-1t"])
+async def test_a_profile_with_a_small_cache_serves_whatever_fits_into_it(
+    profile: str, cache_tokens: int, dialect: Any
+) -> None:
+    settings = EngineSettings.of(profile, cache_tokens=cache_tokens, dialect=dialect, speed=1000.0)
+    body = {"prompt": [1] * (settings.context_tokens_max - 8), "max_tokens": 8, "ignore_eos": True}
+    async with EmulatedEngine(settings) as engine, httpx.AsyncClient(base_url=engine.url) as client:
+        answer = (await client.post("/v1/completions", json=body)).json()
+
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
 async def test_adapters_and_salts_have_caches_of_their_own(start: Any) -> None:
     _, client = await start(loras=("adapter",))
     for more in ({}, {"model": "adapter"}, {"cache_salt": "tenant"}):

@@ -18,6 +18,11 @@ from loadtest.engine.settings import EngineSettings
         ({"models": ()}, "models must name"),
         ({"pool_tokens": 1000}, "pool_tokens needs host_tokens"),
         ({"profile": "abacus"}, "profile must be one of dense-70b"),
+        ({"profile": "kimi-linear-1t", "host_tokens": 1}, "no host tier is modelled for linear by sglang"),
+        (
+            {"profile": "mimo-v2-flash", "host_tokens": 1, "dialect": "vllm"},
+            "no host tier is modelled for sliding_window by vllm",
+        ),
         ({"dp_ranks": 4, "chunk_tokens": 2}, "chunk_tokens must be at least dp_ranks"),
         ({"dp_ranks": 4, "max_running": 2}, "max_running must be at least 4"),
     ],
