@@ -36,8 +36,8 @@ class EngineSettings:
         host_tokens: KV capacity of the host tier in tokens, over all ranks. 0: there is none.
         write_policy: When blocks are copied to the host tier.
         prefetch_policy: How long a request waits for the shared pool.
-        pool_tokens: Room of the pool that all engines of one process share, in tokens; needs a host tier.
-            0: there is none.
+        pool_tokens: Room of the pool that all engines of one process share, in tokens; needs a host tier
+            that is larger than the device. 0: there is none.
         max_model_len: Longest prompt plus output, in tokens.
         prefill_tokens_per_s: Prefill speed at an empty context: 1/b of the service-time formula.
         prefill_base_ms: Fixed time of one prefill step: a of the formula.
@@ -126,6 +126,11 @@ class EngineSettings:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         if self.pool_tokens and not self.host_tokens:
             raise ValueError("pool_tokens needs host_tokens: a pool is read into host memory")
+        if self.pool_tokens and self.host_tokens <= self.cache_tokens:
+            raise ValueError(
+                "pool_tokens needs host_tokens above cache_tokens: a pool is read into what the host has "
+                f"beyond the device, but {self.host_tokens} <= {self.cache_tokens}"
+            )
         if self.profile and self.profile not in PROFILES:
             raise ValueError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {self.profile!r}")
         if 0 < self.chunk_tokens < self.dp_ranks:

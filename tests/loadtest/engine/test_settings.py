@@ -17,6 +17,10 @@ from loadtest.engine.settings import EngineSettings
         ({"prefill_tokens_per_s": float("nan")}, "prefill_tokens_per_s must be above 0"),
         ({"models": ()}, "models must name"),
         ({"pool_tokens": 1000}, "pool_tokens needs host_tokens"),
+        (
+            {"pool_tokens": 9000, "host_tokens": 5000, "cache_tokens": 5000},
+            "pool_tokens needs host_tokens above cache_tokens",
+        ),
         ({"profile": "abacus"}, "profile must be one of dense-70b"),
         ({"profile": "kimi-linear-1t", "host_tokens": 1}, "no host tier is modelled for linear by sglang"),
         (
