@@ -75,6 +75,17 @@ async def test_it_serves_until_it_is_told_to_end() -> None:
             await process.wait()
 
 
+def test_help_tells_the_defaults_that_there_are_as_they_would_be_written(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--profile", "mimo-v2-flash", "--help"])
+
+    told = re.findall(r"\(default:\s+([^)]*)\)", capsys.readouterr().out)
+    assert {"sglang", "mimo-v2-flash", "emulated"} < set(told)
+    assert not {"", "None", "("} & set(told)
+
+
 def test_a_port_that_is_taken_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["--port", str(taken.getsockname()[1])]) == 1
