@@ -28,10 +28,16 @@ ANSWER_S, OUTPUT_TOKEN_S = 2.0, 0.02
 """What an answer is taken to take when sessions are taken apart: two seconds, and 20 ms per token. [guess] It
 only says how far apart the turns of a session are."""
 
+RAMP_S = 1800.0
+"""About as long as a session."""
+
 
 def opened(workload: Workload) -> Workload:
-    """A closed loop as an open one: requests come when they would if all answers took what is usual."""
-    free_s = [0.0] * workload.users
+    """A closed loop as an open one: requests come when they would if all answers took what is usual.
+
+    Users begin spread over `RAMP_S`: their first prompts, which nobody has cached, do not all come at once.
+    """
+    free_s = [RAMP_S * user / workload.users for user in range(workload.users)]
     sessions: list[Session] = []
     for session in workload.sessions:
         user = min(range(workload.users), key=free_s.__getitem__)

@@ -6,7 +6,7 @@ from loadtest.study.claims import table_of
 
 
 def test_a_claim_is_the_change_from_without_to_with() -> None:
-    """Affinity halves the makespan of the same tokens; the queue's order halves P90 of long requests."""
+    """Affinity halves the makespan of the same tokens; the queue's order halves P90 of long prompts."""
     rows = [
         row("least_load", value="fcfs", mean_s=2.0),
         row("affinity", value="fcfs", mean_s=1.0, p90_s=4.0),
@@ -16,7 +16,7 @@ def test_a_claim_is_the_change_from_without_to_with() -> None:
     text = table_of(rows)
 
     assert "| affinity: prompt tokens per second | +30 % | 5K/s | 10K/s | +100 % |" in text
-    assert "| few uncached tokens first: P90 TTFT, long | -30.5 % | 12.0 s | 6.00 s | -50 % |" in text
+    assert "| few uncached tokens first: P90 beyond 64K | -30.5 % | 16.0 s | 8.00 s | -50 % |" in text
 
 
 def test_buckets_are_compared_with_one_pool() -> None:
@@ -24,7 +24,7 @@ def test_buckets_are_compared_with_one_pool() -> None:
 
     text = table_of(rows)
 
-    assert "| length buckets: P90 TTFT to 64K | lower | 2.00 s | 1.00 s | -50 % |" in text
+    assert "| length buckets: P90 to 64K | lower | 2.00 s | 1.00 s | -50 % |" in text
     assert "throughput" not in text
 
 
