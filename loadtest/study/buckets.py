@@ -16,7 +16,6 @@ import numpy as np
 from loadtest.simulator.bounds import infinite_hit_tokens
 from loadtest.simulator.records import Records
 from loadtest.simulator.simulation import SimulationConfig, simulate
-from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, SimRequest, Workload
 from loadtest.study.steady import arrivals_s
 from policies import LengthBuckets
@@ -57,29 +56,19 @@ def _answer_s(request: SimRequest) -> float:
 
 
 def simulated_in_buckets(workload: Workload, config: SimulationConfig) -> list[Records]:
-    """Simulate every bucket on its share of the workers, at the load of the whole.
+    """Simulate every bucket on its share of the workers.
 
     Args:
         workload: An open loop.
-        config: Of the whole fleet, with a utilisation.
+        config: Of the whole fleet.
 
     Returns:
         Records of the buckets that have requests, the shortest first.
     """
-    assert config.utilisation is not None
-    scale = time_scale(
-        workload,
-        config.engine,
-        config.workers,
-        config.utilisation,
-        capacity_tokens=config.workers * config.engine.dp_ranks * config.engine.rules.full_tokens,
-        speed=config.speed,
-    )
-    engine = config.engine.with_prefill(1.0 / scale)
     parts = [part for part in _parted(workload) if part.sessions]
     shares = shared_out(config.workers, _works_s(workload, parts, config))
     return [
-        simulate(part, replace(config, engine=engine, workers=workers, utilisation=None)).records
+        simulate(part, replace(config, workers=workers)).records
         for part, workers in zip(parts, shares, strict=True)
     ]
 

@@ -1,7 +1,8 @@
 """Simulates cells, several at a time, each in a process of its own.
 
 A process keeps the traffic it read last, and cells come sorted by traffic, so each reads a trace a few times
-only. What a cell gives depends on nothing but the cell and the code.
+only. Load is set as `SimulationConfig.utilisation` would, but before the simulation: so the gateway can start
+from the prices of the engines that it meets. What a cell gives depends on nothing but the cell and the code.
 """
 
 import multiprocessing
@@ -16,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.engine.kv.l3 import L3Settings
+from loadtest.engine.kv.tiers import HiCacheSettings
+from loadtest.simulator.fleet import capacity_tokens
 from loadtest.simulator.records import Outcome, Records
 from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Workload
 from loadtest.study.buckets import BUCKETS, simulated_in_buckets
 from loadtest.study.design import Cell
@@ -66,11 +70,12 @@ def run(
 
 def simulated(cell: Cell, traces: Path, code: str) -> Row:
     """Simulate one cell."""
-    workload, config = _workload(cell.traffic, traces, cell.seed), configured(cell)
+    workload, scale = _workload(cell.traffic, traces, cell.seed), _time_scale(_load_of(cell), traces)
+    config = configured(cell, scale)
     if cell.buckets:
         return Row(code, cell, _totals(simulated_in_buckets(workload, config)))
     result = simulate(workload, config)
-    return Row(code, cell, {**result.summary(), **_totals([result.records])})
+    return Row(code, cell, {**result.summary(), **_totals([result.records]), "time_scale": scale})
 
 
 def _totals(parts: Sequence[Records]) -> dict[str, Figure]:
@@ -97,10 +102,16 @@ def _p90(values: NDArray[np.float64]) -> float | None:
     return float(np.percentile(values, 90)) if len(values) else None
 
 
-def configured(cell: Cell) -> SimulationConfig:
-    """What the simulator is asked for a cell."""
+def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
+    """What the simulator is asked for a cell.
+
+    Args:
+        cell: What is simulated.
+        scale: How many times as long prefill takes as the engine's profile says.
+    """
     traffic = TRAFFIC[cell.traffic]
     engine = replace(ENGINES[cell.engine], queue_order=cell.queue_order, aging=cell.aging)
+    engine = engine.with_prefill(1.0 / scale)
     rules: dict[str, Any] = {}
     if not cell.default_prices:
         rules["default_model"] = engine.prefill.model()
@@ -116,8 +127,31 @@ def configured(cell: Cell) -> SimulationConfig:
         seed=cell.seed,
         block_tokens=cell.block_tokens,
         rules=rules,
-        utilisation=cell.utilisation,
         l3=L3Settings() if cell.l3 else None,
+    )
+
+
+def _load_of(cell: Cell) -> Cell:
+    """The cell without what does not change how long prefill must take for its load."""
+    same = Cell(
+        part="", traffic=cell.traffic, label="", policy="", engine=cell.engine, l3=cell.l3, seed=cell.seed
+    )
+    return replace(same, utilisation=cell.utilisation)
+
+
+@lru_cache(maxsize=64)
+def _time_scale(cell: Cell, traces: Path) -> float:
+    if cell.utilisation is None:
+        return 1.0
+    config = configured(cell)
+    host = config.engine.host_tier or (HiCacheSettings() if cell.l3 else None)
+    return time_scale(
+        _workload(cell.traffic, traces, cell.seed),
+        config.engine,
+        config.workers,
+        cell.utilisation,
+        capacity_tokens=capacity_tokens(config.engine, config.workers, host, config.l3),
+        speed=config.speed,
     )
 
 

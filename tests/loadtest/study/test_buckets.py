@@ -37,7 +37,7 @@ def test_workers_go_where_the_work_is_and_nobody_is_left_without() -> None:
 def test_every_request_is_served_in_the_bucket_of_its_length() -> None:
     lengths = [1_000, 100_000, 2_000, 300_000, 3_000]
     sessions = tuple(Session(float(at), (request(tokens),)) for at, tokens in enumerate(lengths))
-    config = replace(configured(cell(traffic="conversation")), workers=4, utilisation=0.5)
+    config = replace(configured(cell(traffic="conversation")), workers=4)
 
     records = simulated_in_buckets(Workload("w", sessions), config)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from fakes.study import cell, write_traces
 
 from loadtest.study.results import Row, Store
@@ -29,7 +30,6 @@ def test_a_cell_says_what_is_simulated() -> None:
     assert (made.engine.name, made.engine.queue_order, made.engine.aging) == ("dense-70b", "uncached", 3.0)
     assert made.rules["congestion_max_per_s"] == 2.0
     assert made.rules["default_model"] == made.engine.prefill.model()
-    assert made.utilisation == 0.8
 
 
 def test_a_gateway_may_know_nothing_of_its_engines_and_workers_may_share_a_pool() -> None:
@@ -38,6 +38,25 @@ def test_a_gateway_may_know_nothing_of_its_engines_and_workers_may_share_a_pool(
     assert dict(made.rules) == {}
     assert made.l3 is not None
     assert configured(cell()).l3 is None
+
+
+def test_the_gateway_knows_the_prices_of_engines_that_the_load_slows_down() -> None:
+    made = configured(cell(), scale=3.0)
+
+    assert made.engine.prefill.b_s == pytest.approx(3.0 * configured(cell()).engine.prefill.b_s)
+    assert made.rules["default_model"] == made.engine.prefill.model()
+
+
+def test_a_load_is_the_same_for_all_policies_and_queues(tmp_path: Path) -> None:
+    traces = write_traces(tmp_path)
+    rows = [
+        simulated(cell(label, utilisation=0.5, replicas=replicas), traces, "code")
+        for label, replicas in (("least_load", 1), ("lmetric", 2))
+    ]
+    twice = simulated(cell("least_load", utilisation=0.9), traces, "code")
+
+    assert rows[0].number("time_scale") == rows[1].number("time_scale")
+    assert twice.number("time_scale") > 1.5 * rows[0].number("time_scale")
 
 
 def test_a_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
