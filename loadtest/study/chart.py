@@ -12,11 +12,11 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
 from loadtest.study.design import OURS, TUNED, UTILISATIONS, Cell
 from loadtest.study.results import Row, by_scenario
-from loadtest.study.tables import seconds, title
+from loadtest.study.tables import title
 from loadtest.study.verdict import Verdict
 
 COLOURS = {
@@ -67,9 +67,8 @@ def draw_verdict(verdicts: Sequence[Verdict], path: Path) -> None:
         panel.axvline(1.0, color=INK, linewidth=1.0)
         panel.set_yticks(list(rows), [title(one.scenario) for one in verdicts])
         panel.invert_yaxis()
-        panel.set_xscale("log")
-        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        panel.xaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.xaxis.set_major_locator(MultipleLocator(0.1))
+        panel.margins(y=0.6 / max(len(verdicts), 1))
         panel.set_xlabel(
             "time to first token over that of the best peer in that scenario (left of 1: faster)"
         )
@@ -117,7 +116,8 @@ def _load_panel(panel: Axes, key: str, found: dict[Cell, dict[str, Row]]) -> Non
     floors = [next(iter(at[load].values())).number("floor_ttft_mean_s") for load in loads]
     panel.plot([100 * load for load in loads], floors, "--", color=INK, linewidth=1, label="lower bound")
     panel.set_yscale("log")
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: seconds(value)))
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     panel.yaxis.set_minor_formatter(NullFormatter())
     panel.set_xticks([100 * load for load in loads])
     panel.set_title(key, fontsize=10, loc="left")
