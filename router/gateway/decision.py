@@ -111,6 +111,7 @@ class Decider:
             min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
             tokens_per_block,
             now_s,
+            profile.needs_ends,
         )
         placed = Placed(
             attempt.request_id,

@@ -68,6 +68,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
             may not have been computed yet, so their absence proves nothing. 0 if none were predicted.
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
+        windowed: Whether the model has sliding windows or linear states.
     """
 
     request_id: str
@@ -77,6 +78,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     guard_us: int
     tokens_per_block: float
     started_s: float
+    windowed: bool = False
 
 
 class _Answers:
@@ -191,6 +193,10 @@ class Feedback:
 
         A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
         that fetched a part does not: engines stop a fetch when the prefill can begin.
+
+        A shortfall of a model with windows or states says nothing about blocks: most often they are there, and
+        the window at the predicted boundary is not (`radix.windows`). So only what ended there goes; taking
+        away from the first block on lost a third of all reuse on conversations (docs/policy-study.md).
         """
         chosen = attempt.chosen
         estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
@@ -201,6 +207,8 @@ class Feedback:
         predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
         path = request.paths[0][: 8 * (held_blocks + 1)]
         if held_blocks + 1 < predicted_blocks:
+            if attempt.windowed:
+                path = request.paths[0][: 8 * predicted_blocks]
             self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
         elif (
             chosen.fetched_tokens
@@ -208,6 +216,8 @@ class Feedback:
             and 8 * held_blocks < len(request.paths[0])
         ):
             pool = self._fleet.pool_of(attempt.worker_id)
+            if attempt.windowed:
+                path = request.paths[0][: 8 * int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)]
             if pool is not None:
                 self._publish(Trim(pool, path, attempt.guard_us))
 

@@ -110,6 +110,15 @@ def test_what_the_worker_no_longer_had_is_trimmed(setup: Setup) -> None:
     assert setup.held(path(16)) == 5
 
 
+def test_of_a_model_with_windows_only_what_ended_at_the_prediction_goes(setup: Setup) -> None:
+    """All 16 blocks are there; what was missing is the window at their end."""
+    setup.place(path(20), NOW_US - 10)
+    setup.answer(4096, 0, tried=attempt(16, windowed=True))
+    (trim,) = setup.shared.said(Trim)
+    assert trim.path == path(16)
+    assert setup.held(path(20)) == 15
+
+
 def test_token_ids_need_no_slack(setup: Setup) -> None:
     asked = request(prompt_bytes=0, prompt_token_ids=4096)
     setup.answer(4096, 1024, tried=attempt(16), asked=asked)
