@@ -194,7 +194,7 @@ class Feedback:
         A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
         that fetched a part does not: engines stop a fetch when the prefill can begin.
 
-        A shortfall of a model with windows or states says nothing about blocks: most often they are there, and
+        A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
         the window at the predicted boundary is not (`radix.windows`). So only what ended there goes; taking
         away from the first block on lost a third of all reuse on conversations (docs/policy-study.md).
         """
