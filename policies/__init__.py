@@ -2,7 +2,7 @@
 
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
-from policies.cache_pools import HOLDER, POOL_LABEL, CachePool
+from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
@@ -33,9 +33,7 @@ from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 __all__ = [
     "BUCKET_LABEL",
     "FULL_ATTENTION",
-    "HOLDER",
     "POLICIES",
-    "POOL_LABEL",
     "PROFILES",
     "AttentionProfile",
     "Breaker",

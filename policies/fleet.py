@@ -476,7 +476,7 @@ class FleetState:
 
     def _pools(self, slots: list[int]) -> Pools | None:
         """The pools of these workers as columns; None if none of them has one."""
-        if not any(slot in self._pool_of for slot in slots):
+        if self._pool_of.keys().isdisjoint(slots):
             return None
         pool_slots = [self._pool_of.get(slot, slot) for slot in slots]
         pools = [

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from loadtest.engine.profiles import EngineProfile
-from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.least_work import least_work_s, shared_out
 from loadtest.simulator.utilisation import least_utilisation
 from loadtest.simulator.workload import SimRequest, Workload
-from loadtest.study.buckets import shared_out
 from policies import LengthBuckets
 
 BOUND_STEP_TOKENS = 1 << 20
@@ -91,20 +90,12 @@ def divisions(
                     assert index is not None
                     parts[index].append(request)
                 for index, part in enumerate(parts):
-                    works_s[index] += _work_s(part, engine, workload.block_tokens)
+                    works_s[index] += least_work_s(part, engine.prefill, block_tokens=workload.block_tokens)
             made.append(Division(buckets.tokens_max, tuple(works_s), span_s))
     return made
 
 
 def _span_s(workload: Workload, engine: EngineProfile, speed: float) -> float:
     """Time until the last arrival if nobody waits for a worker: the least work by its share of the time."""
-    work_s = _work_s(workload.in_order(), engine, workload.block_tokens)
+    work_s = least_work_s(workload.in_order(), engine.prefill, block_tokens=workload.block_tokens)
     return work_s / least_utilisation(workload, engine, 1, capacity_tokens=ENDLESS_TOKENS, speed=speed)
-
-
-def _work_s(requests: Sequence[SimRequest], engine: EngineProfile, block_tokens: int) -> float:
-    hits = infinite_hit_tokens(requests, block_tokens=block_tokens).tolist()
-    return sum(
-        engine.prefill.prompt_s(request.tokens - hit, hit)
-        for request, hit in zip(requests, hits, strict=True)
-    )

@@ -18,6 +18,7 @@ import numpy as np
 from loadtest.engine.profiles import EngineProfile
 from loadtest.plan.objective import Slo
 from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.least_work import prefills_s
 from loadtest.simulator.memory import Memory
 from loadtest.simulator.utilisation import least_utilisation
 from loadtest.simulator.workload import Workload
@@ -28,12 +29,8 @@ NO_MEMORY = Memory()
 def ttft_p90_min_s(workload: Workload, engine: EngineProfile) -> float:
     """The 90th percentile of the time to first token with infinite caches and no queue."""
     requests = workload.in_order()
-    hits = infinite_hit_tokens(requests, block_tokens=workload.block_tokens).tolist()
-    floors_s = [
-        engine.prefill.prompt_s(request.tokens - hit, hit)
-        for request, hit in zip(requests, hits, strict=True)
-    ]
-    return float(np.percentile(floors_s, 90))
+    hits = infinite_hit_tokens(requests, block_tokens=workload.block_tokens)
+    return float(np.percentile(prefills_s(requests, hits, engine.prefill), 90))
 
 
 def prefill_workers_min(

@@ -29,6 +29,7 @@ from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.fleet import Fleet, capacity_tokens
 from loadtest.simulator.flight import Flight
+from loadtest.simulator.least_work import prefills_s
 from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
@@ -389,10 +390,7 @@ class _Simulation:
         requests = [flight.request for flight in flights]
         prompts = np.array([request.tokens for request in requests], dtype=np.int64)
         ideal = infinite_hit_tokens(requests, block_tokens=self._workload.block_tokens)
-        prompt_s = self.fleet.profile.prefill.prompt_s
-        floor_s = [
-            prompt_s(tokens - hit, hit) for tokens, hit in zip(prompts.tolist(), ideal.tolist(), strict=True)
-        ]
+        floor_s = prefills_s(requests, ideal, self.fleet.profile.prefill)
         arrival_s = np.array([flight.arrival_s for flight in flights])
         return Records(
             arrival_s=arrival_s,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import pooled_lru_hit_tokens
+from loadtest.simulator.least_work import prefills_s
 from loadtest.simulator.workload import Workload
 
 SCALE_RANGE = (1e-4, 1e4)
@@ -112,10 +113,7 @@ class _Load:
         self._running_max = profile.max_running
         order = workload.in_order()
         hits = pooled_lru_hit_tokens(order, capacity_tokens, block_tokens=workload.block_tokens)
-        least_s = {
-            id(request): profile.prefill.prompt_s(request.tokens - hit, hit)
-            for request, hit in zip(order, hits.tolist(), strict=True)
-        }
+        least_s = dict(zip(map(id, order), prefills_s(order, hits, profile.prefill), strict=True))
         requests = list(workload.requests())
         self._prefill_s = np.array([least_s[id(request)] for request in requests])
         self._work_s = float(self._prefill_s.sum())

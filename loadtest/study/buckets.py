@@ -8,12 +8,9 @@ that grows out of its range begins anew in the next one, without its cache. Gain
 Sessions cross buckets, so they are taken apart: `opened` gives every request a time of its own.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from loadtest.simulator.bounds import infinite_hit_tokens
+from loadtest.simulator.least_work import least_work_s, shared_out
 from loadtest.simulator.records import Records
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Session, SimRequest, Workload
@@ -66,7 +63,10 @@ def simulated_in_buckets(workload: Workload, config: SimulationConfig) -> list[R
         Records of the buckets that have requests, the shortest first.
     """
     parts = [part for part in _parted(workload) if part.sessions]
-    shares = shared_out(config.workers, _works_s(workload, parts, config))
+    works_s = [
+        least_work_s(part.in_order(), config.engine.prefill, block_tokens=part.block_tokens) for part in parts
+    ]
+    shares = shared_out(config.workers, works_s)
     return [
         simulate(part, replace(config, workers=workers)).records
         for part, workers in zip(parts, shares, strict=True)
@@ -83,29 +83,3 @@ def _parted(workload: Workload) -> list[Workload]:
         replace(workload, name=f"{workload.name} {name}", sessions=tuple(sessions))
         for name, sessions in zip(BUCKETS.names, kept, strict=True)
     ]
-
-
-def _works_s(workload: Workload, parts: Sequence[Workload], config: SimulationConfig) -> list[float]:
-    """Least seconds of prefill of each part, in caches of its own."""
-    prefill = config.engine.prefill
-    works_s = []
-    for part in parts:
-        requests = part.in_order()
-        hits = infinite_hit_tokens(requests, block_tokens=workload.block_tokens).tolist()
-        works_s.append(
-            sum(
-                prefill.prompt_s(request.tokens - hit, hit)
-                for request, hit in zip(requests, hits, strict=True)
-            )
-        )
-    return works_s
-
-
-def shared_out(workers: int, works_s: Sequence[float]) -> list[int]:
-    """Workers in proportion to the work, at least one for each; whoever is busiest gets the next one."""
-    assert workers >= len(works_s)
-    shares = [1] * len(works_s)
-    for _ in range(workers - len(works_s)):
-        busiest = int(np.argmax(np.array(works_s) / np.array(shares)))
-        shares[busiest] += 1
-    return shares

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fakes.study import cell
 
 from loadtest.simulator.workload import Session, SimRequest, Workload
-from loadtest.study.buckets import opened, shared_out, simulated_in_buckets
+from loadtest.study.buckets import opened, simulated_in_buckets
 from loadtest.study.runs import configured
 
 
@@ -27,11 +27,6 @@ def test_requests_of_a_session_come_when_the_answers_before_them_would_be_there(
         (9.0, 6),
         (9.0, 7),
     ]
-
-
-def test_workers_go_where_the_work_is_and_nobody_is_left_without() -> None:
-    assert shared_out(8, [6.0, 1.0, 1.0]) == [6, 1, 1]
-    assert shared_out(4, [100.0, 0.0]) == [3, 1]
 
 
 def test_every_request_is_served_in_the_bucket_of_its_length() -> None:
