@@ -3,6 +3,7 @@
 import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -149,28 +150,31 @@ def test_lines_beyond_the_bound_are_counted(tmp_path: Path) -> None:
     assert len(lines_of(path)) == 1000 - trace.dropped
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """No file of this process may grow beyond so many bytes, as on a full disk."""
-    size = len(msgspec.json.encode(LINE)) + 50
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond so many bytes, as on a full disk.
+
+    Only for a moment: the limit holds for the file that pytest writes its own output to, too.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    yield size
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(tmp_path: Path, small_files: int) -> None:
+def test_a_line_that_a_full_disk_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     trace = RequestTrace(str(path), 10**6)
     whole = msgspec.json.encode(LINE) + b"\n"
-    assert trace.written(whole)
-    assert not trace.written(whole)
-    assert path.stat().st_size == small_files
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (10 * small_files, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    )
+    with files_of_at_most(len(whole) + 50):
+        first_fitted = trace.written(whole)
+        second_fitted = trace.written(whole)
+    assert (first_fitted, second_fitted) == (True, False)
+    assert path.stat().st_size == len(whole) + 50
     assert trace.written(whole)
     trace.close()
 
