@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
-from router.admin.tenants import add_tenants
 from router.admin.queue_view import QueuePorts, add_queue_view
+from router.admin.tenants import add_tenants
 from router.errors import (
     ClientError,
     InvalidKey,
