@@ -1,0 +1,64 @@
+"""How urgent a client says that its request is."""
+
+import pytest
+
+from router.errors import ClientError
+from router.gateway.priorities import Priorities
+
+THREE = Priorities(("high", "normal", "low"), "normal", low_first=False)
+FIVE = Priorities(("now", "soon", "normal", "flex", "night"), "normal", low_first=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (b"high", "high"),
+        (b" High ", "high"),
+        (b"low", "low"),
+        (b"0", "normal"),
+        (b"1", "high"),
+        (b"+7", "high"),
+        (b"-1", "low"),
+        (b"-100", "low"),
+    ],
+)
+def test_the_header_names_a_class_or_counts_from_the_default(value: bytes, name: str) -> None:
+    assert THREE.named(value) == name
+
+
+@pytest.mark.parametrize("value", [b"", b"urgent", b"1.5", b"high,low", b"\xb2", b"1_0", b"9" * 5000, b"--1"])
+def test_a_header_that_names_no_class_is_the_clients_mistake(value: bytes) -> None:
+    with pytest.raises(ClientError, match="x-priority") as raised:
+        THREE.named(value)
+    assert (raised.value.status, raised.value.code, raised.value.param) == (400, "invalid_value", "x-priority")
+    assert len(raised.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("number", "tier", "name"),
+    [
+        (0, "", "normal"),
+        (1, "", "soon"),
+        (2, "", "now"),
+        (3, "", "now"),
+        (-1, "", "flex"),
+        (-2, "", "night"),
+        (0, "priority", "soon"),
+        (0, "auto", "normal"),
+        (0, "standard_only", "normal"),
+        (0, "batch", "flex"),
+        (0, "something new", "normal"),
+        (0, "night", "night"),
+        (0, "flex", "flex"),
+        (1, "night", "soon"),
+    ],
+)
+def test_a_body_counts_from_the_default_or_names_a_tier(number: int, tier: str, name: str) -> None:
+    assert FIVE.stated(number, tier) == name
+
+
+def test_lower_numbers_may_be_the_more_urgent_ones() -> None:
+    vllm = Priorities(("high", "normal", "low"), "normal", low_first=True)
+    assert [vllm.stated(number, "") for number in (-1, 0, 1)] == ["high", "normal", "low"]
+    assert [vllm.named(value) for value in (b"-1", b"0", b"1")] == ["high", "normal", "low"]
+    assert vllm.stated(0, "priority") == "high"
