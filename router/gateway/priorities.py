@@ -16,7 +16,7 @@ and that is none of OpenAI's or Anthropic's means the default: elsewhere the fie
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from router.errors import ClientError
 
@@ -35,6 +35,15 @@ _TIERS = {
     "batch": -1,
 }
 """What OpenAI's and Anthropic's service tiers are as numbers: bought speed is urgent, a discount is not."""
+
+
+def weights(shares: Mapping[str, float]) -> Callable[[str], float]:
+    """What `policies.Fairness` asks: the weight of a class, or of a flow among those of its class.
+
+    A class that only another replica knows has the least weight; tenants are equal.
+    """
+    least = min(shares.values())
+    return lambda name: 1.0 if "/" in name else shares.get(name, least)
 
 
 class Priorities:

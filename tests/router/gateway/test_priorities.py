@@ -3,7 +3,7 @@
 import pytest
 
 from router.errors import ClientError
-from router.gateway.priorities import Priorities
+from router.gateway.priorities import Priorities, weights
 
 THREE = Priorities(("high", "normal", "low"), "normal", low_first=False)
 FIVE = Priorities(("now", "soon", "normal", "flex", "night"), "normal", low_first=False)
@@ -30,7 +30,11 @@ def test_the_header_names_a_class_or_counts_from_the_default(value: bytes, name:
 def test_a_header_that_names_no_class_is_the_clients_mistake(value: bytes) -> None:
     with pytest.raises(ClientError, match="x-priority") as raised:
         THREE.named(value)
-    assert (raised.value.status, raised.value.code, raised.value.param) == (400, "invalid_value", "x-priority")
+    assert (raised.value.status, raised.value.code, raised.value.param) == (
+        400,
+        "invalid_value",
+        "x-priority",
+    )
     assert len(raised.value.message) < 300
 
 
@@ -62,3 +66,14 @@ def test_lower_numbers_may_be_the_more_urgent_ones() -> None:
     assert [vllm.stated(number, "") for number in (-1, 0, 1)] == ["high", "normal", "low"]
     assert [vllm.named(value) for value in (b"-1", b"0", b"1")] == ["high", "normal", "low"]
     assert vllm.stated(0, "priority") == "high"
+
+
+def test_classes_weigh_what_the_settings_say_and_tenants_the_same() -> None:
+    weight_of = weights({"high": 8.0, "low": 0.5})
+    assert [weight_of(name) for name in ("high", "low", "unknown", "low/", "high/a/b")] == [
+        8.0,
+        0.5,
+        0.5,
+        1.0,
+        1.0,
+    ]
