@@ -333,8 +333,8 @@ class AdmissionSettings(Section):
 
     backlog_target_s: float = setting(
         0.5,
-        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait here, "
-        "where order still counts. Longer than the engine stands still between an answer and the next "
+        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
+        "here, where order still counts. Longer than the engine stands still between an answer and the next "
         "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
         "engine queues itself is served in its own order.",
         gt=0,
@@ -354,23 +354,23 @@ class AdmissionSettings(Section):
     )
     kv_ratio_max: float = setting(
         0.95,
-        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine reports "
-        "it; beyond it the next one would wait in the engine. 1 and more: no bound.",
+        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
+        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
         flag="kv-usage-max",
         gt=0,
     )
     engine_metrics_interval_s: float = setting(
         2.0,
-        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if one "
-        "replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
+        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
+        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
         "has in flight counts.",
         flag="engine-metrics-interval-secs",
         ge=0,
     )
     report_age_s_max: float = setting(
         10.0,
-        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, or "
-        "nothing new, never stops dispatch.",
+        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
+        "or nothing new, never stops dispatch.",
         flag="engine-metrics-age-max-secs",
         gt=0,
     )
