@@ -1,6 +1,6 @@
 """The waiting queue on real sockets: several replicas, a real Valkey, emulated engines.
 
-Engines are as fast as a gateway believes before it has seen any answer: 20 ms and 15,000 tokens/s. A prompt of
+Engines are as fast as a gateway believes before it has seen an answer: 20 ms and 15,000 tokens/s. A prompt of
 `TEXT` is some 3,000 tokens, about 0.2 s, so three of them fill the target backlog of 0.5 s.
 """
 
