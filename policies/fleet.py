@@ -19,6 +19,7 @@ A worker is a row (*slot*) in every column. Slots are local to the process; the 
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -75,6 +76,9 @@ from radix import (
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+PLACED_PATHS_MAX = 256
+"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
 SLOW_COLUMNS_MAX = 100
 """Lists of slots (one per model) whose slow columns are kept at a time."""
@@ -161,6 +165,8 @@ class FleetState:
         self.tickets = Tickets(self.fairness)
         self.relieved: set[int] = set()
         """Slots that may have got room since it was last emptied; only filled while tickets wait."""
+        self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
+        """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.leaders = Leaders(self.loads)
@@ -605,6 +611,7 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
         if self.tickets.count:
+            self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot) and op.flow:
             self.fairness.charge(op.flow, op.at_us, op.service_us)

@@ -80,9 +80,13 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         waiting: What the log must hear of it; under the id of the attempt that will end the wait.
+        path: Packed block hashes of its (first) prompt.
+        safe_blocks: How much of that the chosen worker has.
     """
 
     waiting: Waiting
+    path: bytes = b""
+    safe_blocks: int = 0
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -230,7 +234,7 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                return Hold(turn)
+                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block))
             chosen = turn
         self.placed_count += 1
         attempt = Attempt(
