@@ -59,8 +59,8 @@ ASKED_S = 0.25
 
 FOLLOWERS_MAX = 8
 SHARING_MAX = 32
-"""A look asks about so many; and of those who start like one prompt, this many are considered, those first who
-share most with it."""
+"""A look asks about so many; and of those who start like one prompt, this many are considered, those who share
+most with it first."""
 
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
