@@ -495,7 +495,15 @@ class TenancySettings(Section):
     tenant_header: HeaderName = setting(
         "x-tenant-id",
         "Request header that names the tenant. Tenants never match each other's prefixes. A request "
-        "without it belongs to the tenant ''.",
+        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "server.api_key; tenants are then known by their keys.",
+    )
+    keys_file: str = setting(
+        "",
+        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
+        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
+        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
+        flag="tenant-keys-file",
     )
 
 

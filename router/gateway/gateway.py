@@ -1,7 +1,6 @@
 """What all exchanges of a process share: the rules, the fleet, and how to parse."""
 
 import asyncio
-import hmac
 import itertools
 import secrets
 import time
@@ -9,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
+from router.errors import ClientError, NoWorker, RequestRejected
 from router.fleet import Registry
 from router.gateway.decision import Decider
 from router.gateway.endpoints import Endpoint
@@ -26,6 +25,7 @@ from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
+from router.tenants import Door, Keyring, Tenant
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
@@ -52,6 +52,7 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
+        keys: Keyring | None = None,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -99,18 +100,21 @@ class Gateway:
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
-        self._tenant_header = settings.tenancy.tenant_header.encode()
-        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
-        self._noted = frozenset((*self._id_headers, self._tenant_header, b"authorization", b"x-api-key"))
-        self._inflight_max = settings.server.max_concurrent_requests
         key = settings.server.api_key
-        self._api_key = key.get_secret_value().encode() if key is not None else None
+        self.door = Door(
+            admin_key=key.get_secret_value().encode() if key is not None else None,
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keys,
+        )
+        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
+        self._noted = frozenset(self._id_headers) | self.door.header_names
+        self._inflight_max = settings.server.max_concurrent_requests
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
         )
-        # A client's own key is the worker's business only if it is not the gateway's.
-        self.forwards_authorization = self._api_key is None and self.worker_authorization is None
+        # A client's own key is the worker's business only if it is none of ours.
+        self.forwards_authorization = not self.door.hands_out_keys and self.worker_authorization is None
         self._profiles = {
             name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
             for name, model in settings.placement.models.items()
@@ -162,17 +166,17 @@ class Gateway:
         """Those of a request's headers that the methods below ask for."""
         return [header for header in headers if header[0] in self._noted]
 
-    def parse(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> ParsedRequest:
+    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         """Parse and identify a request.
 
         Raises:
             ClientError: If it is not what the endpoint takes.
         """
-        return self._identifier.parse(endpoint, body, tenant=self._tenant_of(headers))
+        return self._identifier.parse(endpoint, body, tenant=tenant)
 
-    def parse_in_steps(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> Parsing:
+    def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do what `parse` does, in steps."""
-        return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
+        return parse_in_steps(self._identifier, endpoint, body, tenant=tenant)
 
     def nobody_for(self, model: str | None) -> ClientError | NoWorker:
         """Why no worker can take a request for a model: its model is not served here, or not now."""
@@ -190,12 +194,6 @@ class Gateway:
             retry_after_s=self.retry_after_s,
         )
 
-    def _tenant_of(self, headers: Sequence[Header]) -> bytes:
-        for name, value in headers:
-            if name == self._tenant_header:
-                return value
-        return b""
-
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""
         return self._profiles.get(model or "", self._default_profile)
@@ -212,32 +210,21 @@ class Gateway:
         """A log-wide unique id of one attempt."""
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
-    def admit(self, headers: Sequence[Header]) -> None:
-        """Check the key and the limit of concurrent requests.
+    def admit(self, headers: Sequence[Header]) -> Tenant:
+        """Find out whose a request is, and check the limit of concurrent requests.
 
         Raises:
-            InvalidKey: If the key is missing or wrong.
+            InvalidKey: If a key is needed, and this is none of ours.
             RequestRejected: If too many requests are in flight (429).
         """
-        if self._api_key is not None and not self.authorized(headers):
-            raise InvalidKey
+        tenant = self.door.tenant_of(headers)
         if 0 < self._inflight_max < self.inflight:
             raise RequestRejected(
                 f"{self._inflight_max} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )
-
-    def authorized(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the gateway's key, if there is one."""
-        if self._api_key is None:
-            return True
-        for name, value in headers:
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                return hmac.compare_digest(value[7:].strip(), self._api_key)
-            if name == b"x-api-key":  # Anthropic clients
-                return hmac.compare_digest(value.strip(), self._api_key)
-        return False
+        return tenant
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
