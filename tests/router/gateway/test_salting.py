@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier
@@ -19,12 +20,9 @@ ACME, OTHER = (Tenant("t", salt=salt, namespace=salt.encode()) for salt in (SALT
 identifier = Identifier("test")
 
 texts = st.text(max_size=20)
+lookalikes = st.sampled_from(["cache_salt", '"cache_salt":"x"'])
 values: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-9, 9)
-    | texts
-    | st.sampled_from(["cache_salt", '"cache_salt":"x"']),
+    st.none() | st.booleans() | st.integers(-9, 9) | texts | lookalikes,
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(texts | st.sampled_from(["cache_salt", "extra_key"]), inner, max_size=3)
@@ -79,8 +77,7 @@ def test_an_engine_finds_one_salt_and_all_the_client_said(
     body = (json.dumps(dict(pairs), indent=indent) + tail).encode()
     try:
         pieces = spliced(endpoint, body)
-    except Exception as error:  # noqa: BLE001 - a body that is no request is refused before
-        assert type(error).__name__ == "ClientError"
+    except ClientError:  # no request
         return
     got = json.loads(b"".join(pieces), object_pairs_hook=no_name_twice)
     salt = got.pop(name)
