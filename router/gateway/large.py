@@ -65,7 +65,7 @@ def parse_in_steps(
         if span is not None:
             span = (hollow.place(span[0]), hollow.place(span[1]))
         request = parsed_request(endpoint, fields, tenant, identity, span)
-        hollow.refuse(request.model, request.session, request.lora)
+        hollow.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         request = identifier.parse(endpoint, body, tenant=tenant)
     except (ValueError, RecursionError) as error:

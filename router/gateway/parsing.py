@@ -72,6 +72,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         prompt_token_ids: Token ids of all prompts; 0 for text.
         key: 64-bit hash of all of the prompt.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
+        service_tier: OpenAI's field, empty if absent.
         salt_span: Where in the body the client's own salt is, if it has one and its tenant has a salt, too.
 
     A struct, since making a frozen dataclass of this size costs 1.3 us more, an eighth of a short parse.
@@ -92,6 +93,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_token_ids: int
     key: int
     prefix_key: int
+    service_tier: str = ""
     salt_span: Span | None = None
 
 
@@ -225,6 +227,7 @@ def parsed_request(
         identity.prompt_token_ids,
         identity.key,
         identity.prefix_key,
+        fields.service_tier or "",
         salt_span,
     )
 
