@@ -86,6 +86,15 @@ class Priorities:
             return tier
         return self._numbered(-_TIERS.get(tier, 0))
 
+    def allowed(self, wanted: str, most: str) -> str:
+        """The class that a request gets, of the one it asks for and the most urgent one that its tenant has.
+
+        Args:
+            wanted: What it asks for.
+            most: What it has; empty if it may have any.
+        """
+        return max(wanted, most, key=self.names.index) if most else wanted
+
     def _numbered(self, steps: int) -> str:
         """The class so many steps below the default one, or above if less than 0."""
         return self.names[min(max(self._middle + steps, 0), len(self.names) - 1)]

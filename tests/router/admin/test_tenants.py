@@ -37,7 +37,7 @@ class Setup:
     def __init__(self, file: Path | None) -> None:
         time = VirtualTime()
         shared = FakeShared()
-        self.keys = None if file is None else KeysWatch(str(file), Keyring(), lambda: 1e9)
+        self.keys = None if file is None else KeysWatch(str(file), Keyring(), now_unix_s=lambda: 1e9)
         if self.keys is not None:
             self.keys.load()
         keyring = None if self.keys is None else self.keys.keyring
