@@ -107,8 +107,11 @@ async def test_a_broken_file_keeps_the_old_keys_and_is_told_of_once(
 
 
 async def test_a_file_that_vanished_keeps_the_old_keys_until_it_is_back(watched: Watched) -> None:
+    """For a moment that is how some programs write files."""
     watched.file.rename(watched.file.with_suffix(".away"))
-    await watched.look(3)
+    await watched.look(1)
+    assert watched.watch.problem is None
+    await watched.look(2)
     assert watched.owner("one") == "acme"
     assert watched.watch.problem is not None
     assert "cannot be read" in watched.watch.problem
