@@ -120,6 +120,16 @@ async def test_a_file_that_vanished_keeps_the_old_keys_until_it_is_back(watched:
     assert (watched.owner("one"), watched.watch.problem, watched.watch.refused_count) == ("acme", None, 1)
 
 
+async def test_a_file_that_is_away_again_and_again_is_not_missed(watched: Watched) -> None:
+    away = watched.file.with_suffix(".away")
+    for _ in range(3):
+        watched.file.rename(away)
+        await watched.look(1)
+        away.rename(watched.file)
+        await watched.look(1)
+    assert (watched.watch.problem, watched.watch.loaded_count) == (None, 1)
+
+
 async def test_keys_begin_and_expire_while_the_file_stays_as_it_is(watched: Watched) -> None:
     hashes = [f"sha256:{digest_of(key).hex()}" for key in (b"old", b"new")]
     watched.put(
