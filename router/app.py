@@ -24,15 +24,15 @@ import httpx
 from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
-from router.admin import AdminPorts, make_api, serve_metrics
+from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
-from router.gateway import Gateway
+from router.gateway import Gateway, weights
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
+from router.settings import ObservabilitySettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tenants import Keyring, KeysWatch
 from router.tls import worker_context
@@ -184,6 +184,16 @@ class GatewayProcess:
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
+                queue=QueuePorts(
+                    replica=self.replica,
+                    fleet=self.fleet,
+                    registry=self.registry,
+                    admission=self.gateway.admission,
+                    room=self.gateway.room,
+                    settings=settings.queue,
+                    refusals=self.gateway.refusals,
+                    now_us=self.clock.now_us,
+                ),
             ),
             self._lifespan,
         )
@@ -363,18 +373,6 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _weights(queue: QueueSettings, keys: Keyring) -> Callable[[str], float]:
-    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
-    classes = queue.classes
-    least = min(classes.values())
-
-    def weight_of(name: str) -> float:
-        priority, is_flow, tenant = name.partition("/")
-        return keys.weight_of(tenant) if is_flow else classes.get(priority, least)
-
-    return weight_of
-
-
 def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
@@ -393,7 +391,7 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=_weights(settings.queue, keys),
+        weight_of=weights(settings.queue.classes, keys.weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

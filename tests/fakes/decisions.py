@@ -88,6 +88,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for column in (
             *(view.slow.a_s, view.slow.b_s, view.slow.c0_tokens),
             *(view.backlog_s, view.prefill_tokens, view.inflight_requests, view.inflight_tokens),
+            fleet.loads.prefill_requests[slots],
         )
     ]
     rows: dict[str, object] = {

@@ -269,8 +269,8 @@ class NaiveFold:
         }
         return sum(charged.values())
 
-    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float]:
-        """Backlog in seconds, prefill tokens, requests in flight and their tokens."""
+    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float, float]:
+        """Backlog in seconds, prefill tokens, requests in flight and their tokens, requests in prefill."""
         mine = {key: request for key, request in self.requests().items() if request.worker == worker}
         waiting = {key: request for key, request in mine.items() if not request.prefilled}
         backlog_us = sum(request.service_us for request in waiting.values())
@@ -285,6 +285,7 @@ class NaiveFold:
             sum(request.uncached_tokens for request in waiting.values()),
             len(mine),
             sum(request.context_tokens for request in mine.values()),
+            len(waiting),
         )
 
     def congestion_per_s(self, worker: str, now_us: int) -> float:
