@@ -150,9 +150,9 @@ class Metrics:
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
-        self._tenant_prompt_tokens = self._sums(families.TENANT_PROMPT_TOKENS)
-        self._tenant_cached_tokens = self._sums(families.TENANT_CACHED_TOKENS)
-        self._tenant_output_tokens = self._sums(families.TENANT_OUTPUT_TOKENS)
+        self._tenant_tokens = self._sums(
+            families.TENANT_PROMPT_TOKENS, families.TENANT_CACHED_TOKENS, families.TENANT_OUTPUT_TOKENS
+        )
         self._request_bytes = self._sum(families.REQUEST_BYTES)
         self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
@@ -253,9 +253,7 @@ class Metrics:
             self._predicted_cached_tokens.add(predicted_cached_tokens)
             self._cached_error.observe(predicted_cached_tokens - cached_tokens)
         if tenant:
-            self._tenant_prompt_tokens.add((tenant, usage.prompt_tokens))
-            self._tenant_cached_tokens.add((tenant, cached_tokens or 0))
-            self._tenant_output_tokens.add((tenant, output_tokens or 0))
+            self._tenant_tokens.add((tenant, usage.prompt_tokens, cached_tokens or 0, output_tokens or 0))
 
     def finished(
         self,
@@ -452,8 +450,8 @@ class Metrics:
         self._tallies.append(total)
         return total
 
-    def _sums(self, family: Family) -> Sums:
-        sums = Sums(self._counter(family))
+    def _sums(self, *counted: Family) -> Sums:
+        sums = Sums(*map(self._counter, counted))
         self._tallies.append(sums)
         return sums
 
