@@ -16,6 +16,7 @@ counts when it is known, and may leave less than nothing in hand.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
@@ -98,12 +99,11 @@ class Charge:
 
 
 class LeaseAccount:
-    """One account on one replica. Times are log times in microseconds; they run back at most once, when the
-    clock is set.
+    """One account on one replica. Times are log times in microseconds.
 
     Args:
         name: Of the account.
-        writer: Of this life of this replica.
+        writer: Name under which it tells what it uses; never used before.
         limits: What the account may use.
 
     Attributes:
@@ -161,6 +161,24 @@ class LeaseAccount:
         return self.waits or bool(self._untold) or self.in_flight > 0 or self._in_hand != (0, 0, 0)
 
     @property
+    def requests_left(self) -> int:
+        """Requests of the limit that are left over all replicas, as far as known here."""
+        left = min(self.left[0] + self.requests, self.limits.requests_per_minute - self.used_requests)
+        return max(0, int(left))
+
+    @property
+    def tokens_left(self) -> int:
+        """The same for tokens."""
+        left = min(self.left[1] + self.tokens, self.limits.tokens_per_minute - self.used_tokens)
+        return max(0, int(left))
+
+    def grows_in_us(self, rate: int, at_us: int) -> int:
+        """In how long more will be left of a rate, 0 for requests and 1 for tokens; 0 if nothing is used."""
+        grows_us = [self.grows_us[rate]] if self.grows_us[rate] > at_us else []
+        grows_us += [end for end in map(_end_us, islice(self._uses, 1)) if end > at_us]
+        return min(grows_us, default=at_us) - at_us
+
+    @property
     def _in_hand(self) -> tuple[int, int, int]:
         """Units of the limits that there are."""
         hand = (self.requests, self.tokens, self.concurrent)
@@ -189,8 +207,7 @@ class LeaseAccount:
         return True
 
     def refusal(self, tokens: int, at_us: int) -> Refusal | None:
-        """Whether a request is refused without asking: it never fits, or the like of it was refused just
-        now."""
+        """Whether a request is refused unasked: it never fits, or the like of it was refused just now."""
         limits = self.limits
         if 0 < limits.tokens_per_minute < tokens:
             return Refusal(TOKENS, 0)
@@ -233,7 +250,7 @@ class LeaseAccount:
         charge.ended = True
         if kind == CONCURRENT:
             return Refusal(kind, CONCURRENT_RETRY_US)
-        return Refusal(kind, (next(iter(self._uses)) + SLOTS + 1) * SLOT_US - at_us)
+        return Refusal(kind, _end_us(next(iter(self._uses))) - at_us)
 
     def settle(self, charge: Charge, tokens: int, at_us: int) -> None:
         """A request that was granted has ended: count what it really used.
@@ -266,15 +283,16 @@ class LeaseAccount:
     # A call.
 
     def due(self, at_us: int) -> bool:
-        """Whether it is time for a call though nobody waits."""
-        if self._idle(at_us) and self._in_hand != (0, 0, 0):
+        """Whether it is time for a call though nobody waits: to give back, or to be believed further on."""
+        if not 0 <= at_us - self._told_us < RENEW_US and (self._untold or self.in_flight > 0):
             return True
-        return not 0 <= at_us - self._told_us < RENEW_US and (bool(self._untold) or self.in_flight > 0)
+        hand, ahead = self._in_hand, self._ahead(at_us)
+        return hand[0] > 2 * ahead[0] or hand[1] > 2 * ahead[1] or hand[2] > 2 * ahead[2]
 
     def forgotten(self, at_us: int) -> bool:
-        """Whether nothing is left to remember, given that it is not active."""
+        """Whether nothing of it is left to remember."""
         self._prune(at_us // SLOT_US)
-        return not self._uses
+        return not self._uses and not self.active
 
     def call(self, at_us: int, ttl_us: int, *, last: bool = False) -> LeaseCall:
         """What to tell and to ask now. `answered` or `failed` follows, before the next call.
@@ -356,10 +374,8 @@ class LeaseAccount:
                 self._refused_tokens = 0 if kind == REQUESTS else charge.tokens
             self._refusal, self._refused_until_us = refusal, at_us + REFUSED_US
             decided.append((charge, refusal))
-        self.low_requests, self.low_tokens = (
-            (int(self.requests) // 4 if self.requests != UNBOUNDED else 0),
-            (int(self.tokens) // 4 if self.tokens != UNBOUNDED else 0),
-        )
+        requests, tokens, _ = self._in_hand
+        self.low_requests, self.low_tokens = requests // 4, tokens // 4
         return decided
 
     def failed(self) -> None:
@@ -403,9 +419,6 @@ class LeaseAccount:
         use[0] += requests
         use[1] += tokens
 
-    def _idle(self, at_us: int) -> bool:
-        return not 0 <= at_us - self._last_us <= IDLE_US
-
     def _prune(self, slot: int) -> None:
         """Forget what has left the window, and what was noted before the clock was set."""
         uses, first = self._uses, slot - SLOTS
@@ -417,7 +430,7 @@ class LeaseAccount:
 
     def _ahead(self, at_us: int) -> tuple[int, int, int]:
         """Units that will be needed within `AHEAD_US`, from the uses of the last one to two slots."""
-        if self._idle(at_us):
+        if not 0 <= at_us - self._last_us <= IDLE_US:
             return 0, 0, 0
         slot = at_us // SLOT_US
         now, before = self._uses.get(slot, (0, 0)), self._uses.get(slot - 1, (0, 0))
@@ -439,6 +452,11 @@ class LeaseAccount:
             self.tokens = held[1]
         if self.concurrent != UNBOUNDED:
             self.concurrent = held[2]
+
+
+def _end_us(slot: int) -> int:
+    """When a slot has left the window."""
+    return (slot + SLOTS + 1) * SLOT_US
 
 
 def _nothing_of(limit: int) -> float:

@@ -14,7 +14,7 @@ its edge.
     limit = used in the window + leased to replicas (tokens in flight included) + left
 
 A lease is *held* until it is used or given back. Who is not heard of for its time to live has died: what it
-held of a rate counts as used now, since it may have been, and its tokens in flight ended with it.
+held of a rate counts as used when it expired, since it may have been, and its tokens in flight ended with it.
 
 Uses are told in numbered batches, each again until it is acknowledged, and counted once. A number that does
 not follow the one before means that Redis has lost something: then the replica tells its whole window
@@ -47,7 +47,7 @@ class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a replica reports and wants of one account.
 
     Attributes:
-        writer: Who calls; another one in each life of a replica.
+        writer: Who calls; another name in each life of a replica's account.
         batch: Number of this batch of uses, one more than the one before.
         whole: Whether the batch holds all uses in the window, told before or not.
         ttl_us: How long the holdings below are believed.
@@ -76,7 +76,7 @@ class LeaseReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
         told: False if nothing was done because a batch is missing: tell the whole window.
         verdicts: Per ask: 0 if it was granted, else the number of the limit (1 to 3) that did not allow it.
         leased: Units of each limit that were leased now, granted asks included.
-        left: Units of each limit that are neither used nor held by anybody.
+        left: Units of each limit that are neither used nor held by anybody; `PLENTY` if there is no limit.
         grows_us: Until the oldest use leaves the window and `left` grows, for requests and tokens; 0 if none.
         retry_us: Until the first ask that was refused might be granted; 0 if all were.
     """
@@ -149,8 +149,9 @@ local active, held = 1, {{mine[1], mine[2], mine[3]}}
 for name, holder in pairs(holders) do
   if name ~= writer then
     if holder[2] < now then
-      use(1, slot, holder[3])
-      use(2, slot, holder[4])
+      local expired = math.floor(holder[2] / SLOT)
+      use(1, expired, holder[3])
+      use(2, expired, holder[4])
       holder[3], holder[4], holder[5] = 0, 0, 0
       if holder[2] + SLOT * SLOTS < now then holders[name] = nil end
     else
@@ -166,8 +167,10 @@ local function left_of(kind)
 end
 local left, leased = {{left_of(1), left_of(2), left_of(3)}}, {{0, 0, 0}}
 local function lease(kind, amount)
-  if limits[kind] > 0 then leased[kind] = leased[kind] + amount end
-  left[kind] = left[kind] - amount
+  if limits[kind] > 0 then
+    leased[kind] = leased[kind] + amount
+    left[kind] = left[kind] - amount
+  end
 end
 
 local verdicts, lacking, lacked = {{}}, 0, 0

@@ -19,6 +19,7 @@ Nothing is asked, and no connection made, before the first charge.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import secrets
@@ -39,6 +40,9 @@ WAIT_S = 0.01
 
 SECOND_LOOK_S = 0.002
 LOOK_S = 0.1
+FORGET_LOOKS = 50
+"""Every so many looks those accounts are forgotten of which nothing is left."""
+
 TIMEOUT_S = 1.0
 GOODBYE_S = 1.0
 BACKOFF_S = 0.05
@@ -67,6 +71,7 @@ class Leases:
         loop: Runs the timers.
 
     Attributes:
+        now_us: As given.
         rounds: Round trips so far.
         alone: Charges that were decided without Redis so far.
     """
@@ -84,9 +89,10 @@ class Leases:
     ) -> None:
         self._keys = keys
         self._replica = replica
-        # Batches are numbered anew in each life, so each has a name of its own.
-        self._writer = f"{replica}/{secrets.token_hex(4)}"
-        self._now_us = now_us
+        # An account numbers its batches from one, so each is told under a name of its own.
+        self._life = f"{replica}/{secrets.token_hex(4)}"
+        self._lives = itertools.count()
+        self.now_us = now_us
         self._replicas = replicas
         self._ttl_us = int(ttl_s * 1e6)
         self._loop = loop
@@ -100,6 +106,8 @@ class Leases:
         self._timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._looked = self._overdue = False
+        self._looks = 0
+        self._linked = False
         self._lost: str | None = None
         self.rounds = 0
         self.alone = 0
@@ -116,7 +124,8 @@ class Leases:
         """The account of a name, with these limits from now on."""
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = LeaseAccount(name, self._writer, limits)
+            writer = f"{self._life}/{next(self._lives)}"
+            account = self._accounts[name] = LeaseAccount(name, writer, limits)
         elif account.limits is not limits:
             account.change(limits)
         return account
@@ -130,7 +139,7 @@ class Leases:
             decided: Called later, from the event loop, if the charge that is returned is not `granted` yet.
                 A charge that was withdrawn in between may still be decided.
         """
-        now_us = self._now_us()
+        now_us = self.now_us()
         charge = Charge(account, tokens, decided)
         if account.take(charge, now_us):
             if account not in self._active:
@@ -153,7 +162,7 @@ class Leases:
 
     def settle(self, charge: Charge, tokens: int) -> None:
         """A granted request ended; count the tokens it really used."""
-        charge.account.settle(charge, tokens, self._now_us())
+        charge.account.settle(charge, tokens, self.now_us())
         self._watch(charge.account)
 
     def withdraw(self, charge: Charge) -> None:
@@ -193,16 +202,23 @@ class Leases:
             self._look_timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
-        """Find the accounts that are due though nobody waits, and those that are over."""
-        now_us = self._now_us()
+        """Find the accounts that are due though nobody waits, and forget those that are over."""
+        now_us = self.now_us()
         for account in list(self._active):
             if account.due(now_us):
                 self._call_for(account)
             elif not account.active:
                 del self._active[account]
-                if account.forgotten(now_us):
-                    del self._accounts[account.name]
-        self._look_timer = self._loop.call_later(LOOK_S, self._look) if self._active else None
+        if self._linked and not self._link.connected:
+            # Another server, or this one after a restart, may not know what was told: everybody asks it.
+            self._linked = False
+            for account in self._accounts.values():
+                self._call_for(account)
+        self._looks += 1
+        if self._looks % FORGET_LOOKS == 0:
+            for name in [name for name, account in self._accounts.items() if account.forgotten(now_us)]:
+                del self._accounts[name]
+        self._look_timer = self._loop.call_later(LOOK_S, self._look) if self._accounts else None
 
     async def _round(self) -> None:
         """Call for the accounts that are due, as many as go into one round."""
@@ -213,7 +229,7 @@ class Leases:
         for account in accounts:
             del self._due[account]
         try:
-            answers = await self._calls(accounts, self._now_us())
+            answers = await self._calls(accounts, self.now_us())
         except BaseException:
             for account in accounts:
                 account.failed()
@@ -222,10 +238,11 @@ class Leases:
         finally:
             self._overdue = False
         self.rounds += 1
+        self._linked = True
         if self._lost is not None:
             self._lost = None
             logger.info("limits are kept over all replicas again", extra={"event": "limits.recovered"})
-        now_us = self._now_us()
+        now_us = self.now_us()
         for account, answer in zip(accounts, answers, strict=True):
             # Called by the loop: whatever one of them does, the next is told.
             for charge, refusal in account.answered(reply_of(answer), now_us):
@@ -289,7 +306,7 @@ class Leases:
         self.alone += 1
         replicas = self._replicas()
         rank = replicas.index(self._replica) if self._replica in replicas else 0
-        return charge.account.take_share(charge, self._now_us(), rank, max(1, len(replicas)))
+        return charge.account.take_share(charge, self.now_us(), rank, max(1, len(replicas)))
 
     async def _goodbye(self) -> None:
         """Give back what is in hand, if Redis lets us in time; else it expires."""
@@ -297,7 +314,7 @@ class Leases:
         try:
             async with asyncio.timeout(GOODBYE_S):
                 if accounts and self._lost is None:
-                    await self._calls(accounts, self._now_us(), last=True)
+                    await self._calls(accounts, self.now_us(), last=True)
         except (StateError, TimeoutError) as error:
             logger.warning(
                 "leases were not given back", extra={"event": "limits.not_returned", "reason": str(error)}
