@@ -158,7 +158,12 @@ class LeaseAccount:
     @property
     def active(self) -> bool:
         """Whether Redis must hear of this account again, sooner or later."""
-        return self.waits or bool(self._untold) or self.in_flight > 0 or self._in_hand != (0, 0, 0)
+        return self.waits or self._must_tell or self._in_hand != (0, 0, 0)
+
+    @property
+    def _must_tell(self) -> bool:
+        """Whether Redis knows less than it must before long."""
+        return bool(self._untold) or (self.in_flight > 0 and self.limits.concurrent_tokens > 0)
 
     @property
     def requests_left(self) -> int:
@@ -284,7 +289,7 @@ class LeaseAccount:
 
     def due(self, at_us: int) -> bool:
         """Whether it is time for a call though nobody waits: to give back, or to be believed further on."""
-        if not 0 <= at_us - self._told_us < RENEW_US and (self._untold or self.in_flight > 0):
+        if self._must_tell and not 0 <= at_us - self._told_us < RENEW_US:
             return True
         hand, ahead = self._in_hand, self._ahead(at_us)
         return hand[0] > 2 * ahead[0] or hand[1] > 2 * ahead[1] or hand[2] > 2 * ahead[2]
@@ -292,7 +297,7 @@ class LeaseAccount:
     def forgotten(self, at_us: int) -> bool:
         """Whether nothing of it is left to remember."""
         self._prune(at_us // SLOT_US)
-        return not self._uses and not self.active
+        return not self._uses and not self.active and not self.in_flight
 
     def call(self, at_us: int, ttl_us: int, *, last: bool = False) -> LeaseCall:
         """What to tell and to ask now. `answered` or `failed` follows, before the next call.
