@@ -1,21 +1,28 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.decodes import DecodeFit, decoding_after
+from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
+    Waiting,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -23,11 +30,15 @@ from policies.ops import (
     encode_ops,
 )
 from policies.placement import Reason, place
+from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.waiting import Inversions, Tickets
+from policies.waiting_lines import Ticket
+from policies.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
@@ -35,6 +46,9 @@ __all__ = [
     "FULL_ATTENTION",
     "POLICIES",
     "PROFILES",
+    "RUNNING_MAX_LABEL",
+    "Admission",
+    "AdmissionRules",
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
@@ -44,6 +58,11 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "DecodeFit",
+    "EarlyEnds",
+    "EarlyRatio",
+    "EarlyRejection",
+    "Fairness",
     "Finished",
     "FirstToken",
     "Fitted",
@@ -52,31 +71,45 @@ __all__ = [
     "Forget",
     "GiveUp",
     "Insert",
+    "Inversions",
     "Left",
     "LengthBuckets",
+    "Miss",
     "Op",
+    "Outlook",
     "Placed",
     "Policy",
+    "Prospect",
     "Reason",
     "Redispatch",
     "RedispatchRules",
+    "Reported",
     "RequestView",
     "RetryBudget",
     "ServiceFit",
+    "ServiceLevel",
     "ServiceModel",
     "Shed",
+    "Slots",
     "Started",
+    "Ticket",
+    "Tickets",
     "Trim",
+    "Waiting",
+    "WorkAhead",
     "Worker",
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "class_of",
     "decode_ops",
+    "decoding_after",
     "encode_op",
     "encode_ops",
     "make_policy",
     "place",
     "probe_from_us",
+    "prospect",
     "redispatch",
     "shares",
     "turn_of",

@@ -9,7 +9,17 @@ To run it for long: ``python -m pytest tests/policies/test_replication.py --hypo
 --timeout=0``.
 """
 
-from fakes.decisions import CIRCUITS, CLASSES, MODELS, PROMPTS, WORKERS, differences, path
+from fakes.decisions import (
+    CIRCUITS,
+    CLASSES,
+    LANE,
+    MODELS,
+    PROMPTS,
+    WAITING_FLOW,
+    WORKERS,
+    differences,
+    path,
+)
 from fakes.naive_fold import NaiveFold
 from fakes.simulated_replicas import SimulatedLog, SimulatedReplica
 from hypothesis import settings
@@ -19,6 +29,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from policies import (
     BytesPerToken,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
@@ -28,8 +39,10 @@ from policies import (
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
 )
@@ -110,9 +123,9 @@ class Replication(RuleBasedStateMachine):
         replica = self._one(number)
         if replica.fleet.worker(worker) is None:
             return
-        self.requests += 1
-        # Ids that do not sort by time: the head is the oldest, whatever its name.
-        request_id = f"{self.requests * 7 % 10}-{self.requests}"
+        # One that waits here, if any does.
+        request_id = min(replica.waiting, default=None) or self._new_id()
+        replica.waiting.pop(request_id, None)
         replica.publish(
             Placed(
                 request_id,
@@ -124,11 +137,47 @@ class Replication(RuleBasedStateMachine):
                 service * 500,
                 tuple(map(path, prompts)),
                 ends,
+                WAITING_FLOW,
             )
         )
         replica.prefilled[request_id] = False
         if flush:
             replica.flush()
+
+    def _new_id(self) -> str:
+        """Ids that do not sort by time: the head is the oldest, whatever its name."""
+        self.requests += 1
+        return f"{self.requests * 7 % 10}-{self.requests}"
+
+    @rule(
+        number=st.integers(0, 2),
+        again=st.booleans(),
+        key=st.integers(1, 4),
+        worker=st.sampled_from(("", *WORKERS)),
+        flush=st.booleans(),
+    )
+    def wait(self, number: int, again: bool, key: int, worker: str, flush: bool) -> None:
+        """No worker has room for a request, or one that waits gets another key."""
+        replica = self._one(number)
+        request_id = (min(replica.waiting, default=None) if again else None) or self._new_id()
+        at_us = replica.moment(self.now_us)
+        op = Waiting(
+            *(request_id, at_us, replica.name, self.now_us, self.now_us + key * SECOND),
+            *(LANE, worker, WAITING_FLOW, key * 400_000, key * 300, key * 500),
+        )
+        replica.waiting[request_id] = op
+        replica.publish(op)
+        if flush:
+            replica.flush()
+
+    @rule(number=st.integers(0, 2))
+    def withdraw(self, number: int) -> None:
+        """A client leaves while its request waits."""
+        replica = self._one(number)
+        if replica.waiting:
+            request_id = max(replica.waiting)
+            del replica.waiting[request_id]
+            replica.publish(Finished(request_id, replica.moment(self.now_us)))
 
     @rule(number=st.integers(0, 2))
     def renew(self, number: int) -> None:
@@ -175,7 +224,10 @@ class Replication(RuleBasedStateMachine):
     @rule(
         number=st.integers(0, 2),
         kind=st.sampled_from(
-            (WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Fitted, BytesPerToken)
+            (
+                *(WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Reported),
+                *(Fitted, BytesPerToken, EarlyRatio),
+            )
         ),
         subject=st.integers(0, 1),
         value=st.integers(1, 4),
@@ -194,6 +246,10 @@ class Replication(RuleBasedStateMachine):
             op = CircuitSet(worker, at_us, replica.name, state, at_us + value * SECOND, value)
         elif kind is Started:
             op = Started(worker, at_us, replica.name, value, cold=value % 2 == 0)
+        elif kind is Reported:
+            op = Reported(worker, at_us, replica.name, value, value - 2, 100 * value, value % 2)
+        elif kind is EarlyRatio:
+            op = EarlyRatio(CLASSES[subject], at_us, replica.name, value / 4)
         elif kind is Fitted:
             op = Fitted(CLASSES[subject], at_us, replica.name, value / 100, value / 1e5, value * 1e4)
         else:
@@ -317,12 +373,13 @@ class Replication(RuleBasedStateMachine):
         self._settle(replicas)
         self._all_agree(replicas)
         for replica in replicas:
-            for request_id in replica.prefilled:
+            for request_id in (*replica.prefilled, *replica.waiting):
                 replica.publish(Finished(request_id, replica.moment(self.now_us)))
         self._settle(replicas)
         self._all_agree(replicas)
         for replica in replicas:
             assert replica.fleet.loads.requests == {}
+            assert list(replica.fleet.tickets) == []
             assert set(reservations(replica.fleet)) == {(0.0, 0.0, 0.0, 0.0)}
 
     def _settle(self, replicas: list[SimulatedReplica]) -> None:
