@@ -33,8 +33,8 @@ from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
-from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
-from router.tenants import Keyring, KeysWatch
+from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.tenants import Keyring, KeysWatch, Limiter
 from router.tls import worker_context
 
 logger = logging.getLogger(__name__)
@@ -147,6 +147,16 @@ class GatewayProcess:
         self._trace = _opened_trace(settings.observability)
         keys_file = settings.tenancy.keys_file
         self._keys = KeysWatch(keys_file, Keyring()) if keys_file else None
+        self._leases = Leases(
+            redis_url,
+            Keys(settings.shared.namespace),
+            self.replica,
+            now_us=self.clock.now_us,
+            replicas=lambda: self.shared.status.replicas,
+            ttl_s=settings.shared.heartbeat_ttl_s,
+            loop=asyncio.get_running_loop(),
+        )
+        limiter = None if self._keys is None else Limiter(self._leases, self.metrics.limit_rejected)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -161,6 +171,7 @@ class GatewayProcess:
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
             keys=None if self._keys is None else self._keys.keyring,
+            limiter=limiter,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -181,6 +192,7 @@ class GatewayProcess:
                 request_id_of=self.gateway.request_id_of,
                 door=self.gateway.door,
                 keys=self._keys,
+                limiter=limiter,
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
@@ -221,6 +233,7 @@ class GatewayProcess:
         ]
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
+            loops.append(("limits", self._leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -320,6 +333,8 @@ class GatewayProcess:
         if self._keys is not None:
             self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
+            self.metrics.degraded(Component.LIMITS, on=self._leases.degraded_reason is not None)
+            self.metrics.limits(rounds=self._leases.rounds, shares=self._leases.alone)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:

@@ -21,14 +21,9 @@ from typing import Protocol
 
 from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
 
-<<<<<<< HEAD
 AHEAD_US = 200_000
-"""What is leased ahead of need lasts about that long at the present rate: five calls
-=======
-AHEAD_US = 50_000
-"""What is leased ahead of need lasts about that long at the present rate: twenty calls
->>>>>>> main
-per second at any rate, and nothing ahead where requests are rarer than that."""
+"""What is leased ahead of need lasts about that long at the present rate: seven calls per second at any rate,
+and nothing ahead where requests are rarer than that."""
 
 IDLE_US = 100_000
 """Who has not used anything for that long gives all of it back."""
@@ -37,8 +32,8 @@ RENEW_US = 1_000_000
 """Uses are told, and tokens in flight renewed, that often at least."""
 
 REFUSED_US = 50_000
-"""So long a refusal holds for requests of that size or more without asking again: a
-limit that is hammered costs twenty calls per second, and what others give back is found that much later."""
+"""So long a refusal holds for requests of that size or more without asking again: a limit that is hammered
+costs twenty calls per second, and what others give back is found that much later."""
 
 CONCURRENT_RETRY_US = 1_000_000
 """When to try again if tokens in flight are the limit: requests end after seconds, nobody knows which."""
@@ -84,23 +79,28 @@ class Charge:
     Attributes:
         account: Whose.
         tokens: Estimated tokens.
-        decided: Told what became of it if it had to wait; `Refusal` or None for granted.
+        decided: Called with it once it is granted or refused, if it had to wait.
         slot: In which it was charged.
         granted: Whether it was.
+        refusal: Why it was not; None as long as it waits.
         ended: Whether it was refused, withdrawn or settled.
     """
 
-    __slots__ = ("account", "decided", "ended", "granted", "slot", "tokens")
+    __slots__ = ("account", "decided", "ended", "granted", "refusal", "slot", "tokens")
 
-    def __init__(
-        self, account: "LeaseAccount", tokens: int, decided: "Callable[[Charge, Refusal | None], None]"
-    ) -> None:
+    def __init__(self, account: "LeaseAccount", tokens: int, decided: "Callable[[Charge], None]") -> None:
         self.account = account
         self.tokens = tokens
         self.decided = decided
         self.slot = 0
         self.granted = False
+        self.refusal: Refusal | None = None
         self.ended = False
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End it ungranted."""
+        self.refusal = refusal
+        self.ended = True
 
 
 class LeaseAccount:
@@ -216,22 +216,23 @@ class LeaseAccount:
         self._spend(charge, at_us)
         return True
 
-    def refusal(self, tokens: int, at_us: int) -> Refusal | None:
-        """Whether a request is refused unasked: it never fits, or the like of it was refused just now."""
-        limits = self.limits
+    def refuse(self, charge: Charge, at_us: int) -> bool:
+        """Refuse a request that never fits, or the like of which was refused just now; without asking."""
+        limits, tokens = self.limits, charge.tokens
         if 0 < limits.tokens_per_minute < tokens:
-            return Refusal(TOKENS, 0)
-        if 0 < limits.concurrent_tokens < tokens:
-            return Refusal(CONCURRENT, 0)
-        if 0 < self._refused_until_us - at_us <= REFUSED_US and tokens >= self._refused_tokens:
-            return self._refusal
-        return None
+            charge.refuse(Refusal(TOKENS, 0))
+        elif 0 < limits.concurrent_tokens < tokens:
+            charge.refuse(Refusal(CONCURRENT, 0))
+        elif 0 < self._refused_until_us - at_us <= REFUSED_US and tokens >= self._refused_tokens:
+            assert self._refusal is not None
+            charge.refuse(self._refusal)
+        return charge.ended
 
     def ask(self, charge: Charge) -> None:
         """Have the next call ask for a request; `answered` tells."""
         self._asks.append(charge)
 
-    def take_share(self, charge: Charge, at_us: int, rank: int, replicas: int) -> Refusal | None:
+    def take_share(self, charge: Charge, at_us: int, rank: int, replicas: int) -> bool:
         """Decide without Redis, by this replica's fair share of each limit; the shares add up to the limit.
 
         A request that is larger than the share may go if nothing else does: else it never could. So may
@@ -256,11 +257,11 @@ class LeaseAccount:
             kind = CONCURRENT
         if not kind:
             self._spend(charge, at_us)
-            return None
-        charge.ended = True
-        if kind == CONCURRENT:
-            return Refusal(kind, CONCURRENT_RETRY_US)
-        return Refusal(kind, _end_us(next(iter(self._uses))) - at_us)
+        elif kind == CONCURRENT:
+            charge.refuse(Refusal(kind, CONCURRENT_RETRY_US))
+        else:
+            charge.refuse(Refusal(kind, _end_us(next(iter(self._uses))) - at_us))
+        return charge.granted
 
     def settle(self, charge: Charge, tokens: int, at_us: int) -> None:
         """A request that was granted has ended: count what it really used.
@@ -349,7 +350,7 @@ class LeaseAccount:
             tuple(charge.tokens for charge in self._asked),
         )
 
-    def answered(self, reply: LeaseReply, at_us: int) -> list[tuple[Charge, Refusal | None]]:
+    def answered(self, reply: LeaseReply, at_us: int) -> list[Charge]:
         """Take what a call got.
 
         Returns:
@@ -369,21 +370,19 @@ class LeaseAccount:
         self.requests += reply.leased[0]
         self.tokens += reply.leased[1]
         self.concurrent += reply.leased[2]
-        decided: list[tuple[Charge, Refusal | None]] = []
+        decided = []
         for charge, kind in zip(asked, reply.verdicts, strict=True):
             if charge.granted or charge.ended:
                 continue  # decided meanwhile
+            decided.append(charge)
             if not kind:
                 self._spend(charge, at_us)
-                decided.append((charge, None))
                 continue
-            charge.ended = True
-            retry_us = CONCURRENT_RETRY_US if kind == CONCURRENT else reply.retry_us
-            refusal = Refusal(kind, retry_us)
+            refusal = Refusal(kind, CONCURRENT_RETRY_US if kind == CONCURRENT else reply.retry_us)
+            charge.refuse(refusal)
             if at_us >= self._refused_until_us or charge.tokens < self._refused_tokens:
                 self._refused_tokens = 0 if kind == REQUESTS else charge.tokens
             self._refusal, self._refused_until_us = refusal, at_us + REFUSED_US
-            decided.append((charge, refusal))
         requests, tokens, _ = self._in_hand
         self.low_requests, self.low_tokens = requests // 4, tokens // 4
         return decided
