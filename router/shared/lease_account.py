@@ -173,14 +173,16 @@ class LeaseAccount:
     @property
     def requests_left(self) -> int:
         """Requests of the limit that are left over all replicas, as far as known here."""
-        left = min(self.left[0] + self.requests, self.limits.requests_per_minute - self.used_requests)
-        return max(0, int(left))
+        return self._left(0, self.limits.requests_per_minute - self.used_requests, self.requests)
 
     @property
     def tokens_left(self) -> int:
         """The same for tokens."""
-        left = min(self.left[1] + self.tokens, self.limits.tokens_per_minute - self.used_tokens)
-        return max(0, int(left))
+        return self._left(1, self.limits.tokens_per_minute - self.used_tokens, self.tokens)
+
+    def _left(self, rate: int, unused_here: int, in_hand: float) -> int:
+        known = min(unused_here, self.left[rate] + in_hand) if self._told_us else unused_here
+        return max(0, int(known))
 
     def grows_in_us(self, rate: int, at_us: int) -> int:
         """In how long more will be left of a rate, 0 for requests and 1 for tokens; 0 if nothing is used."""
