@@ -366,7 +366,7 @@ class RequestExchange:
             RouterError: As `_dispatch` does, or if a header has no meaning.
         """
         self._parsed = parsed
-        self._flow = self._gateway.flow_of(parsed, noted)
+        self._flow = self._gateway.flow_of(parsed, self._tenant, noted)
         limiter, tenant = self._gateway.limiter, self._tenant
         if limiter is None or tenant.limits.unlimited:
             self._dispatch()
