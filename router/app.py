@@ -147,7 +147,7 @@ class GatewayProcess:
             ),
         )
         self._trace = _opened_trace(settings.observability)
-        self._leases = Leases(
+        self.leases = Leases(
             redis_url,
             Keys(settings.shared.namespace),
             self.replica,
@@ -156,7 +156,7 @@ class GatewayProcess:
             ttl_s=settings.shared.heartbeat_ttl_s,
             loop=asyncio.get_running_loop(),
         )
-        limiter = None if self._keys is None else Limiter(self._leases, self.metrics.limit_rejected)
+        limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -233,7 +233,7 @@ class GatewayProcess:
         ]
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
-            loops.append(("limits", self._leases.run))
+            loops.append(("limits", self.leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -333,8 +333,8 @@ class GatewayProcess:
         if self._keys is not None:
             self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
-            self.metrics.degraded(Component.LIMITS, on=self._leases.degraded_reason is not None)
-            self.metrics.limits(rounds=self._leases.rounds, shares=self._leases.alone)
+            self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
+            self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:

@@ -16,7 +16,6 @@ counts when it is known, and may leave less than nothing in hand.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
@@ -186,9 +185,13 @@ class LeaseAccount:
 
     def grows_in_us(self, rate: int, at_us: int) -> int:
         """In how long more will be left of a rate, 0 for requests and 1 for tokens; 0 if nothing is used."""
-        grows_us = [self.grows_us[rate]] if self.grows_us[rate] > at_us else []
-        grows_us += [end for end in map(_end_us, islice(self._uses, 1)) if end > at_us]
-        return min(grows_us, default=at_us) - at_us
+        end_us = self.grows_us[rate]
+        for slot in self._uses:  # the oldest own one, which Redis may not know yet
+            own_us = _end_us(slot)
+            if own_us > at_us and not at_us < end_us < own_us:
+                end_us = own_us
+            break
+        return max(0, end_us - at_us)
 
     @property
     def _in_hand(self) -> tuple[int, int, int]:
