@@ -245,6 +245,20 @@ def test_tokens_that_were_not_used_are_there_for_others_at_once(replicas: list[R
     assert other.granted(10)
 
 
+def test_what_was_not_used_is_taken_back_from_when_it_was_charged(
+    replicas: list[Replica], server: Server
+) -> None:
+    """Else 50 tokens of half a minute ago would count for 10 once the first request has left the window."""
+    (replica, *_) = changed(replicas, Allowed(0, 100))
+    first = replica.request(50)
+    server.now_us += WINDOW_US // 2
+    assert replica.granted(50)
+    replica.account.settle(first, 10, server.now_us)
+    server.now_us += WINDOW_US // 2 + SLOT_US
+    assert not replica.granted(51)
+    assert replica.granted(50)
+
+
 def test_a_request_that_nobody_served_does_not_count(replicas: list[Replica]) -> None:
     one, other, _ = changed(replicas, Allowed(1, 100, 100))
     charge = one.request(100)
