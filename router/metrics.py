@@ -49,6 +49,7 @@ class Component(StrEnum):
     REDIS = "redis"
     WORKERS = "workers"
     KEYS = "keys"
+    LIMITS = "limits"
 
 
 class WorkerState(StrEnum):
@@ -146,6 +147,7 @@ class Metrics:
         self._reported_cached_tokens = self._sum(families.REPORTED_CACHED_TOKENS)
         self._predicted_cached_tokens = self._sum(families.PREDICTED_CACHED_TOKENS)
         self._redispatches = self._count(families.REDISPATCHES)
+        self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
@@ -190,6 +192,8 @@ class Metrics:
         self._engine_report_failures = Total(self._counter(families.ENGINE_REPORT_FAILURES))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
+        self._limit_rounds = Total(self._counter(families.LIMIT_ROUNDS))
+        self._limit_shares = Total(self._counter(families.LIMIT_SHARES))
         keys_read = self._counter(families.KEYS_READ)
         self._keys_loaded = Total(keys_read.labels("loaded"))
         self._keys_refused = Total(keys_read.labels("refused"))
@@ -293,6 +297,10 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         """A request goes to another worker."""
         self._redispatches.add((reason,))
+
+    def limit_rejected(self, tenant: str, limit: str) -> None:
+        """A limit of a tenant rejected a request."""
+        self._limit_rejections.add((tenant, limit))
 
     def upstream_failed(self, worker_id: str, kind: str) -> None:
         """An attempt failed on a worker."""
@@ -402,6 +410,11 @@ class Metrics:
         """Set how often a keys file was read since the start of this process, with success or not."""
         self._keys_loaded.follow(loaded)
         self._keys_refused.follow(refused)
+
+    def limits(self, *, rounds: int, shares: int) -> None:
+        """Set how the limits of tenants were kept since the start of this process."""
+        self._limit_rounds.follow(rounds)
+        self._limit_shares.follow(shares)
 
     # Towards Prometheus.
 
