@@ -1,5 +1,6 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
@@ -10,12 +11,14 @@ from policies.ops import (
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Waiting,
     WorkerGone,
@@ -40,6 +43,9 @@ __all__ = [
     "FULL_ATTENTION",
     "POLICIES",
     "PROFILES",
+    "RUNNING_MAX_LABEL",
+    "Admission",
+    "AdmissionRules",
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
@@ -49,6 +55,8 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "EarlyEnds",
+    "EarlyRatio",
     "Fairness",
     "Finished",
     "FirstToken",
@@ -67,6 +75,7 @@ __all__ = [
     "Reason",
     "Redispatch",
     "RedispatchRules",
+    "Reported",
     "RequestView",
     "RetryBudget",
     "ServiceFit",
