@@ -131,7 +131,7 @@ def _retry_after(run: OverloadRun) -> Promise:
 def _in_time(run: OverloadRun) -> Promise:
     """A second for a busy machine, and for what is sent when the deadline is near."""
     late = [
-        one.visit.ended_s - one.visit.sent_s - one.deadline_s
+        one.visit.ended_s - one.visit.written_s - one.deadline_s
         for one in run.served
         if one.deadline_s is not None and one.visit.end is End.EXPIRED
     ]
