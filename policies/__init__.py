@@ -28,11 +28,12 @@ from policies.ops import (
     encode_ops,
 )
 from policies.placement import Reason, place
+from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
@@ -72,6 +73,7 @@ __all__ = [
     "Op",
     "Placed",
     "Policy",
+    "Prospect",
     "Reason",
     "Redispatch",
     "RedispatchRules",
@@ -81,6 +83,7 @@ __all__ = [
     "ServiceFit",
     "ServiceModel",
     "Shed",
+    "Slots",
     "Started",
     "Ticket",
     "Tickets",
@@ -98,6 +101,7 @@ __all__ = [
     "make_policy",
     "place",
     "probe_from_us",
+    "prospect",
     "redispatch",
     "shares",
     "turn_of",

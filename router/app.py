@@ -32,7 +32,7 @@ from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, Settings, UpstreamSettings
+from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tls import worker_context
 
@@ -46,9 +46,14 @@ HOUSEKEEPING_S = 1.0
 
 
 class _OpCounts(NoListener):
-    """Counts operations and refused snapshots for the metrics."""
+    """Counts operations and refused snapshots for the metrics, and tells of those that others appended.
 
-    def __init__(self) -> None:
+    Args:
+        changed: Called when some were applied.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self.published_ops = 0
         self.applied_ops = 0
         self.snapshots_refused = 0
@@ -58,8 +63,9 @@ class _OpCounts(NoListener):
         self.published_ops += ops
 
     def applied(self, ops: int, lag_s: float) -> None:
-        """Count what others appended."""
+        """Count what others appended; it may let a request go that waits here."""
         self.applied_ops += ops
+        self._changed()
 
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """Count what was of no use; the log line says why."""
@@ -88,7 +94,7 @@ class GatewayProcess:
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
         self.fleet = FleetState(_fleet_rules(settings))
         self.clock = LogClock()
-        self._ops = _OpCounts()
+        self._ops = _OpCounts(lambda: self.gateway.room.changed())
         self.shared = SharedState(
             SharedConfig(
                 url=redis_url,
@@ -150,6 +156,7 @@ class GatewayProcess:
             request_log=request_log,
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
+            log_lag_s=lambda: self.shared.status.lag_s,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -268,6 +275,13 @@ class GatewayProcess:
         """Tell the metrics what is read rather than counted."""
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
+        inversions = self.fleet.tickets.inversions
+        self.metrics.queue(
+            self.gateway.waiting(),
+            inversions=inversions.count,
+            inversion_s_max=inversions.us_max / 1e6,
+            rooms_overdue=self.gateway.room.overdue,
+        )
         self.metrics.degraded(Component.REDIS, on=status.degraded_reason is not None)
         workers = self.registry.all()
         self.metrics.degraded(
@@ -336,6 +350,13 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
+def _weights(queue: QueueSettings) -> Callable[[str], float]:
+    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
+    classes = queue.classes
+    least = min(classes.values())
+    return lambda name: 1.0 if "/" in name else classes.get(name, least)
+
+
 def _fleet_rules(settings: Settings) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
@@ -354,6 +375,9 @@ def _fleet_rules(settings: Settings) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
+        weight_of=_weights(settings.queue),
+        quantum_s=settings.queue.fairness_quantum_s,
+        fairness_window_s=settings.queue.fairness_window_s,
     )
 
 

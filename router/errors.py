@@ -3,9 +3,11 @@
     RouterError
     ├── ClientError             the request is at fault     4xx or 505; never tried again
     │   └── InvalidKey            the gateway's key is missing or wrong
-    ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
+    ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
     │   ├── NoWorker              nobody may take it now
     │   ├── RequestRejected       before it was queued
+    │   ├── RequestExpired        its deadline passed in the queue, or before its answer began
+    │   ├── RequestDisplaced      a more urgent request took its place in the queue
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
@@ -83,6 +85,28 @@ class RequestRejected(Overloaded):
 
     status = 429
     code = "rejected"
+
+
+class RequestExpired(Overloaded):
+    """Its deadline passed before its answer began."""
+
+    status = 408
+    code = "request_expired"
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"The request's deadline passed after {waited_s:.1f} s.", retry_after_s=1.0)
+
+
+class RequestDisplaced(Overloaded):
+    """A more urgent request took its place in the queue."""
+
+    status = 429
+    code = "request_displaced"
+
+    def __init__(self, *, retry_after_s: float) -> None:
+        super().__init__(
+            "The queue is full, and a more urgent request took this one's place.", retry_after_s=retry_after_s
+        )
 
 
 class ShuttingDown(Overloaded):

@@ -166,6 +166,40 @@ ANSWER_BYTES = Family("answer_body_bytes", "counter", "Bytes of answer bodies pa
 INFLIGHT_REQUESTS = Family(
     "inflight_requests", "gauge", "Requests of this gateway that have not ended.", combine="livesum"
 )
+WAITING_REQUESTS = Family(
+    "waiting_requests",
+    "gauge",
+    "Requests of this gateway that wait for a worker with room, by class.",
+    ("class",),
+    combine="livesum",
+)
+WAITING_TOKENS = Family(
+    "waiting_tokens", "gauge", "Uncached prompt tokens of those requests.", ("class",), combine="livesum"
+)
+WAIT_SECONDS = Family(
+    "wait_seconds", "histogram", "How long requests waited that then went to a worker.", ("class",), SECONDS
+)
+WAITS = Family(
+    "waits",
+    "counter",
+    "Waits that ended, by how: dispatched, expired, displaced, left (by the client, or at shutdown) or "
+    "no_worker; and rejected, which never began.",
+    ("class", "outcome"),
+)
+INVERSIONS = Family(
+    "queue_inversions",
+    "counter",
+    "Requests of any replica that went before a better one which waited for the same worker: what the log's "
+    "delay costs the common order.",
+)
+INVERSION_MAX = Family(
+    "queue_inversion_max_seconds", "gauge", "By how much the worst of them was out of order, as keys differ."
+)
+ROOMS_OVERDUE = Family(
+    "queue_rooms_overdue",
+    "counter",
+    "Times a worker's room was taken because the replica with the better request left it unused.",
+)
 DEGRADED = Family("degraded", "gauge", "1 while a component is degraded; serving goes on.", ("component",))
 LOG_LAG = Family("log_lag_seconds", "gauge", "Age of the newest entry of the shared log when it was applied.")
 SNAPSHOT_AGE = Family("snapshot_age_seconds", "gauge", "Age of the newest snapshot of the shared state.")

@@ -129,6 +129,7 @@ class Metrics:
         self._redispatches = self._count(families.REDISPATCHES)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
+        self._waits = self._count(families.WAITS)
         self._request_bytes = self._sum(families.REQUEST_BYTES)
         self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
@@ -140,8 +141,13 @@ class Metrics:
         self._loop_lag_s = self._distribution(families.LOOP_LAG)
         self._durations = self._histogram(families.REQUEST_SECONDS)
         self._duration_s: dict[str, Distribution] = {}
+        self._waits_s = self._histogram(families.WAIT_SECONDS)
+        self._wait_s: dict[str, Distribution] = {}
 
         self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
+        self._waiting_requests = self._gauge(families.WAITING_REQUESTS)
+        self._waiting_tokens = self._gauge(families.WAITING_TOKENS)
+        self._inversion_max_s = self._gauge(families.INVERSION_MAX)
         self._degraded = self._gauge(families.DEGRADED)
         self._log_lag = self._gauge(families.LOG_LAG)
         self._snapshot_age = self._gauge(families.SNAPSHOT_AGE)
@@ -155,6 +161,8 @@ class Metrics:
         self._ops_dropped = Total(self._counter(families.OPS_DROPPED))
         self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
         self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
+        self._inversions = Total(self._counter(families.INVERSIONS))
+        self._rooms_overdue = Total(self._counter(families.ROOMS_OVERDUE))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
 
@@ -257,6 +265,24 @@ class Metrics:
         """A client left before its answer was complete."""
         self._client_disconnects.add(1)
 
+    def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
+        """A wait ended, or was not allowed to begin.
+
+        Args:
+            class_name: Of the request.
+            outcome: A `router.gateway.waiting_room.WaitEnd`.
+            wait_s: How long it was.
+        """
+        self._waits.add((class_name, outcome))
+        if outcome != "dispatched":
+            return
+        waited = self._wait_s.get(class_name)
+        if waited is None:
+            waited = self._wait_s[class_name] = self._bound(
+                self._waits_s.labels(class_name), families.WAIT_SECONDS
+            )
+        waited.observe(wait_s)
+
     def loop_lag(self, lag_s: float) -> None:
         """The event loop came this late to what was due."""
         self._loop_lag_s.observe(lag_s)
@@ -266,6 +292,29 @@ class Metrics:
     def inflight(self, requests: int) -> None:
         """Set how many requests have not ended."""
         self._inflight.set(requests)
+
+    def queue(
+        self,
+        waiting: Iterable[tuple[str, int, int]],
+        *,
+        inversions: int,
+        inversion_s_max: float,
+        rooms_overdue: int,
+    ) -> None:
+        """Set the state of the waiting queue; what is counted is a total since the start of this process.
+
+        Args:
+            waiting: For each class its name, how many requests wait here, and their uncached tokens.
+            inversions: Of all replicas.
+            inversion_s_max: The worst of them.
+            rooms_overdue: Of this process.
+        """
+        for name, requests, tokens in waiting:
+            self._waiting_requests.labels(name).set(requests)
+            self._waiting_tokens.labels(name).set(tokens)
+        self._inversions.follow(inversions)
+        self._inversion_max_s.set(inversion_s_max)
+        self._rooms_overdue.follow(rooms_overdue)
 
     def degraded(self, component: Component, *, on: bool) -> None:
         """Set whether a component is degraded."""

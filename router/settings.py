@@ -6,6 +6,7 @@
     ├── placement       how a worker is chosen, and what the prefix tree assumes
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
+    ├── queue           requests that wait for a worker with room
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     └── observability   logs and metrics
@@ -19,6 +20,7 @@ file. Only `router.app` reads it; everything below gets plain values.
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -27,6 +29,8 @@ from policies import POLICIES, make_policy
 from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, distinct
 
 _MIB = 1024 * 1024
+
+CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
 
 def setting(
@@ -437,6 +441,95 @@ class ReliabilitySettings(Section):
     )
 
 
+class QueueSettings(Section):
+    """Requests that wait for a worker with room, in one order over all replicas."""
+
+    disable_queue: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
+        "the engine's order.",
+    )
+    size: int = setting(
+        10_000,
+        "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
+        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
+        "default only keeps memory bounded; queue.timeout_s ends long waits.",
+        flag="queue-size",
+        ge=0,
+    )
+    tokens_max: int = setting(
+        50_000_000,
+        "Uncached prompt tokens that may wait, over all replicas; the request that reaches the bound is the "
+        "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
+        flag="queue-tokens-max",
+        ge=0,
+    )
+    timeout_s: float = setting(
+        60.0,
+        "Longest wait for a worker, in seconds; then the request is answered with 408. The default is the "
+        "peers'. A client may set a shorter time, for all of its request, with the header x-request-timeout.",
+        flag="queue-timeout-secs",
+        gt=0,
+    )
+    uncached_weight: float = setting(
+        4.0,
+        "k of the order: requests go by their arrival plus k times their predicted prefill, both in seconds. "
+        "So no request is overtaken by one that arrived more than k times its own prefill later. 0 is first "
+        "come, first served; a large value is the least work first.",
+        flag="queue-uncached-weight",
+        ge=0,
+        le=1000,
+    )
+    classes: dict[str, float] = setting(
+        {"high": 8.0, "normal": 4.0, "low": 1.0},
+        "Classes of requests, the most urgent first, and their shares of the fleet while requests of several "
+        "classes wait. A request names its class with the header x-priority, by name or as a number of "
+        "classes above the default one, or with the fields priority or service_tier of its body. When the "
+        "queue is full, a more urgent request takes the place of a less urgent one of its replica. Must be "
+        "equal in all replicas of a namespace.",
+        flag="queue-classes",
+        allowed="NAME=SHARE with shares above 0, names of lower-case letters, digits, '_' and '-'",
+    )
+    default_class: str = setting(
+        "normal",
+        "Class of a request that names none.",
+        flag="queue-default-class",
+        allowed="one of queue.classes",
+    )
+    low_values_first: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether a lower number is the more urgent priority, as vLLM has it. The default is SGLang's order.",
+        flag="queue-low-values-first",
+    )
+    fairness_quantum_s: float = setting(
+        1.0,
+        "How far a tenant or class may be ahead of its share before others that wait go first, in seconds of "
+        "its share of the fleet. Shorter is fairer, longer keeps the order by uncached work, and locality.",
+        flag="queue-fairness-quantum-secs",
+        gt=0,
+    )
+    fairness_window_s: float = setting(
+        60.0,
+        "Time over which service is compared, in seconds: nobody saves up more than that.",
+        flag="queue-fairness-window-secs",
+        gt=0,
+        le=3600,
+    )
+
+    @model_validator(mode="after")
+    def _the_classes_make_sense(self) -> Self:
+        for name, share in self.classes.items():
+            if not CLASS_NAME.fullmatch(name):
+                raise ValueError(
+                    f"classes: {name[:100]!r} is no name of lower-case letters, digits, '_' and '-'"
+                )
+            if share <= 0:
+                raise ValueError(f"classes: the share of {name!r} must be above 0")
+        if self.default_class not in self.classes:
+            raise ValueError(f"default_class must be one of {', '.join(self.classes) or 'the classes'}")
+        return self
+
+
 class SharedSettings(Section):
     """The log that replicas share through Redis."""
 
@@ -541,6 +634,7 @@ class Settings(Section):
     placement: PlacementSettings = PlacementSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     reliability: ReliabilitySettings = ReliabilitySettings()
+    queue: QueueSettings = QueueSettings()
     shared: SharedSettings = SharedSettings()
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()

@@ -56,6 +56,7 @@ class Scalars(msgspec.Struct, gc=False):
     max_output_tokens: int | None = None
     n: int | None = None
     priority: int | None = None
+    service_tier: str | None = None
     cache_salt: str | None = None
     prompt_cache_key: str | None = None
 

@@ -1,9 +1,10 @@
 """One client request, from its last byte to the last byte of its answer.
 
-    begin ──parse──> place ──send──> waiting ──first body byte──> answering ──> done
-       │               ^ ^              │ failed, budget left          │
-       └── parsing ────┘ └ redispatch ──┘                              └ failed: stream ends with its error
-        (a large body, in steps)
+    begin ──parse──> place ──send──> in flight ──first body byte──> answering ──> done
+       │              ^ │ ^              │ failed, budget left          │
+       └── parsing ───┘ │ └─ redispatch ─┘                              └ failed: stream ends with its error
+        (a large body,  └─ waits in the `WaitingRoom`, if it is not its turn, and places afresh
+         in steps)
 
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an
 empty body), so that until then a failure can be redispatched unseen. Whatever happens, the
@@ -19,7 +20,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 import numpy as np
@@ -27,6 +28,7 @@ import numpy as np
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     NoWorker,
+    RequestExpired,
     RouterError,
     ShuttingDown,
     StreamBroken,
@@ -37,12 +39,13 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Decision
+from router.gateway.decision import Claim, Decision, Hold
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import lane_of
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
 
 logger = logging.getLogger(__name__)
-
-CRASHED = "request failed inside the gateway"
 
 PAUSE_S = 0.1
 """Before the only worker left is asked a second time; doubled each time after."""
@@ -78,13 +79,16 @@ class RequestExchange:
 
     __slots__ = (
         "_answer_head",
+        "_arrived_us",
         "_attempt",
         "_attempts",
         "_bytes_sent",
         "_client",
+        "_deadline_timer",
         "_done",
         "_endpoint",
         "_first_byte_s",
+        "_flow",
         "_gateway",
         "_local",
         "_parsed",
@@ -99,8 +103,12 @@ class RequestExchange:
         "_request_id",
         "_sending",
         "_tail",
+        "_ticket_id",
+        "_timeout_s",
         "_tried",
         "_upstream",
+        "_wait_s",
+        "_waits_since_s",
     )
 
     def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
@@ -128,6 +136,12 @@ class RequestExchange:
         self._pieces = 0
         self._first_byte_s = 0.0
         self._pause_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._timeout_s = 0.0
+        self._arrived_us = 0
+        self._flow = ""
+        self._ticket_id = ""
+        self._waits_since_s = self._wait_s = 0.0
 
     @property
     def received_s(self) -> float:
@@ -146,17 +160,19 @@ class RequestExchange:
             self._request_id = gateway.request_id_of(noted)
             gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
+            self._timeout_s = gateway.timeout_s_of(noted)
+            if self._timeout_s:
+                left_s = self._timeout_s - (gateway.now_s() - self._request.received_s)
+                self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
             if self._request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(self._endpoint, noted)
                 gateway.lane.add(self._parsing)
                 return
-            self._parsed = gateway.parse(self._endpoint, self._request.body, noted)
-            self._dispatch()
+            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, noted), noted)
         except RouterError as error:
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def pause(self) -> None:
         """The client reads too slowly."""
@@ -259,13 +275,17 @@ class RequestExchange:
             self._prefilled = True
             assert self._attempt is not None
             self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
+            self._gateway.room.changed()
 
     def out_of_time(self) -> None:
-        """The request took longer than its timeout allows."""
-        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
+        """The request took longer than the gateway allows."""
+        timeout_s = self._gateway.request_timeout_s
+        message = f"The request took longer than {timeout_s:g} s."
         self._end_early(
             broken=StreamBroken(message, code="request_timeout"),
-            unanswered=WorkerSilent(message, code="request_timeout"),
+            unanswered=RequestExpired(timeout_s)
+            if self._ticket_id
+            else WorkerSilent(message, code="request_timeout"),
         )
 
     def renew(self, left_us: int, now_us: int) -> None:
@@ -275,6 +295,8 @@ class RequestExchange:
             left_us: Log time up to which its placements were dropped.
             now_us: Log time, later than that.
         """
+        if self._ticket_id:
+            self._gateway.room.say_again(self._ticket_id, left_us, now_us)
         if self._released or self._placed is None or self._placed.at_us > left_us:
             return
         self._placed = msgspec.structs.replace(self._placed, at_us=now_us, paths=())
@@ -282,58 +304,133 @@ class RequestExchange:
         if self._prefilled:
             self._gateway.publish(FirstToken(self._placed.request_id, now_us))
 
+    # From the waiting room (`router.gateway.waiting_room.Waiter`).
+
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        """Choose a worker, and see whether it is this request's turn there.
+
+        Raises:
+            RouterError: If nobody may take it.
+        """
+        try:
+            return self._decide(ticket_id, turn)
+        except RouterError:
+            raise
+        except Exception as error:
+            raise crashed() from error
+
+    def dispatched(self, decision: Decision) -> None:
+        """It is this request's turn: go."""
+        self._ticket_id = ""
+        self._wait_s += self._gateway.now_s() - self._waits_since_s
+        try:
+            self._send(decision)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
+
+    def refused(self, error: RouterError) -> None:
+        """It waited for nothing."""
+        self._ticket_id = ""
+        self._wait_s += self._gateway.now_s() - self._waits_since_s
+        self._fail(error)
+
     # Inside.
+
+    def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
+        """The request is understood: dispatch it for the first time.
+
+        Raises:
+            RouterError: As `_dispatch` does, or if a header has no meaning.
+        """
+        gateway = self._gateway
+        self._parsed = parsed
+        self._flow = gateway.flow_of(parsed, noted)
+        spent_s = gateway.now_s() - self._request.received_s
+        self._arrived_us = gateway.clock.now_us() - int(spent_s * 1e6)
+        self._dispatch()
 
     def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            self._parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
+            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
             self._parsing = None
-            self._dispatch()
+            self._begin_dispatch(parsed, noted)
         except RouterError as error:
             self._parsing = None
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
+        except Exception:  # noqa: BLE001 - the top of a request
             self._parsing = None
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+            self._fail(crashed())
 
     def _dispatch(self) -> None:
-        """Choose a worker, reserve, send.
+        """Choose a worker, and go there or wait.
 
         Raises:
             NoWorker: If nobody may take it.
             ClientError: If nobody ever could.
+            RequestRejected: If it had to wait, and too many wait already.
         """
+        match self._decide("", -1):
+            case Decision() as decision:
+                self._send(decision)
+            case Hold() as hold:
+                self._wait(hold)
+            case Shed(retry_after_s=retry_after_s):
+                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case never:
+                assert_never(never)
+
+    def _decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        """Choose a worker."""
         gateway, parsed = self._gateway, self._parsed
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
-        slots = registry.eligible(parsed.model, now_us)
+        slots = every = registry.eligible(parsed.model, now_us)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
         if not len(slots):
             raise gateway.nobody_for(parsed.model)
         slots = registry.ramped(slots, parsed.key, now_us)
-        match gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s):
-            case Shed(retry_after_s=retry_after_s):
-                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
-            case Decision(attempt=attempt, placed=placed):
-                chosen = attempt.chosen
-        self._local = local = registry.at_slot(chosen.slot)
+        claim = None
+        if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
+            lane = lane_of(parsed.model)
+            claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
+        return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
+
+    def _wait(self, hold: Hold) -> None:
+        """Wait for a worker that has room.
+
+        Raises:
+            RequestRejected: If too many wait already.
+        """
+        gateway = self._gateway
+        deadline_us = self._arrived_us + round(self._timeout_s * 1e6) if self._timeout_s else None
+        gateway.room.enter(self, hold, deadline_us, again=self._attempts > 0)
+        self._ticket_id = hold.waiting.request_id
+        self._waits_since_s = gateway.now_s()
+
+    def _send(self, decision: Decision) -> None:
+        """Reserve, and send to the chosen worker."""
+        gateway, parsed, attempt = self._gateway, self._parsed, decision.attempt
+        assert parsed is not None
+        chosen = attempt.chosen
+        self._local = local = gateway.registry.at_slot(chosen.slot)
         self._attempts += 1
-        self._attempt, self._placed = attempt, placed
-        registry.circuits.dispatched(local, now_us)
-        gateway.publish(placed)
+        self._attempt, self._placed = attempt, decision.placed
+        gateway.registry.circuits.dispatched(local, attempt.placed_us)
+        gateway.publish(decision.placed)
         self._released = False
         self._prefilled = False
         self._answer_head = None
         self._tail = None
-        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, gateway.now_s() - now_s)
+        decision_s = gateway.now_s() - attempt.started_s
+        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, decision_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
-            gateway.prefill_ends.expect(attempt.request_id, self, now_s + chosen.estimated_ttft_s)
+            ends_s = attempt.started_s + chosen.estimated_ttft_s
+            gateway.prefill_ends.expect(attempt.request_id, self, ends_s)
         self._upstream = local.pool.send(
             method=self._request.method,
             path=self._request.path,
@@ -406,9 +503,8 @@ class RequestExchange:
             self._dispatch()
         except RouterError:
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def _worker_failed(self, error: UpstreamError) -> None:
         local, attempt = self._local, self._attempt
@@ -435,6 +531,7 @@ class RequestExchange:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
         gateway.publish(Finished(request_id, now_us, 0 if self._prefilled else prefilled_us))
+        gateway.room.changed()
         gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
         if abandoned:
             gateway.feedback.abandoned(self._parsed, self._attempt)
@@ -511,6 +608,13 @@ class RequestExchange:
         else:
             self._client.abort()
 
+    def _deadline_passed(self) -> None:
+        """The client's own deadline passed."""
+        message = f"The answer did not end within the {self._timeout_s:g} s that its request allowed."
+        self._end_early(
+            broken=StreamBroken(message, code="request_timeout"), unanswered=RequestExpired(self._timeout_s)
+        )
+
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
         """End without the worker: a stream with one error, a request without an answer with the other."""
         if self._done:
@@ -528,12 +632,18 @@ class RequestExchange:
         self._done = True
         if self._pause_timer is not None:
             self._pause_timer.cancel()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.exchanges.discard(self)
+        if self._ticket_id:
+            gateway.room.leave(self._ticket_id)
+            self._ticket_id = ""
+            self._wait_s += gateway.now_s() - self._waits_since_s
         duration_s = gateway.now_s() - self._request.received_s
         gateway.metrics.finished(
             self._endpoint,
@@ -569,6 +679,9 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
+        if self._wait_s:
+            fields["flow"] = self._flow
+            fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:
             fields["detail"] = error.message
         gateway.request_log(fields)
@@ -590,6 +703,12 @@ class RequestExchange:
             pieces=self._pieces,
             attempts=self._attempts,
         )
+
+
+def crashed() -> RouterError:
+    """Log the exception that is handled, a mistake of ours; and what the client is told of it."""
+    logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
+    return RouterError("The gateway failed to serve this request; its log says why.")
 
 
 def _answered(status: int) -> UpstreamError:

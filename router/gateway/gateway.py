@@ -7,11 +7,23 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
+from policies import (
+    Admission,
+    AdmissionRules,
+    FleetState,
+    Op,
+    Policy,
+    RedispatchRules,
+    RetryBudget,
+    Slots,
+    Waiting,
+    class_of,
+)
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
 from router.fleet import Registry
-from router.gateway.decision import Decider
+from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
+from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
@@ -20,7 +32,10 @@ from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
+from router.gateway.priorities import PRIORITY_HEADER, Priorities
+from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.tracer import Tracer
+from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
@@ -29,6 +44,11 @@ from router.shared import LogClock
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
+
+GRACE_S = 0.02
+GRACE_LAGS = 4.0
+"""How long a worker's room is left to another replica whose request is the best for it: so many times what
+the log takes, and no less than two pauses between looks."""
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is replaced: it would go into every log line and to the worker."""
@@ -52,6 +72,7 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
+        log_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -84,6 +105,25 @@ class Gateway:
         self._identifier = Identifier(
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
+        queue = settings.queue
+        self.admission = Admission(AdmissionRules(), fleet)
+        fleet.tickets.watched = replica
+        lanes = Lanes(self._slots_of)
+        self.priorities = Priorities(
+            tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
+        )
+        self.room = WaitingRoom(
+            replica=replica,
+            fleet=fleet,
+            admission=self.admission,
+            lanes=lanes,
+            rules=RoomRules(queue.size, queue.tokens_max, queue.timeout_s),
+            publish=publish,
+            now_us=clock.now_us,
+            call_later=loop.call_later,
+            grace_s=lambda: max(GRACE_S, GRACE_LAGS * log_lag_s()),
+            ended=self._wait_ended,
+        )
         self.decider = Decider(
             fleet,
             policy,
@@ -93,6 +133,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
+            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -101,7 +142,16 @@ class Gateway:
         self.lane = Lane(loop.call_soon)
         self._tenant_header = settings.tenancy.tenant_header.encode()
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
-        self._noted = frozenset((*self._id_headers, self._tenant_header, b"authorization", b"x-api-key"))
+        self._noted = frozenset(
+            (
+                *self._id_headers,
+                self._tenant_header,
+                b"authorization",
+                b"x-api-key",
+                PRIORITY_HEADER,
+                TIMEOUT_HEADER,
+            )
+        )
         self._inflight_max = settings.server.max_concurrent_requests
         key = settings.server.api_key
         self._api_key = key.get_secret_value().encode() if key is not None else None
@@ -133,6 +183,14 @@ class Gateway:
     def inflight(self) -> int:
         """Exchanges that have not ended."""
         return len(self.exchanges)
+
+    def waiting(self) -> list[tuple[str, int, int]]:
+        """For each class its name, how many requests wait here, and their uncached tokens."""
+        sums = dict.fromkeys(self.priorities.names, (0, 0))
+        for said in self.room.tickets():
+            requests, tokens = sums[class_of(said.flow)]
+            sums[class_of(said.flow)] = requests + 1, tokens + said.uncached_tokens
+        return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
     def given_up(self, left_us: int) -> None:
         """The others gave this replica up although it lives: reserve again what is in flight.
@@ -173,6 +231,37 @@ class Gateway:
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> Parsing:
         """Do what `parse` does, in steps."""
         return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
+
+    def timeout_s_of(self, headers: Sequence[Header]) -> float:
+        """Seconds after which the client wants no answer any more; 0 if it does not say.
+
+        Raises:
+            ClientError: If what it says is no time.
+        """
+        for name, value in headers:
+            if name == TIMEOUT_HEADER:
+                return timeout_s_of(value)
+        return 0.0
+
+    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
+        """Who is to be treated fairly: the request's class and tenant.
+
+        Raises:
+            ClientError: If a header names no class.
+        """
+        urgency = None
+        for name, value in headers:
+            if name == PRIORITY_HEADER:
+                urgency = value
+        return f"{self.priorities.class_of(urgency, parsed.priority, parsed.service_tier)}/{parsed.tenant}"
+
+    def _slots_of(self, lane: str) -> Slots:
+        """Who may take the requests of a lane now."""
+        model, _ = model_and_bucket(lane)
+        return self.registry.eligible(model, self.clock.now_us())
+
+    def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
+        self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
     def nobody_for(self, model: str | None) -> ClientError | NoWorker:
         """Why no worker can take a request for a model: its model is not served here, or not now."""

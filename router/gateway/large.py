@@ -58,7 +58,7 @@ def parse_in_steps(
         else:
             identity = yield from _identified(identifier, scope, fields, hollow)
         request = parsed_request(endpoint, fields, tenant, identity)
-        hollow.refuse(request.model, request.session, request.lora)
+        hollow.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         request = identifier.parse(endpoint, body, tenant=tenant)
     except (ValueError, RecursionError) as error:

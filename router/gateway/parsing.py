@@ -70,6 +70,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         prompt_token_ids: Token ids of all prompts; 0 for text.
         key: 64-bit hash of all of the prompt.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
+        service_tier: OpenAI's field, empty if absent.
 
     A struct, since making a frozen dataclass of this size costs 1.3 us more, an eighth of a short parse.
     """
@@ -89,6 +90,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     prompt_token_ids: int
     key: int
     prefix_key: int
+    service_tier: str = ""
 
 
 class Identifier:
@@ -213,6 +215,7 @@ def parsed_request(endpoint: Endpoint, fields: Any, tenant: bytes, identity: Ide
         identity.prompt_token_ids,
         identity.key,
         identity.prefix_key,
+        fields.service_tier or "",
     )
 
 
