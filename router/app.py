@@ -24,7 +24,7 @@ import httpx
 from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
-from router.admin import AdminPorts, make_api, serve_metrics
+from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
@@ -176,6 +176,16 @@ class GatewayProcess:
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
+                queue=QueuePorts(
+                    replica=self.replica,
+                    fleet=self.fleet,
+                    registry=self.registry,
+                    admission=self.gateway.admission,
+                    room=self.gateway.room,
+                    settings=settings.queue,
+                    refusals=self.gateway.refusals,
+                    now_us=self.clock.now_us,
+                ),
             ),
             self._lifespan,
         )

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
+from router.admin.queue_view import QueuePorts, add_queue_view
 from router.errors import (
     ClientError,
     InvalidKey,
@@ -52,6 +53,7 @@ class AdminPorts:
     metrics: Metrics
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
+    queue: QueuePorts
 
 
 class WorkerSpec(BaseModel):
@@ -91,6 +93,7 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _models(api, ports)
     _workers(api, ports)
     _peers_dialect(api, ports)
+    add_queue_view(api, ports.queue)
     return api
 
 

@@ -28,6 +28,7 @@ import numpy as np
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     NoWorker,
+    Overloaded,
     RequestExpired,
     RouterError,
     ShuttingDown,
@@ -591,6 +592,8 @@ class RequestExchange:
         lines = b"content-type: application/json\r\n" + self._own_lines()
         if error.status in (429, 503):
             lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        if isinstance(error, Overloaded):
+            self._gateway.refusals.add(error.code, self._flow, error.retry_after_s)
         self._client.send_head(error.status, lines, length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()

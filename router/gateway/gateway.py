@@ -34,6 +34,7 @@ from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.queue_lanes import Lanes, model_and_bucket
+from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
@@ -124,6 +125,7 @@ class Gateway:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log_lag_s()),
             ended=self._wait_ended,
         )
+        self.refusals = Refusals(clock.now_us)
         self.decider = Decider(
             fleet,
             policy,

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.queue_ports import queue_ports
 
 from policies import Circuit, CircuitSet, Forget, Insert, Placed, Started
 from router.admin import AdminPorts, make_api
@@ -58,6 +59,7 @@ class Setup:
                 metrics=Metrics("1.2.3"),
                 client=self.workers_client,
                 shutting_down=lambda: self.shutting_down,
+                queue=queue_ports(self.shared, self.registry, self.time),
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
