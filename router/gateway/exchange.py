@@ -161,10 +161,8 @@ class RequestExchange:
             self._request_id = gateway.request_id_of(noted)
             gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
-            self._timeout_s = gateway.timeout_s_of(noted)
-            if self._timeout_s:
-                left_s = self._timeout_s - (gateway.now_s() - self._request.received_s)
-                self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
+            if noted:
+                self._set_deadline(noted)
             if self._request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(self._endpoint, noted)
                 gateway.lane.add(self._parsing)
@@ -276,7 +274,8 @@ class RequestExchange:
             self._prefilled = True
             assert self._attempt is not None
             self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
-            self._gateway.room.changed()
+            if self._gateway.fleet.relieved:
+                self._gateway.room.changed()
 
     def out_of_time(self) -> None:
         """The request took longer than the gateway allows."""
@@ -337,17 +336,26 @@ class RequestExchange:
 
     # Inside.
 
+    def _set_deadline(self, noted: Sequence[Header]) -> None:
+        """Take note of the client's own deadline, if it has one.
+
+        Raises:
+            ClientError: If it is no time.
+        """
+        gateway = self._gateway
+        self._timeout_s = timeout_s = gateway.timeout_s_of(noted)
+        if timeout_s:
+            left_s = timeout_s - (gateway.now_s() - self._request.received_s)
+            self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
+
     def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
         """The request is understood: dispatch it for the first time.
 
         Raises:
             RouterError: As `_dispatch` does, or if a header has no meaning.
         """
-        gateway = self._gateway
         self._parsed = parsed
-        self._flow = gateway.flow_of(parsed, noted)
-        spent_s = gateway.now_s() - self._request.received_s
-        self._arrived_us = gateway.clock.now_us() - int(spent_s * 1e6)
+        self._flow = self._gateway.flow_of(parsed, noted)
         self._dispatch()
 
     def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
@@ -396,6 +404,8 @@ class RequestExchange:
         slots = registry.ramped(slots, parsed.key, now_us)
         claim = None
         if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
+            if not self._arrived_us:
+                self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
             lane = lane_of(parsed.model)
             claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
         return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
@@ -532,7 +542,8 @@ class RequestExchange:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
         gateway.publish(Finished(request_id, now_us, 0 if self._prefilled else prefilled_us))
-        gateway.room.changed()
+        if gateway.fleet.relieved:
+            gateway.room.changed()
         gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
         if abandoned:
             gateway.feedback.abandoned(self._parsed, self._attempt)

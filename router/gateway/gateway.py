@@ -113,6 +113,7 @@ class Gateway:
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
+        self._default_flow = f"{queue.default_class}/"
         self.room = WaitingRoom(
             replica=replica,
             fleet=fleet,
@@ -251,11 +252,12 @@ class Gateway:
         Raises:
             ClientError: If a header names no class.
         """
-        urgency = None
         for name, value in headers:
             if name == PRIORITY_HEADER:
-                urgency = value
-        return f"{self.priorities.class_of(urgency, parsed.priority, parsed.service_tier)}/{parsed.tenant}"
+                return f"{self.priorities.named(value)}/{parsed.tenant}"
+        if parsed.priority or parsed.service_tier:
+            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
+        return self._default_flow + parsed.tenant
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""

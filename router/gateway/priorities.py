@@ -15,11 +15,14 @@ What a header says is checked, since it was written for us. A ``service_tier`` t
 and that is none of OpenAI's or Anthropic's means the default: elsewhere the field means other things.
 """
 
+import re
 from collections.abc import Sequence
 
 from router.errors import ClientError
 
 PRIORITY_HEADER = b"x-priority"
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 _TIERS = {
     "priority": 1,
@@ -52,30 +55,31 @@ class Priorities:
         self._middle = self.names.index(default)
         self._sign = 1 if low_first else -1
 
-    def class_of(self, header: bytes | None, number: int, tier: str) -> str:
-        """The class of a request.
-
-        Args:
-            header: Value of `PRIORITY_HEADER`, if it has one.
-            number: ``priority`` of its body, 0 if absent.
-            tier: ``service_tier`` of its body, empty if absent.
+    def named(self, header: bytes) -> str:
+        """The class that the header names.
 
         Raises:
-            ClientError: If the header names no class and is no number.
+            ClientError: If it names none, and is no number.
         """
-        if header is not None:
-            value = header.decode("latin-1").strip().lower()
-            if value in self.names:
-                return value
-            try:
-                return self._numbered(self._sign * int(value))
-            except ValueError:
-                names = ", ".join(self.names)
-                raise ClientError(
-                    f"{PRIORITY_HEADER.decode()}: {value[:100]!r} is none of {names}, and no number.",
-                    code="invalid_value",
-                    param=PRIORITY_HEADER.decode(),
-                ) from None
+        value = header.decode("latin-1").strip().lower()
+        if value in self.names:
+            return value
+        if not _NUMBER.fullmatch(value):
+            names = ", ".join(self.names)
+            raise ClientError(
+                f"{PRIORITY_HEADER.decode()}: {value[:100]!r} is none of {names}, and no number.",
+                code="invalid_value",
+                param=PRIORITY_HEADER.decode(),
+            )
+        return self._numbered(self._sign * int(value))
+
+    def stated(self, number: int, tier: str) -> str:
+        """The class that a body asks for.
+
+        Args:
+            number: ``priority``, 0 if absent.
+            tier: ``service_tier``, empty if absent.
+        """
         if number:
             return self._numbered(self._sign * number)
         if tier in self.names:

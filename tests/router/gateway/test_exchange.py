@@ -777,8 +777,9 @@ def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
     bench.upstream.answer()
 
 
-def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one(bench: Bench) -> None:
+def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one() -> None:
     """A tenth of its half; all of them when the other one is gone."""
+    bench = Bench(queue={"disable_queue": True})
     bench.registry._ramp_us = 10e6
     back, other = bench.registry.all()
     bench.shared.fleet.returns(back.worker.slot, bench.time.clock.now_us())
@@ -791,6 +792,7 @@ def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only
     assert bench.upstreams[-1].pool.url == back.worker.url
     for upstream in bench.upstreams:
         upstream.answer()
+    bench.check()
 
 
 def test_a_request_without_a_prompt_is_an_arrival(bench: Bench) -> None:

@@ -209,7 +209,7 @@ def test_a_request_that_waits_for_its_next_attempt_has_nothing_to_renew() -> Non
 
 
 def test_many_reservations_are_renewed_in_turns() -> None:
-    bench = Bench()
+    bench = Bench(queue={"disable_queue": True})
     for number in range(450):
         bench.start(chat(f"{number} {TEXT}"))
     left = Left("r1", bench.time.clock.now_us())
