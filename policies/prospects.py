@@ -6,13 +6,12 @@ work (`policies.views.Candidates.times`):
 * How little work is it? ``s = min x``. That orders the queue (`policies.waiting`).
 * Is it *affine*: would it rather wait for its worker, with all that is before it there, than go to
   any other that stood idle? ``V'_w + x_w < min x of the others``. Then it waits for that worker, and a room
-  elsewhere is nothing to it.
+  elsewhere is nothing to it. Where there are no others, nothing is said of those that may yet come.
 """
 
 from math import inf
 
 import msgspec
-import numpy as np
 
 from policies.views import Candidates
 
@@ -38,17 +37,15 @@ def prospect(candidates: Candidates, prompt_tokens: float, slot: int) -> Prospec
         slot: Of the candidate that the policy chose.
     """
     if candidates.few:
-        ttft_s, others_s = inf, inf
+        own_s = ttft_s = others_s = inf
         for timing in candidates.timings(prompt_tokens, candidates.few):
             if timing.slot == slot:
                 own_s, ttft_s = timing.work_s, timing.ready_s + timing.work_s
             elif timing.work_s < others_s:
                 others_s = timing.work_s
-        return Prospect(min(own_s, others_s), ttft_s < others_s)
+        return Prospect(min(own_s, others_s), ttft_s < others_s < inf)
     ready_s, work_s = candidates.times(prompt_tokens)
-    row = int(np.flatnonzero(candidates.slots == slot)[0])
-    own_s = work_s.item(row)
-    ttft_s = ready_s.item(row) + own_s
-    others = np.delete(work_s, row)
-    others_s = others.min().item() if len(others) else inf
-    return Prospect(min(own_s, others_s), ttft_s < others_s)
+    own = candidates.slots == slot
+    own_s = work_s[own].item()
+    others_s = work_s[~own].min().item()
+    return Prospect(min(own_s, others_s), ready_s[own].item() + own_s < others_s)

@@ -34,6 +34,7 @@ from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.tenants import Keyring, KeysWatch
 from router.tls import worker_context
 
 logger = logging.getLogger(__name__)
@@ -144,6 +145,8 @@ class GatewayProcess:
             ),
         )
         self._trace = _opened_trace(settings.observability)
+        keys_file = settings.tenancy.keys_file
+        self._keys = KeysWatch(keys_file, Keyring()) if keys_file else None
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -157,9 +160,13 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
+            keys=None if self._keys is None else self._keys.keyring,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        if self._keys is not None:
+            self._keys.load()
+            self.metrics.tenant_keys_end = self._keys.keys_end
         self.ending = Ending()
         self._multiprocess = multiprocess_dir is not None
         self.api = make_api(
@@ -172,7 +179,8 @@ class GatewayProcess:
                 now_us=self.clock.now_us,
                 log_status=lambda: self.shared.status,
                 request_id_of=self.gateway.request_id_of,
-                authorized=self.gateway.authorized,
+                door=self.gateway.door,
+                keys=self._keys,
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
@@ -211,6 +219,8 @@ class GatewayProcess:
             ("housekeeping", self._housekeeping),
             ("loop lag", LoopLag(self.metrics.loop_lag).run),
         ]
+        if self._keys is not None:
+            loops.append(("keys", self._keys.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -307,6 +317,9 @@ class GatewayProcess:
             skipped_ops=status.skipped_ops,
             snapshots_refused=self._ops.snapshots_refused,
         )
+        if self._keys is not None:
+            self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
+            self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:

@@ -2,7 +2,7 @@
 
     RouterError
     ├── ClientError             the request is at fault     4xx or 505; never tried again
-    │   └── InvalidKey            the gateway's key is missing or wrong
+    │   └── InvalidKey            a key is needed, and this is none
     ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
     │   ├── NoWorker              nobody may take it now
     │   ├── RequestRejected       before it was queued
@@ -52,14 +52,15 @@ class ClientError(RouterError):
 
 
 class InvalidKey(ClientError):
-    """The gateway has a key, and the request does not carry it."""
+    """A key is needed, and the request carries none that is valid."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
-            code="invalid_api_key",
-            status=401,
+    def __init__(self, *, presented: bool = False) -> None:
+        message = (
+            "The key is not known here, or not valid now."
+            if presented
+            else "This gateway needs a key: send it as 'Authorization: Bearer ...'."
         )
+        super().__init__(message, code="invalid_api_key", status=401)
 
 
 class Overloaded(RouterError):

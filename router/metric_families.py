@@ -62,7 +62,7 @@ class Family:
 
     Attributes:
         name: Without prefix and without ``_total``.
-        kind: ``worker`` is a gauge that is read from the fleet when scraped.
+        kind: ``worker`` is a gauge that is read from its owner when scraped.
         about: What it says, for people.
         labels: Label names.
         buckets: Upper bounds of a histogram; each is inclusive.
@@ -221,6 +221,33 @@ TRACE_LINES_DROPPED = Family(
     "counter",
     "Lines of the request trace dropped because the disk was full or slow.",
 )
+TENANT_REQUESTS = Family(
+    "tenant_requests",
+    "counter",
+    "Requests that ended, of each tenant of the keys file, by outcome as in requests_total.",
+    ("tenant", "outcome"),
+)
+TENANT_PROMPT_TOKENS = Family(
+    "tenant_prompt_tokens", "counter", "Prompt tokens of each tenant, as workers reported them.", ("tenant",)
+)
+TENANT_CACHED_TOKENS = Family(
+    "tenant_cached_tokens",
+    "counter",
+    "Prompt tokens of each tenant that workers found in their caches, as reported.",
+    ("tenant",),
+)
+TENANT_OUTPUT_TOKENS = Family(
+    "tenant_output_tokens",
+    "counter",
+    "Generated tokens of each tenant, as workers reported them.",
+    ("tenant",),
+)
+KEYS_READ = Family(
+    "keys_file_reads",
+    "counter",
+    "Times a new keys file was read: loaded, or refused because something in it is wrong.",
+    ("outcome",),
+)
 BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
 
 WORKER_STATE = Family(
@@ -261,6 +288,13 @@ WORKER_PREFILL = Family(
 )
 WORKER_HELD = Family(
     "held_tokens", "worker", "Tokens the prefix tree believes a worker to hold.", ("worker",)
+)
+
+TENANT_KEYS_END = Family(
+    "tenant_keys_end_timestamp_seconds",
+    "worker",
+    "Unix time at which the last of a tenant's keys expires; tenants with a key that does not are left out.",
+    ("tenant",),
 )
 
 FAMILIES: tuple[Family, ...] = tuple(

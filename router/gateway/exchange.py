@@ -27,6 +27,7 @@ import numpy as np
 
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
+    ClientError,
     NoWorker,
     Overloaded,
     RequestExpired,
@@ -47,9 +48,11 @@ from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import lane_of
+from router.gateway.salting import IGNORED_BY, salted, takes_salt
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
+from router.tenants import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -104,6 +107,7 @@ class RequestExchange:
         "_request_id",
         "_sending",
         "_tail",
+        "_tenant",
         "_ticket_id",
         "_timeout_s",
         "_tried",
@@ -118,6 +122,7 @@ class RequestExchange:
         self._request_bytes = len(request.body)
         self._client = client
         self._request_id = b""
+        self._tenant = ANONYMOUS
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
         self._parsing: Steps | None = None
@@ -159,15 +164,15 @@ class RequestExchange:
         try:
             noted = gateway.noted(self._request.headers)
             self._request_id = gateway.request_id_of(noted)
-            gateway.admit(noted)
+            self._tenant = tenant = gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
             if noted:
                 self._set_deadline(noted)
             if self._request_bytes >= LARGE_BODY_BYTES:
-                self._parsing = self._parse_large(self._endpoint, noted)
+                self._parsing = self._parse_large(self._endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, noted), noted)
+            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, tenant), noted)
         except RouterError as error:
             self._fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
@@ -358,10 +363,10 @@ class RequestExchange:
         self._flow = self._gateway.flow_of(parsed, noted)
         self._dispatch()
 
-    def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
+    def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
+            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
             self._begin_dispatch(parsed, noted)
         except RouterError as error:
@@ -447,7 +452,7 @@ class RequestExchange:
             path=self._request.path,
             query=self._request.query,
             lines=self._worker_lines(),
-            body=(self._request.body,),
+            body=self._worker_body(local, parsed) if self._tenant.salt else (self._request.body,),
             sink=self,
             patient=not parsed.stream,
         )
@@ -565,6 +570,7 @@ class RequestExchange:
             self._pieces,
             attempt.chosen.safe_tokens,
             usage,
+            self._tenant.name if self._tenant.configured else "",
         )
         if usage is not None:
             gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
@@ -592,6 +598,21 @@ class RequestExchange:
         if gateway.worker_authorization is not None:
             lines += b"authorization: %b\r\n" % gateway.worker_authorization
         return b"%bx-request-id: %b\r\n" % (lines, self._request_id)
+
+    def _worker_body(self, local: LocalWorker, parsed: ParsedRequest) -> Sequence[bytes | memoryview]:
+        """The body with the salt that keeps the tenant's cache apart.
+
+        Raises:
+            ClientError: If this worker's engine would overlook it.
+        """
+        if not takes_salt(parsed.endpoint):
+            return (self._request.body,)
+        if parsed.endpoint in IGNORED_BY.get(local.engine, ()):
+            raise ClientError(
+                f"Your cache is kept apart, which {local.engine} cannot do at {parsed.endpoint}.",
+                code="isolation_unsupported",
+            )
+        return salted(parsed.endpoint, self._request.body, self._tenant.salt, parsed.salt_span)
 
     def _fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
@@ -665,6 +686,7 @@ class RequestExchange:
             duration_s,
             self._request_bytes,
             self._bytes_sent,
+            self._tenant.name if self._tenant.configured else "",
         )
         if gateway.tracer is not None and outcome != "completed":  # else when the engine's counts are known
             self._trace(gateway.tracer, outcome, status)
@@ -682,6 +704,8 @@ class RequestExchange:
             "answer_bytes": self._bytes_sent,
             "attempts": self._attempts,
         }
+        if self._tenant.name:
+            fields["tenant"] = self._tenant.name
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream

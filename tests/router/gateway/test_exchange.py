@@ -18,6 +18,7 @@ from router.fleet import LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
+from router.tenants import ANONYMOUS
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -910,7 +911,7 @@ def test_a_large_body_is_placed_after_begin_as_a_small_one_is_within_it(bench: B
     bench.time.advance(0.0)
 
     (placed,) = bench.shared.said(Placed)
-    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ()).paths
+    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ANONYMOUS).paths
     bench.upstream.answer(b"{}")
     assert client.status == 200
 
