@@ -36,7 +36,6 @@ from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.views import Candidates, Chosen, RequestView, Shed
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead

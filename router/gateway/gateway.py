@@ -262,38 +262,6 @@ class Gateway:
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
-    def timeout_s_of(self, headers: Sequence[Header]) -> float:
-        """Seconds after which the client wants no answer any more; 0 if it does not say.
-
-        Raises:
-            ClientError: If what it says is no time.
-        """
-        for name, value in headers:
-            if name == TIMEOUT_HEADER:
-                return timeout_s_of(value)
-        return 0.0
-
-    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
-        """Who is to be treated fairly: the request's class and tenant.
-
-        Raises:
-            ClientError: If a header names no class.
-        """
-        for name, value in headers:
-            if name == PRIORITY_HEADER:
-                return f"{self.priorities.named(value)}/{parsed.tenant}"
-        if parsed.priority or parsed.service_tier:
-            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
-        return self._default_flow + parsed.tenant
-
-    def _slots_of(self, lane: str) -> Slots:
-        """Who may take the requests of a lane now."""
-        model, _ = model_and_bucket(lane)
-        return self.registry.eligible(model, self.clock.now_us())
-
-    def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
-        self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
-
     def nobody_for(self, model: str | None) -> ClientError | NoWorker:
         """Why no worker can take a request for a model: its model is not served here, or not now."""
         if model is not None and not self.registry.knows(model):
