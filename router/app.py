@@ -160,7 +160,7 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
-            keys=keyring if keys_file else None,
+            keys=None if self._keys is None else self._keys.keyring,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -373,7 +373,7 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
+def _fleet_rules(settings: Settings) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -391,7 +391,7 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=weights(settings.queue.classes, keys.weight_of),
+        weight_of=weights(settings.queue.classes),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

@@ -717,7 +717,7 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
-        if self._wait_s:
+        if self._waits_since_s:
             fields["flow"] = self._flow
             fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:
