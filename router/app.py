@@ -160,7 +160,7 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
-            keys=None if self._keys is None else self._keys.keyring,
+            keys=keyring if keys_file else None,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -373,7 +373,19 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _fleet_rules(settings: Settings) -> FleetRules:
+def _weights(queue: QueueSettings, keys: Keyring) -> Callable[[str], float]:
+    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
+    classes = queue.classes
+    least = min(classes.values())
+
+    def weight_of(name: str) -> float:
+        priority, is_flow, tenant = name.partition("/")
+        return keys.weight_of(tenant) if is_flow else classes.get(priority, least)
+
+    return weight_of
+
+
+def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -391,7 +403,7 @@ def _fleet_rules(settings: Settings) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=weights(settings.queue.classes),
+        weight_of=_weights(settings.queue, keys),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

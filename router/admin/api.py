@@ -19,7 +19,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
-from router.admin.queue_view import QueuePorts, add_queue_view
 from router.admin.tenants import add_tenants
 from router.errors import (
     ClientError,
@@ -57,7 +56,6 @@ class AdminPorts:
     metrics: Metrics
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
-    queue: QueuePorts
     now_unix_s: Callable[[], float] = time.time
 
 
@@ -99,7 +97,6 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _workers(api, ports)
     _peers_dialect(api, ports)
     add_tenants(api, ports.keys, ports.now_unix_s)
-    add_queue_view(api, ports.queue)
     return api
 
 

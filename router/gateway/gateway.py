@@ -73,6 +73,7 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
+        keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         keys: Keyring | None = None,
     ) -> None:
@@ -254,8 +255,11 @@ class Gateway:
                 wanted = self.priorities.named(value)
                 return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
         if parsed.priority or parsed.service_tier:
-            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
-        return self._default_flow + parsed.tenant
+            wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+            return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
+        if tenant.priority:
+            return f"{tenant.priority}/{tenant.name}"
+        return self._default_flow + tenant.name
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
