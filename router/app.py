@@ -373,18 +373,6 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _weights(queue: QueueSettings, keys: Keyring) -> Callable[[str], float]:
-    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
-    classes = queue.classes
-    least = min(classes.values())
-
-    def weight_of(name: str) -> float:
-        priority, is_flow, tenant = name.partition("/")
-        return keys.weight_of(tenant) if is_flow else classes.get(priority, least)
-
-    return weight_of
-
-
 def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
@@ -403,7 +391,7 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=_weights(settings.queue, keys),
+        weight_of=weights(settings.queue.classes, keys.weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
+from router.admin.queue_view import QueuePorts, add_queue_view
 from router.admin.tenants import add_tenants
 from router.errors import (
     ClientError,
@@ -56,6 +57,7 @@ class AdminPorts:
     metrics: Metrics
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
+    queue: QueuePorts
     now_unix_s: Callable[[], float] = time.time
 
 
@@ -97,6 +99,7 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _workers(api, ports)
     _peers_dialect(api, ports)
     add_tenants(api, ports.keys, ports.now_unix_s)
+    add_queue_view(api, ports.queue)
     return api
 
 

@@ -37,13 +37,24 @@ _TIERS = {
 """What OpenAI's and Anthropic's service tiers are as numbers: bought speed is urgent, a discount is not."""
 
 
-def weights(shares: Mapping[str, float]) -> Callable[[str], float]:
+def weights(
+    shares: Mapping[str, float], tenant_weight_of: Callable[[str], float] = lambda _: 1.0
+) -> Callable[[str], float]:
     """What `policies.Fairness` asks: the weight of a class, or of a flow among those of its class.
 
-    A class that only another replica knows has the least weight; tenants are equal.
+    A class that only another replica knows has the least weight.
+
+    Args:
+        shares: Of the classes.
+        tenant_weight_of: Of a tenant, by its name.
     """
     least = min(shares.values())
-    return lambda name: 1.0 if "/" in name else shares.get(name, least)
+
+    def weight_of(name: str) -> float:
+        priority, is_flow, tenant = name.partition("/")
+        return tenant_weight_of(tenant) if is_flow else shares.get(priority, least)
+
+    return weight_of
 
 
 class Priorities:

@@ -77,3 +77,8 @@ def test_classes_weigh_what_the_settings_say_and_tenants_the_same() -> None:
         1.0,
         1.0,
     ]
+
+
+def test_a_tenant_weighs_the_same_in_every_class() -> None:
+    weight_of = weights({"high": 8.0, "low": 0.5}, {"acme": 3.0}.__getitem__)
+    assert [weight_of("high/acme"), weight_of("low/acme")] == [3.0, 3.0]
