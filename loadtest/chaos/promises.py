@@ -24,6 +24,7 @@ WINDOW_S = 2.0
 STARVED_S = 10.0
 LATE_S = 1.0
 FAIR_MIN = 0.8
+LIMIT_CODES = frozenset(("rate_limit_exceeded",))
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED))
 
 
@@ -167,18 +168,23 @@ def _nobody_starves(run: OverloadRun) -> Promise:
 def _fair(run: OverloadRun) -> Promise:
     """Each tenant gets nearly what it is due of the work that was done in the overload.
 
-    Due is what dividing by weights gives, where nobody gets more than it asks for and the rest is divided
-    again. Tenants with a limit of their own are left out, with what they got.
+    Due is what dividing each class's work by the tenants' weights gives, where nobody gets more than it asks
+    for and the rest is divided again. What a limit of its own kept from a tenant it has not asked for.
     """
-    weights = {each.name: each.weight for each in run.plan.tenants if not each.requests_per_minute}
-    asked: Counter[str] = Counter()
-    got: Counter[str] = Counter()
+    weights = {tenant.name: tenant.weight for tenant in run.plan.tenants}
+    asked: dict[str, Counter[str]] = {}
+    got: dict[str, Counter[str]] = {}
     for one in run.served:
-        if one.phase == "overload" and one.tenant in weights and one.visit.end is not End.LEFT:
-            asked[one.tenant] += one.work_tokens
-            got[one.tenant] += one.work_tokens * (one.visit.end is End.ANSWERED)
-    due = divided(got.total(), asked, weights)
-    parts = {name: got[name] / due[name] for name in due if due[name]}
+        if one.phase == "overload" and one.visit.end is not End.LEFT and one.visit.code not in LIMIT_CODES:
+            asked.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens
+            got.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens * (
+                one.visit.end is End.ANSWERED
+            )
+    due: Counter[str] = Counter()
+    for name, work in got.items():
+        for tenant, tokens in divided(work.total(), asked[name], weights).items():
+            due[tenant] += round(tokens)
+    parts = {name: sum(work[name] for work in got.values()) / due[name] for name in due if due[name]}
     seen = ", ".join(f"{name} {part:.0%} of its due" for name, part in parts.items())
     return Promise("tenants get their shares", all(part >= FAIR_MIN for part in parts.values()), seen)
 

@@ -125,4 +125,20 @@ def test_a_tenant_far_below_its_share_is_seen() -> None:
         for end in (End.ANSWERED, End.REJECTED)
     ]
     assert broken(run(*more)) == ["tenants get their shares"]
-    assert broken(run(*(replace(one, tenant="capped") for one in more))) == []
+    limited = [
+        replace(one, visit=replace(one.visit, code="rate_limit_exceeded"))
+        for one in more
+        if one.tenant == "gold" and one.visit.end is End.REJECTED
+    ]
+    others = [one for one in more if one.tenant != "gold" or one.visit.end is End.ANSWERED]
+    assert broken(run(*limited, *others)) == []
+
+
+def test_what_classes_get_is_not_a_matter_of_tenants() -> None:
+    """The urgent class gets all it asks for, whose ever it is; the shares are within classes."""
+    more = [
+        replace(served("overload", 10.0 + n / 10, priority=priority), tenant=tenant)
+        for n in range(100)
+        for tenant, priority in (("noisy", "high"), ("gold", "normal"))
+    ]
+    assert broken(run(*more)) == []
