@@ -20,7 +20,7 @@ the order was not that of a single queue: an *inversion*. Replicas hear of each 
 later, so there are some. Who knows both sees it, so each replica counts those of its own tickets.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -215,7 +215,13 @@ class Tickets:
         return self._lines.waits_for(slot)
 
     def best(
-        self, slot: int, lanes: Sequence[str], now_us: int, *, replica: str | None = None
+        self,
+        slot: int,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
     ) -> Ticket | None:
         """Who is next on a worker that has room.
 
@@ -224,17 +230,20 @@ class Tickets:
             lanes: Those that it serves.
             now_us: Log time.
             replica: Ask only among those that wait there, as if there were no others.
+            skip: Requests that have declined.
 
         Returns:
             The least key of the flows that may go, among those who wait for this worker or for any of its
             lanes; None if nobody does.
         """
         lines = self._lines if replica is None else self._own_lines(replica).lines
-        return self._best(lines.at(slot, lanes), now_us)
+        return self._best(lines.at(slot, lanes), now_us, skip)
 
-    def best_of_lanes(self, lanes: Sequence[str], now_us: int, *, replica: str) -> Ticket | None:
+    def best_of_lanes(
+        self, lanes: Sequence[str], now_us: int, *, replica: str, skip: Collection[str] = ()
+    ) -> Ticket | None:
         """The same among all of one replica that these lanes may take, whichever worker they wait for."""
-        return self._best(self._own_lines(replica).of_lanes(lanes), now_us)
+        return self._best(self._own_lines(replica).of_lanes(lanes), now_us, skip)
 
     def ahead_of(
         self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
@@ -304,22 +313,26 @@ class Tickets:
             own = self._own[replica] = OwnLines(self._of_replica.get(replica, {}).values())
         return own
 
-    def _first_of_flows(self, lines: list[Line]) -> dict[str, Ticket]:
-        """The least key of each flow in some lines."""
+    def _first_of_flows(self, lines: list[Line], skip: Collection[str] = ()) -> dict[str, Ticket]:
+        """The least key of each flow in some lines, without some requests."""
         first: dict[str, Ticket] = {}
         for line in lines:
             for flow, heap in line.flows.items():
-                ticket = heap.first(self._waiting)
+                ticket = heap.first_but(skip, self._waiting) if skip else heap.first(self._waiting)
                 known = first.get(flow)
+                if ticket is None:
+                    continue
                 if known is None or ticket < known:
                     first[flow] = ticket
         return first
 
-    def _best(self, lines: list[Line], now_us: int) -> Ticket | None:
-        """The least key of the flows that may go in some lines."""
+    def _best(self, lines: list[Line], now_us: int, skip: Collection[str] = ()) -> Ticket | None:
+        """The least key of the flows that may go in some lines, without some requests."""
         if not lines:
             return None
-        first = self._first_of_flows(lines)
+        first = self._first_of_flows(lines, skip)
+        if not first:
+            return None
         if len(first) == 1:
             return next(iter(first.values()))
         return min(first[flow] for flow in self.fairness.may_go(first, now_us))

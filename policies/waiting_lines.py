@@ -8,7 +8,7 @@ is mostly such tickets is made anew. So putting and ending cost O(log n), spread
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -81,6 +81,21 @@ class Heap:
         while waiting.get((ticket := entries[0][1]).request_id) is not ticket:
             heapq.heappop(entries)
         return ticket
+
+    def first_but(self, skip: Container[str], waiting: Mapping[str, Ticket]) -> Ticket | None:
+        """The same without some requests; None if nobody else waits."""
+        skipped, found = [], None
+        while self.entries:
+            entry = self.entries[0]
+            if waiting.get(entry[1].request_id) is entry[1]:
+                if entry[1].request_id not in skip:
+                    found = entry[1]
+                    break
+                skipped.append(entry)
+            heapq.heappop(self.entries)
+        for entry in skipped:
+            heapq.heappush(self.entries, entry)
+        return found
 
 
 class Line:

@@ -18,6 +18,9 @@ backlog also drains with time. While a worker has room:
   it is thought dead or elsewhere, and the best of ours goes.
 * None, and the worker stands idle: the best of its lanes decides afresh, whatever worker it waits for.
 
+Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
+the next one.
+
 **Asking again.** A few requests each look decide afresh although it is not their turn, those first that did
 longest ago: what they lack may have been cached since (others with the same prefix went before), the worker
 that they wait for may have left, or nobody may serve them any more.
@@ -27,7 +30,7 @@ time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
@@ -55,8 +58,8 @@ ASKED_S = 0.25
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
-SKIPPED_MAX = 64
-"""Requests beside the best one that are tried on an idle worker which the best may not use."""
+DECLINED_MAX = 64
+"""So many may decline in one look; what room is left then is offered again in the next one."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -285,14 +288,16 @@ class WaitingRoom:
 
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
-        moved, asked = 0, set[str]()
+        moved, declined = 0, set[str]()
         for slot in slots:
             while self._places and self._admission.has_room(slot, now_us):
-                ticket_id = self._next(slot, now_us, asked)
+                ticket_id = self._next(slot, now_us, declined)
                 if ticket_id is None:
                     break
-                asked.add(ticket_id)
-                moved += self._ask(ticket_id, slot, now_us)
+                if self._ask(ticket_id, slot, now_us):
+                    moved += 1
+                else:
+                    declined.add(ticket_id)
                 if moved >= MOVED_MAX:
                     self._fleet.relieved.update(slots)
                     self.changed()
@@ -300,38 +305,27 @@ class WaitingRoom:
             else:
                 self._left_to.pop(slot, None)
 
-    def _next(self, slot: int, now_us: int, asked: set[str]) -> str | None:
+    def _next(self, slot: int, now_us: int, declined: set[str]) -> str | None:
         """Which request here may take the room of a worker now; None if none."""
+        if len(declined) > DECLINED_MAX:
+            return None
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
-        best = tickets.best(slot, lanes, now_us)
-        for_idle = best is None
+        best = tickets.best(slot, lanes, now_us, skip=declined)
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
                 return None
-            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica)
+            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica, skip=declined)
         elif best.replica != self._replica:
             if not self._unused(slot, best, now_us):
                 return None
-            best = tickets.best(slot, lanes, now_us, replica=self._replica)
+            best = tickets.best(slot, lanes, now_us, replica=self._replica, skip=declined)
+            self.overdue += best is not None
         if best is None:
             return None
         if best.request_id not in self._places:  # of a former life of this replica
             self._publish(Finished(best.request_id, now_us))
-            return self._next(slot, now_us, asked)
-        if best.request_id not in asked:
-            return best.request_id
-        return self._another(lanes, asked) if for_idle else None
-
-    def _another(self, lanes: Sequence[str], asked: set[str]) -> str | None:
-        """The best request here that was not asked yet, for an idle worker that the best ones may not use."""
-        if len(asked) > SKIPPED_MAX:
-            return None
-        others = [op for op in self.tickets() if op.lane in lanes and op.request_id not in asked]
-        return (
-            min(others, key=lambda op: (op.key_us, op.arrived_us, op.request_id)).request_id
-            if others
-            else None
-        )
+            return self._next(slot, now_us, declined)
+        return best.request_id
 
     def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
         """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
@@ -339,10 +333,7 @@ class WaitingRoom:
         if known is None or known[0] != best.request_id:
             self._left_to[slot] = (best.request_id, now_us)
             return False
-        if now_us - known[1] <= self._grace_s() * 1e6:
-            return False
-        self.overdue += 1
-        return True
+        return now_us - known[1] > self._grace_s() * 1e6
 
     def _ask_some(self, now_us: int) -> None:
         """Let those decide afresh who did longest ago."""

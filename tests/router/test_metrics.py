@@ -218,8 +218,17 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
 
 def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     workers = [
-        WorkerSample("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000),
-        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0),
+        WorkerSample(
+            *("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000, 0.5),
+            has_room=False,
+            running_max=64,
+            kv_tokens_max=9500,
+            report_age_s=1.25,
+            reported_running=3,
+            reported_waiting=1,
+            reported_kv_tokens=700,
+        ),
+        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0, 0.5, report_age_s=2.0),
     ]
     metrics.workers = lambda: workers
     found = scraped(metrics)
@@ -231,6 +240,14 @@ def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     assert found["inflight_tokens", "a:1"] == 300
     assert found["prefill_tokens", "a:1"] == 40
     assert found["held_tokens", "a:1"] == 5000
+    assert (found["worker_backlog_target_seconds", "a:1"], found["worker_has_room", "a:1"]) == (0.5, 0)
+    assert (found["worker_running_max_requests", "a:1"], found["worker_kv_max_tokens", "a:1"]) == (64, 9500)
+    assert found["worker_report_age_seconds", "a:1"] == 1.25
+    reported = [f"worker_reported_{name}" for name in ("running_requests", "waiting_requests", "kv_tokens")]
+    assert [found[name, "a:1"] for name in reported] == [3, 1, 700]
+    unknown = {"worker_running_max_requests", "worker_kv_max_tokens", *reported}
+    assert not [name for name in unknown if (name, "b:1") in found]
+    assert found["worker_report_age_seconds", "b:1"] == 2.0
 
     workers.pop()
     assert ("circuit_state", "b:1") not in scraped(metrics)

@@ -140,6 +140,22 @@ def test_who_would_rather_have_its_busy_worker_than_an_idle_one_waits_for_that_o
     assert said[cold.ticket_id].worker == ""
 
 
+def test_who_waits_for_what_another_is_prefilling_leaves_the_room_to_the_next_one() -> None:
+    """The follower finds 4,096 tokens after 0.3 s, and would compute most of them again before."""
+    stage = Stage(workers=1, step_tokens=8192)
+    stage.arrive(256, name=50)
+    stage.arrive(4096, name=7)
+    follower = stage.arrive(4096 + 512, name=7)
+    other = stage.arrive(1024, name=60)
+    assert follower.waits
+    stage.time.advance(2 * LOOK_S)
+    assert follower.waits
+    assert other.decision is not None
+    stage.run()
+    assert follower.decision is not None
+    assert follower.decision.attempt.chosen.uncached_tokens == 512
+
+
 def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
     """Asked again while it waits, it says so, and goes before what came before it."""
     stage = Stage(workers=1, k=4.0)
