@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from policies import (
     Admission,
     AdmissionRules,
+    EarlyRejection,
     FleetState,
     Op,
     Policy,
     RedispatchRules,
     RetryBudget,
+    ServiceLevel,
     Slots,
     Waiting,
     class_of,
@@ -39,7 +41,7 @@ from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
-from router.settings import Settings
+from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
 from router.tenants import Door, Keyring, Tenant
 
@@ -108,9 +110,21 @@ class Gateway:
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
         queue = settings.queue
-        self.admission = Admission(AdmissionRules(), fleet)
-        fleet.tickets.watched = replica
+        self.admission = Admission(_admission_rules(settings.admission), fleet)
         lanes = Lanes(self._slots_of)
+        level = ServiceLevel(
+            settings.admission.ttft_slo_s,
+            settings.admission.ttft_slo_s_per_1k_tokens,
+            settings.admission.tpot_slo_s,
+        )
+        order = Order(
+            self.admission,
+            lanes,
+            queue.uncached_weight,
+            lambda slot: registry.at_slot(slot).step_tokens,
+            EarlyRejection(level, fleet, self.feedback.decode_fit) if level.promises else None,
+        )
+        fleet.tickets.watched = replica
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
@@ -137,7 +151,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
-            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
+            order=None if queue.disable_queue else order,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -315,6 +329,16 @@ class Gateway:
                 code="too_many_requests",
             )
         return tenant
+
+
+def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
+    return AdmissionRules(
+        target_s=settings.backlog_target_s,
+        target_s_max=settings.backlog_target_s_max,
+        running_max=settings.worker_running_max,
+        kv_ratio_max=settings.kv_ratio_max,
+        stale_s=settings.report_age_s_max,
+    )
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

@@ -41,7 +41,7 @@ import numpy as np
 
 from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
-from router.gateway.decision import Decision, Hold
+from router.gateway.decision import Decision, Hold, refusal_of
 from router.gateway.queue_lanes import Lanes
 
 LOOK_S = 0.01
@@ -78,7 +78,7 @@ class WaitEnd(StrEnum):
     """By its client, or because this replica ended."""
     NO_WORKER = "no_worker"
     REJECTED = "rejected"
-    """It was not let in."""
+    """It was not let in, or would have missed what is promised."""
 
 
 class Timer(Protocol):
@@ -366,9 +366,10 @@ class WaitingRoom:
             case Hold(waiting=op):
                 if self._differs(place.op, op):
                     self._say(place, op)
-            case Shed(retry_after_s=retry_after_s):
-                nobody = NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
-                self._refuse(place, WaitEnd.NO_WORKER, nobody)
+            case Shed() as shed:
+                refusal = refusal_of(shed)
+                how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED
+                self._refuse(place, how, refusal)
         return False
 
     @staticmethod
