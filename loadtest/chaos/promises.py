@@ -23,7 +23,7 @@ BUSY_MIN = 0.9
 WINDOW_S = 2.0
 STARVED_S = 10.0
 LATE_S = 1.0
-FAIR_MIN = 0.8
+FAIR_MIN = 0.75
 LIMIT_CODES = frozenset(("rate_limit_exceeded",))
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED))
 
