@@ -7,6 +7,7 @@ after its abort, or an exchange that answers twice, fails the test.
 import functools
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -266,10 +267,17 @@ class Bench:
     Args:
         workers: How many.
         keys: Of tenants; None without a keys file.
+        requests_max: For how many requests there are open files.
         sections: Of the settings.
     """
 
-    def __init__(self, workers: int = 2, keys: Keyring | None = None, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        keys: Keyring | None = None,
+        requests_max: int = sys.maxsize,
+        **sections: dict[str, Any],
+    ) -> None:
         self.time = VirtualTime()
         settings = Settings.model_validate(sections)
         self.shared = FakeShared(FleetRules(weight_of=weights(settings.queue.classes)))
@@ -296,6 +304,7 @@ class Bench:
             now_s=self.time.time,
             trace_request=self.trace.append,
             keys=keys,
+            requests_max=requests_max,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):
