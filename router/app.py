@@ -15,6 +15,7 @@ import os
 import secrets
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -83,13 +84,21 @@ class GatewayProcess:
         ending: Tells readiness and all client connections when the process ends.
     """
 
-    def __init__(self, settings: Settings, *, redis_url: str, multiprocess_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        redis_url: str,
+        multiprocess_dir: str | None = None,
+        requests_max: int = sys.maxsize,
+    ) -> None:
         """Build everything; nothing is connected yet.
 
         Args:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
             multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
+            requests_max: Requests at a time for which there are open files; more are rejected.
         """
         self.settings = settings
         self.replica = _replica_id(settings)
@@ -185,6 +194,7 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
+            requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
         )

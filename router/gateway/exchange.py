@@ -495,6 +495,7 @@ class RequestExchange:
         self._attempt, self._placed = attempt, decision.placed
         gateway.registry.circuits.dispatched(local, attempt.placed_us)
         gateway.publish(decision.placed)
+        gateway.at_workers(1)
         self._released = False
         self._prefilled = False
         self._answer_head = None
@@ -601,6 +602,7 @@ class RequestExchange:
         assert self._parsed is not None
         assert self._local is not None
         gateway, request_id = self._gateway, self._attempt.request_id
+        gateway.at_workers(-1)
         if not self._parsed.stream:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()

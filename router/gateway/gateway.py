@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -78,6 +79,7 @@ class Gateway:
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -169,7 +171,9 @@ class Gateway:
         )
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
-        self._inflight_max = settings.server.max_concurrent_requests
+        self._inflight_max = requests_max
+        self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
+        self._queues = not settings.queue.disable_queue
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
@@ -193,6 +197,11 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def at_workers(self, change: int) -> None:
+        """One request more, or one less, is at a worker."""
+        self._at_workers += change
+        self.admission.closed = 0 < self._at_workers_max <= self._at_workers
 
     @property
     def inflight(self) -> int:
@@ -329,16 +338,17 @@ class Gateway:
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
     def admit(self, headers: Sequence[Header]) -> Tenant:
-        """Find out whose a request is, and check the limit of concurrent requests.
+        """Find out whose a request is, and check the limits of concurrent requests.
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
-            RequestRejected: If too many requests are in flight (429).
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
         tenant = self.door.tenant_of(headers)
-        if 0 < self._inflight_max < self.inflight:
+        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
+        if full or self.inflight > self._inflight_max:
             raise RequestRejected(
-                f"{self._inflight_max} requests are in flight already.",
+                f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )

@@ -272,6 +272,38 @@ def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_leas
     assert stage.replicas[0].fleet.tickets.count == 3
 
 
+def test_in_a_full_queue_whoever_asks_most_often_does_not_keep_the_others_out() -> None:
+    """Three of a noisy tenant fill the queue; a quiet one, alike in all else, gets a place."""
+    stage = Stage(workers=1, rules=RoomRules(requests_max=3))
+    first, second, third = full(stage, 3, flow="normal/noisy")
+    quiet = stage.arrive(4096, flow="normal/quiet")
+    assert quiet.waits
+    assert isinstance(third.error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/noisy").error, RequestRejected)
+    assert isinstance(stage.arrive(4096, flow="normal/quiet").error, RequestRejected)
+    assert [first.waits, second.waits, quiet.waits] == [True] * 3
+    stage.run()
+    assert all(request.done for request in (first, second, quiet))
+
+
+def test_a_tenants_places_are_by_its_weight_and_by_what_waits_at_all_replicas() -> None:
+    """The heavy one may have three times as much waiting, and has it at a sibling."""
+    weights = {"normal/heavy": 3.0}
+    stage = Stage(
+        workers=1,
+        replicas=2,
+        rules=RoomRules(requests_max=4),
+        weight_of=lambda name: weights.get(name, 1.0),
+    )
+    elsewhere = full(stage, 2, flow="normal/heavy", replica=1)
+    light = [stage.arrive(4096, flow="normal/light") for _ in range(2)]
+    stage.time.advance(0.001)
+    assert stage.arrive(4096, flow="normal/heavy").waits
+    assert isinstance(light[1].error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/heavy").error, RequestRejected)
+    assert [request.waits for request in (*elsewhere, light[0])] == [True] * 3
+
+
 def test_a_request_is_expired_when_it_waited_for_too_long() -> None:
     stage = Stage(workers=1, rules=RoomRules(timeout_s=1.0))
     (waiting,) = full(stage, 1)
