@@ -40,6 +40,7 @@ from policies import (
     Waiting,
     place,
     prospect,
+    repeated_blocks,
     waits_for_leader,
 )
 from radix import AttentionProfile
@@ -304,13 +305,14 @@ class Decider:
         self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
-        leaders, slot = self._fleet.leaders, chosen.slot
-        if not chosen.safe_tokens or not leaders.lead(slot) or len(parsed.paths) != 1:
+        loads, slot = self._fleet.loads, chosen.slot
+        if not chosen.safe_tokens or not loads.prefill_requests.item(slot) or len(parsed.paths) != 1:
             return False
         step_tokens = order.step_tokens(slot)
         if not step_tokens:
             return False
-        blocks = leaders.repeated_blocks(
+        blocks = repeated_blocks(
+            loads,
             slot,
             parsed.paths[0],
             int(chosen.safe_tokens / tokens_per_block + 0.5),

@@ -17,6 +17,7 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    DecodeFit,
     EarlyRejection,
     Finished,
     FirstToken,
@@ -190,7 +191,7 @@ class Replica:
                 k,
                 rejection=None
                 if stage.level is None
-                else EarlyRejection(stage.level, self.fleet, lambda _: None),
+                else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
             ),
         )
 

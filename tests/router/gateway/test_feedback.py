@@ -342,14 +342,14 @@ def test_queues_that_end_as_predicted_are_not_worth_a_word(setup: Setup) -> None
 
 def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together(setup: Setup) -> None:
     """10 ms a token, and 1 ms more for each other request that decodes; those that prefill do not count."""
-    assert setup.feedback.decode_fit("default") is None
+    setup.answer(decode=(50.0, 101), ttft_s=0.3)
+    fit = setup.feedback.decode_fit("default")
     for number in range(50):
         setup.place(path(1, number), NOW_US, f"r{number}")
         setup.answer(decode=(1.0 + 0.1 * number, 101), ttft_s=0.3)
         setup.answer(decode=(9.0, 101), ttft_s=None)
         setup.shared.publish(FirstToken(f"r{number}", NOW_US))
-    fit = setup.feedback.decode_fit("default")
-    assert fit is not None
+    assert fit is setup.feedback.decode_fit("default")
     assert fit.tpot_s(1) == pytest.approx(0.01, rel=0.1)
     assert fit.tpot_s(41) == pytest.approx(0.05, rel=0.1)
 
