@@ -27,13 +27,13 @@ from fastapi import FastAPI
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
 from router.fleet import EngineMetrics, Health, HealthChecks, HealthRules, LocalWorker, Registry
-from router.gateway import Gateway
+from router.gateway import Gateway, weights
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
+from router.settings import ObservabilitySettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tenants import Keyring, KeysWatch
 from router.tls import worker_context
@@ -94,7 +94,9 @@ class GatewayProcess:
         self.settings = settings
         self.replica = _replica_id(settings)
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
-        self.fleet = FleetState(_fleet_rules(settings))
+        keys_file, keyring = settings.tenancy.keys_file, Keyring()
+        self._keys = KeysWatch(keys_file, keyring, classes=settings.queue.classes) if keys_file else None
+        self.fleet = FleetState(_fleet_rules(settings, keyring))
         self.clock = LogClock()
         self._ops = _OpCounts(lambda: self.gateway.room.changed())
         self.shared = SharedState(
@@ -160,8 +162,6 @@ class GatewayProcess:
                 timeout_s=settings.fleet.health_check_timeout_s,
             )
         self._trace = _opened_trace(settings.observability)
-        keys_file = settings.tenancy.keys_file
-        self._keys = KeysWatch(keys_file, Keyring()) if keys_file else None
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -175,7 +175,7 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
-            keys=None if self._keys is None else self._keys.keyring,
+            keys=keyring if keys_file else None,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -405,14 +405,7 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _weights(queue: QueueSettings) -> Callable[[str], float]:
-    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
-    classes = queue.classes
-    least = min(classes.values())
-    return lambda name: 1.0 if "/" in name else classes.get(name, least)
-
-
-def _fleet_rules(settings: Settings) -> FleetRules:
+def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -430,7 +423,7 @@ def _fleet_rules(settings: Settings) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=_weights(settings.queue),
+        weight_of=weights(settings.queue.classes, keys.weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

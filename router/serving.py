@@ -106,7 +106,7 @@ def serve(settings: Settings) -> int:
         SettingsError: If a TLS file, the keys file or the file of the request trace cannot be used.
     """
     check_tls_files(settings)
-    check_keys_file(settings.tenancy)
+    check_keys_file(settings)
     check_request_trace(settings.observability)
     configure_logs(settings.observability.log_level)
     settings = _within_open_files(settings)

@@ -548,7 +548,7 @@ class QueueSettings(Section):
     )
     uncached_weight: float = setting(
         4.0,
-        "Weight k of the work: requests go by their arrival plus k times their predicted prefill, in seconds. "
+        "Weight k of the work: requests go by arrival plus k times their predicted prefill, in seconds. "
         "So no request is overtaken by one that arrived more than k times its own prefill later. 0 is first "
         "come, first served; a large value is the least work first.",
         flag="queue-uncached-weight",

@@ -11,10 +11,13 @@ asked next, of requests with a `Claim`:
 2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
    hard caps to the best that is not. Work is never held while a worker is idle. If the chosen one is another,
    its queue is sooner, and every request that joins it makes that less true.
-   It also waits, for its worker, if that is just prefilling what it shares with another request, and it would
-   compute it again if it went now (`policies.followers`).
-3. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
-   idle or others have room and it prefers this one all the same, else for any worker of its lane.
+3. Else, if it was offered the room of another worker, which would have no more work with it: go there. The
+   chosen one had less before it, and has promised that to others.
+4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
+   idle or it has just declined another's room, else for any worker of its lane.
+
+1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
+compute that again (`policies.followers`): it waits for its worker.
 
 Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
@@ -25,6 +28,7 @@ lines (`loadtest.simulator.replica`).
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from policies import (
     Admission,
@@ -56,6 +60,9 @@ NO_PROMPT = (b"",)
 
 SLO_UNREACHABLE = "slo_unreachable"
 """Reason of a `Shed`: what is promised would be broken."""
+
+MORE_WORK = 1.1
+"""So much more work than where a request would rather be is no more: what it lacks there is not cache."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -266,8 +273,8 @@ class Decider:
     ) -> Chosen | Waiting:
         """Whose turn it is, if anybody waits, the chosen worker has no room, or the request follows one."""
         admission, slots, now_us = order.admission, candidates.slots, candidates.now_us
-        ahead = prospect(candidates, view.prompt_tokens, chosen.slot)
-        service_us = round(ahead.work_s * 1e6)
+        ahead = prospect(candidates, view.prompt_tokens, chosen.slot, claim.turn)
+        service_us = round(ahead.least_s * 1e6)
         key_us = claim.arrived_us + round(order.k * service_us)
         has_room = not follows and admission.has_room(chosen.slot, now_us)
         if has_room and (
@@ -284,9 +291,14 @@ class Decider:
             other = again(admission.capped(slots, now_us))
             if isinstance(other, Chosen):
                 return other
-        prefers = (
-            follows or ahead.affine or claim.narrowed or len(admission.with_room(slots, now_us)) > has_room
-        )
+        offered = claim.turn >= 0 and claim.turn != chosen.slot
+        if offered and ahead.offered_s <= MORE_WORK * ahead.chosen_s:
+            other = again(np.array([claim.turn]))
+            if isinstance(other, Chosen):
+                return other
+        ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
+        declined = offered or (ticket is not None and ticket.slot == chosen.slot)
+        prefers = follows or ahead.affine or claim.narrowed or declined
         return Waiting(
             claim.ticket_id or self._next_attempt_id(),
             now_us,

@@ -359,7 +359,7 @@ class RequestExchange:
             RouterError: As `_dispatch` does, or if a header has no meaning.
         """
         self._parsed = parsed
-        self._flow = self._gateway.flow_of(parsed, noted)
+        self._flow = self._gateway.flow_of(parsed, self._tenant, noted)
         self._dispatch()
 
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:

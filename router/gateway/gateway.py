@@ -75,8 +75,8 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
-        log_lag_s: Callable[[], float] = lambda: 0.0,
         keys: Keyring | None = None,
+        log_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -255,18 +255,24 @@ class Gateway:
                 return timeout_s_of(value)
         return 0.0
 
-    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
+    def flow_of(self, parsed: ParsedRequest, tenant: Tenant, headers: Sequence[Header]) -> str:
         """Who is to be treated fairly: the request's class and tenant.
+
+        A tenant with a class of its own may ask for a less urgent one, and not for more.
 
         Raises:
             ClientError: If a header names no class.
         """
         for name, value in headers:
             if name == PRIORITY_HEADER:
-                return f"{self.priorities.named(value)}/{parsed.tenant}"
+                wanted = self.priorities.named(value)
+                return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
         if parsed.priority or parsed.service_tier:
-            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
-        return self._default_flow + parsed.tenant
+            wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+            return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
+        if tenant.priority:
+            return f"{tenant.priority}/{tenant.name}"
+        return self._default_flow + tenant.name
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
 
-AHEAD_US = 50_000
-"""What is leased ahead of need lasts about that long at the present rate: twenty calls
+AHEAD_US = 200_000
+"""What is leased ahead of need lasts about that long at the present rate: five calls
 per second at any rate, and nothing ahead where requests are rarer than that."""
 
 IDLE_US = 100_000

@@ -23,7 +23,7 @@ from policies import (
     make_policy,
 )
 from router.fleet import LocalWorker, Registry
-from router.gateway import Gateway
+from router.gateway import Gateway, weights
 from router.gateway.exchange import RequestExchange
 from router.metrics import Metrics
 from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
@@ -271,7 +271,8 @@ class Bench:
 
     def __init__(self, workers: int = 2, keys: Keyring | None = None, **sections: dict[str, Any]) -> None:
         self.time = VirtualTime()
-        self.shared = FakeShared()
+        settings = Settings.model_validate(sections)
+        self.shared = FakeShared(FleetRules(weight_of=weights(settings.queue.classes)))
         self.upstreams: list[FakeUpstream] = []
         self.registry = registry(
             self.shared,
@@ -282,7 +283,7 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.gateway = Gateway(
-            Settings.model_validate(sections),
+            settings,
             replica="r1",
             fleet=self.shared.fleet,
             registry=self.registry,

@@ -101,8 +101,3 @@ def test_named_tenants_are_remembered_within_a_bound() -> None:
         opened.tenant_of([named(f"t{index}")])
     assert len(opened._named) <= NAMED_MAX
     assert opened.tenant_of([named("first")]) == first
-
-
-def test_a_weight_is_known_by_name() -> None:
-    assert door(keys=True).weight_of("acme") == 3.0
-    assert door(keys=True).weight_of("other") == door().weight_of("acme") == 1.0
