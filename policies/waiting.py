@@ -24,7 +24,7 @@ from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from policies.fairness import Fairness
+from policies.fairness import Fairness, class_of
 from policies.ops import Waiting
 from policies.waiting_lines import Line, Lines, OwnLines, Ticket
 from policies.work_ahead import WorkAhead
@@ -70,6 +70,8 @@ class Tickets:
         self._own: dict[str, OwnLines] = {}
         """Made for a replica when it is first asked for."""
         self._lanes: dict[str, WorkAhead] = {}
+        self._work_us: dict[str, int] = {}
+        """Predicted prefill that waits of each flow, at all replicas; of none if there is no entry."""
 
     # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
 
@@ -112,6 +114,8 @@ class Tickets:
         self.count += 1
         self.tokens += ticket.uncached_tokens
         self.service_us += ticket.service_us
+        if ticket.service_us:
+            self._work_us[ticket.flow] = self._work_us.get(ticket.flow, 0) + ticket.service_us
 
     def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
         """A request was placed: if it waited, it no longer does.
@@ -274,11 +278,32 @@ class Tickets:
         """What waits, by lane."""
         return self._lanes
 
-    def worst(self, replica: str) -> Ticket | None:
-        """Whom to displace first at a replica: the greatest key of the class with the least weight."""
-        own = self._own_lines(replica)
-        name = min(own.classes(), key=self.fairness.weight_of, default=None)
-        return own.last_of(name, self._waiting) if name is not None else None
+    def worst(self, replica: str, flow: str, service_us: int) -> Ticket | None:
+        """Whom a request that finds the queue full displaces at a replica.
+
+        A lesser class first. Of its own class a flow that has more work waiting, at all replicas and by its
+        weight, than its own would have with it: places in a full queue are what is shared then, and if
+        whoever comes next got them, who asks most often would be served most (the longest queue is cut, as
+        in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
+
+        Args:
+            replica: Where it came.
+            flow: Its flow.
+            service_us: Its predicted prefill, microseconds.
+
+        Returns:
+            A ticket of that replica; None if there is none that it should displace.
+        """
+        own, weight_of, work_us = self._own_lines(replica), self.fairness.weight_of, self._work_us
+        name, limit_us = class_of(flow), (work_us.get(flow, 0) + service_us) / weight_of(flow)
+        rank = weight_of(name)
+        candidates = []
+        for other in own.flows():
+            waiting_us = work_us.get(other, 0) / weight_of(other)
+            higher = weight_of(class_of(other)) - rank
+            if higher < 0 or (class_of(other) == name and waiting_us > limit_us):
+                candidates.append((-higher, waiting_us, other))
+        return own.last_of(max(candidates)[2], self._waiting) if candidates else None
 
     # Inside.
 
@@ -330,3 +355,8 @@ class Tickets:
         self.count -= 1
         self.tokens -= ticket.uncached_tokens
         self.service_us -= ticket.service_us
+        left_us = self._work_us.get(ticket.flow, 0) - ticket.service_us
+        if left_us:
+            self._work_us[ticket.flow] = left_us
+        else:
+            self._work_us.pop(ticket.flow, None)

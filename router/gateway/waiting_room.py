@@ -6,7 +6,7 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
     enter ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
                          ^                       └── not yet: Waiting again, if line or key have changed
                          ├── deadline ──Finished──> `refused`, 408
-                         ├── a more urgent request needs the place ──Finished──> `refused`, 429
+                         ├── another request has a better claim to the place ──Finished──> `refused`, 429
                          ├── nobody serves it any more ──Finished──> `refused`, 503
                          └── client leaves ──Finished──> (forgotten)
 
@@ -40,7 +40,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting, class_of
+from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
 from router.gateway.decision import Decision, Hold, refusal_of
 from router.gateway.prompt_starts import PromptStarts
@@ -59,8 +59,8 @@ ASKED_S = 0.25
 
 FOLLOWERS_MAX = 8
 SHARING_MAX = 32
-"""A look asks about so many; and of those who start like one prompt, this many are considered, those who share
-most with it first."""
+"""A look asks about so many; and of those who start like one prompt, this many are considered, those who
+share most with it first."""
 
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
@@ -226,7 +226,7 @@ class WaitingRoom:
             again: Whether it was let in before, and a worker failed it: then it is not turned away.
 
         Raises:
-            RequestRejected: If too many wait already, and none of them here is less urgent.
+            RequestRejected: If too many wait already, and none of them here has a lesser claim.
         """
         op = hold.waiting
         if not again:
@@ -413,17 +413,17 @@ class WaitingRoom:
     # Bounds.
 
     def _make_room(self, op: Waiting) -> None:
-        """Let in a request, if need be in the place of less urgent ones.
+        """Let in a request, if need be in the place of others (`Tickets.worst`).
 
         Raises:
             RequestRejected: If there is no place for it.
         """
-        tickets, weight = self._fleet.tickets, self._weight(op.flow)
+        tickets = self._fleet.tickets
         while self._is_full():
-            worst = tickets.worst(self._replica)
+            worst = tickets.worst(self._replica, op.flow, op.service_us)
             place = None if worst is None else self._places.get(worst.request_id)
             retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
-            if place is None or self._weight(place.op.flow) >= weight:
+            if place is None:
                 self._ended(op, WaitEnd.REJECTED, 0.0)
                 raise RequestRejected(
                     f"{tickets.count} requests with {tickets.tokens} uncached tokens are waiting already.",
@@ -435,10 +435,6 @@ class WaitingRoom:
     def _is_full(self) -> bool:
         rules, tickets = self._rules, self._fleet.tickets
         return tickets.count >= rules.requests_max or 0 < rules.tokens_max <= tickets.tokens
-
-    def _weight(self, flow: str) -> float:
-        """How urgent a flow is: what `Tickets.worst` goes by."""
-        return self._fleet.fairness.weight_of(class_of(flow))
 
     def _expire(self, now_us: int) -> None:
         """End the waits whose deadline has passed."""

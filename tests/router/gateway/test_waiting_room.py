@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Left, Placed, Waiting
+from policies import AdmissionRules, Left, Placed, ServiceLevel, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -311,6 +311,38 @@ def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_leas
     assert stage.replicas[0].fleet.tickets.count == 3
 
 
+def test_in_a_full_queue_whoever_asks_most_often_does_not_keep_the_others_out() -> None:
+    """Three of a noisy tenant fill the queue; a quiet one, alike in all else, gets a place."""
+    stage = Stage(workers=1, rules=RoomRules(requests_max=3))
+    first, second, third = full(stage, 3, flow="normal/noisy")
+    quiet = stage.arrive(4096, flow="normal/quiet")
+    assert quiet.waits
+    assert isinstance(third.error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/noisy").error, RequestRejected)
+    assert isinstance(stage.arrive(4096, flow="normal/quiet").error, RequestRejected)
+    assert [first.waits, second.waits, quiet.waits] == [True] * 3
+    stage.run()
+    assert all(request.done for request in (first, second, quiet))
+
+
+def test_a_tenants_places_are_by_its_weight_and_by_what_waits_at_all_replicas() -> None:
+    """The heavy one may have three times as much waiting, and has it at a sibling."""
+    weights = {"normal/heavy": 3.0}
+    stage = Stage(
+        workers=1,
+        replicas=2,
+        rules=RoomRules(requests_max=4),
+        weight_of=lambda name: weights.get(name, 1.0),
+    )
+    elsewhere = full(stage, 2, flow="normal/heavy", replica=1)
+    light = [stage.arrive(4096, flow="normal/light") for _ in range(2)]
+    stage.time.advance(0.001)
+    assert stage.arrive(4096, flow="normal/heavy").waits
+    assert isinstance(light[1].error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/heavy").error, RequestRejected)
+    assert [request.waits for request in (*elsewhere, light[0])] == [True] * 3
+
+
 def test_a_request_is_expired_when_it_waited_for_too_long() -> None:
     stage = Stage(workers=1, rules=RoomRules(timeout_s=1.0))
     (waiting,) = full(stage, 1)
@@ -449,3 +481,44 @@ def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
     steps = [after - before for before, after in itertools.pairwise([0, *gone]) if after > before]
     assert steps == [MOVED_MAX, MOVED_MAX, MOVED_MAX, 100 - 3 * MOVED_MAX]
     stage.run()
+
+
+@pytest.mark.parametrize("k", [0.0, 4.0])
+@given(script=arrivals)
+@settings(deadline=None)
+def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
+    k: float, script: list[tuple[float, int, int]]
+) -> None:
+    """2 s to the first token. What is overtaken and late for that is rejected as soon as that is certain."""
+    level = ServiceLevel(ttft_s=2.0)
+    stage = Stage(workers=2, k=k, level=level)
+    for gap_s, tokens, _ in script * 2:
+        stage.time.advance(gap_s / 2)
+        stage.arrive(tokens)
+    stage.run()
+    for request in stage.requests:
+        assert request.done != (request.error is not None)
+        assert request.ttft_s <= level.ttft_s + LOOK_S
+        if request.error is not None:
+            assert isinstance(request.error, RequestRejected)
+            assert request.error.code == "slo_unreachable"
+    ended = [how for _, how, _ in stage.replicas[0].ended]
+    assert set(ended) <= {WaitEnd.DISPATCHED, WaitEnd.REJECTED}
+    assert stage.replicas[0].fleet.tickets.count == 0
+
+
+def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
+    """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
+    level = ServiceLevel(ttft_s=2.0)
+    done = []
+    for promised in (level, None):
+        stage = Stage(workers=2, k=0.0, level=promised)
+        for _ in range(200):
+            stage.time.advance(0.1)
+            stage.arrive(8192)
+        stage.run()
+        done.append(sum(request.done and request.ttft_s <= level.ttft_s for request in stage.requests))
+    busy_s = 2 * 22.0
+    service_s = stage.requests[-1].service_us / 1e6
+    assert done[0] >= 0.9 * busy_s / service_s
+    assert done[1] <= 0.3 * done[0]
