@@ -4,6 +4,7 @@ from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
     BytesPerToken,
@@ -16,6 +17,7 @@ from policies.ops import (
     Op,
     Placed,
     Started,
+    Waiting,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -28,6 +30,9 @@ from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.waiting import Inversions, Tickets
+from policies.waiting_lines import Ticket
+from policies.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
@@ -44,6 +49,7 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "Fairness",
     "Finished",
     "FirstToken",
     "Fitted",
@@ -52,6 +58,7 @@ __all__ = [
     "Forget",
     "GiveUp",
     "Insert",
+    "Inversions",
     "Left",
     "LengthBuckets",
     "Op",
@@ -66,11 +73,16 @@ __all__ = [
     "ServiceModel",
     "Shed",
     "Started",
+    "Ticket",
+    "Tickets",
     "Trim",
+    "Waiting",
+    "WorkAhead",
     "Worker",
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "class_of",
     "decode_ops",
     "encode_op",
     "encode_ops",

@@ -8,6 +8,7 @@ replicas share one log during a roll-out.
     worker:   WorkerPut, WorkerGone, CircuitSet, Started
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
+              Waiting -> Placed | Finished            (before that, if no worker had room)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     learned:  Fitted, BytesPerToken
@@ -44,6 +45,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         context_tokens: Prompt plus expected output, tokens.
         paths: Packed block hashes of the prompt (of each prompt, for a batch); none if this is no arrival.
         ends: Whether window and linear states at the end of the paths count (`Insert.end`).
+        flow: Who is charged with its prefill (`policies.fairness`): ``CLASS/TENANT``. Empty if nobody
+            waited: what nobody else wanted costs nothing.
     """
 
     request_id: str
@@ -55,6 +58,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     context_tokens: int
     paths: tuple[bytes, ...] = ()
     ends: bool = True
+    flow: str = ""
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -80,10 +84,43 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
-    """A replica is gone: drop what it had in flight that was placed at or before ``at_us``."""
+    """A replica is gone: drop what it had in flight or waiting that was said at or before ``at_us``."""
 
     replica: str
     at_us: int
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
+    """No worker has room for a request: it waits at its replica, in one order with those of all others.
+
+    Said again with a later time when its key changed, or what it waits for. A `Placed` or a `Finished` with
+    its id ends it, even one that comes before it.
+
+    Attributes:
+        request_id: Of the `Placed` that will end it.
+        at_us: Log time at which this was said.
+        replica: Replica id of the owner.
+        arrived_us: Log time at which the request arrived.
+        key_us: The least goes first: arrival plus a multiple of the cheapest prefill (`policies.waiting`).
+        lane: Which workers may take it: ``MODEL|BUCKET``, each empty if it does not matter.
+        worker: The worker it waits for; empty if any of its lane will do.
+        flow: Who waits: ``CLASS/TENANT`` (`policies.fairness`).
+        service_us: Its cheapest predicted prefill time, microseconds.
+        uncached_tokens: Prompt tokens to prefill then.
+        context_tokens: Prompt plus expected output, tokens.
+    """
+
+    request_id: str
+    at_us: int
+    replica: str
+    arrived_us: int
+    key_us: int
+    lane: str
+    worker: str
+    flow: str
+    service_us: int
+    uncached_tokens: int
+    context_tokens: int
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
@@ -184,6 +221,7 @@ Op = (
     | FirstToken
     | Finished
     | Left
+    | Waiting
     | WorkerPut
     | WorkerGone
     | CircuitSet
