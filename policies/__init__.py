@@ -1,21 +1,27 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.decodes import DecodeFit, decoding_after
+from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
+from policies.followers import Leaders, waits_for_leader
 from policies.ops import (
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Waiting,
     WorkerGone,
@@ -25,11 +31,12 @@ from policies.ops import (
     encode_ops,
 )
 from policies.placement import Reason, place
+from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
@@ -40,6 +47,9 @@ __all__ = [
     "FULL_ATTENTION",
     "POLICIES",
     "PROFILES",
+    "RUNNING_MAX_LABEL",
+    "Admission",
+    "AdmissionRules",
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
@@ -49,6 +59,10 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "DecodeFit",
+    "EarlyEnds",
+    "EarlyRatio",
+    "EarlyRejection",
     "Fairness",
     "Finished",
     "FirstToken",
@@ -59,19 +73,26 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
+    "Leaders",
     "Left",
     "LengthBuckets",
+    "Miss",
     "Op",
+    "Outlook",
     "Placed",
     "Policy",
+    "Prospect",
     "Reason",
     "Redispatch",
     "RedispatchRules",
+    "Reported",
     "RequestView",
     "RetryBudget",
     "ServiceFit",
+    "ServiceLevel",
     "ServiceModel",
     "Shed",
+    "Slots",
     "Started",
     "Ticket",
     "Tickets",
@@ -84,12 +105,15 @@ __all__ = [
     "admitted",
     "class_of",
     "decode_ops",
+    "decoding_after",
     "encode_op",
     "encode_ops",
     "make_policy",
     "place",
     "probe_from_us",
+    "prospect",
     "redispatch",
     "shares",
     "turn_of",
+    "waits_for_leader",
 ]

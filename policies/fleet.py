@@ -12,12 +12,14 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Insert, Trim, Forget    correct what the worker holds
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken   newest (time, replica) wins
+    Reported                newest (time, replica) wins, unless the worker was removed since
+    Fitted, BytesPerToken, EarlyRatio   newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -33,17 +35,20 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWr
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
+from policies.followers import Leaders
 from policies.loads import Loads
 from policies.ops import (
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Waiting,
     WorkerGone,
@@ -51,6 +56,7 @@ from policies.ops import (
     decode_ops,
     encode_ops,
 )
+from policies.reports import Reports
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
 from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns
 from policies.waiting import Tickets
@@ -70,6 +76,9 @@ from radix import (
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+PLACED_PATHS_MAX = 256
+"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
 SLOW_COLUMNS_MAX = 100
 """Lists of slots (one per model) whose slow columns are kept at a time."""
@@ -156,9 +165,15 @@ class FleetState:
         self.tickets = Tickets(self.fairness)
         self.relieved: set[int] = set()
         """Slots that may have got room since it was last emptied; only filled while tickets wait."""
+        self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
+        """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
+        self.leaders = Leaders(self.loads)
         self.circuits = Circuits()
+        self.reports = Reports()
+        self.early_revision = 0
+        """Counts changes of what `early_ratio` says."""
         self.returned_us = np.zeros(0)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
@@ -169,6 +184,7 @@ class FleetState:
         self._gone: dict[str, WorkerGone] = {}
         self._fits: dict[str, Fitted] = {}
         self._bytes_per_token: dict[str, BytesPerToken] = {}
+        self._early: dict[str, EarlyRatio] = {}
         self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
@@ -188,8 +204,10 @@ class FleetState:
             WorkerGone: self._worker_gone,
             CircuitSet: self._circuit_set,
             Started: self._started_at,
+            Reported: self._reported,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
+            EarlyRatio: self._learned_early,
             Insert: self._insert,
             Trim: self._trim,
             Forget: self._forget,
@@ -213,6 +231,7 @@ class FleetState:
             self._relieve_all()
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
+        self.leaders.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
@@ -225,6 +244,7 @@ class FleetState:
                 del self._workers[worker.worker_id]
                 self._started.pop(worker.worker_id, None)
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
+                self.reports.drop(worker.worker_id, worker.slot, now_us)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None
@@ -277,6 +297,11 @@ class FleetState:
         """Prompt bytes per token of a model, learned from answers of any replica."""
         learned = self._bytes_per_token.get(model)
         return learned.bytes_per_token if learned is not None else default
+
+    def early_ratio(self, worker_class: str) -> float:
+        """How much of the predicted time the queues of a worker class really take, 0 to 1."""
+        learned = self._early.get(worker_class)
+        return learned.ratio if learned is not None else 1.0
 
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
@@ -413,7 +438,8 @@ class FleetState:
                     worker.labels,
                 )
         yield from self.circuits.dump()
-        for registers in (self._started, self._gone, self._fits, self._bytes_per_token):
+        yield from self.reports.dump()
+        for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
             yield from [registers[key] for key in sorted(registers)]
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
@@ -481,6 +507,7 @@ class FleetState:
         if slot >= len(self._worker_hash):
             self._allocate(2 * len(self._worker_hash))
         self.loads.ensure(slot)
+        self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
         return slot
 
@@ -584,10 +611,12 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
         if self.tickets.count:
+            self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot) and op.flow:
             self.fairness.charge(op.flow, op.at_us, op.service_us)
         self._hold(op, slot)
+        self.leaders.placed(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
 
@@ -595,6 +624,7 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
+        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
@@ -602,6 +632,7 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
+        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
@@ -690,6 +721,7 @@ class FleetState:
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
         self.circuits.drop(op.worker, slot, gone_us)
+        self.reports.drop(op.worker, slot, gone_us)
 
     def _circuit_set(self, op: CircuitSet) -> None:
         gone = self._gone.get(op.worker)
@@ -701,6 +733,14 @@ class FleetState:
         self._relieve(slot)
         if op.state is Circuit.CLOSED:
             self.returns(slot, op.at_us)
+
+    def _reported(self, op: Reported) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        if op.at_us > self._workers[op.worker].gone_us:
+            self.reports.put(op, slot)
 
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
@@ -723,3 +763,9 @@ class FleetState:
         known = self._bytes_per_token.get(op.model)
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self._bytes_per_token[op.model] = op
+
+    def _learned_early(self, op: EarlyRatio) -> None:
+        known = self._early.get(op.worker_class)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._early[op.worker_class] = op
+            self.early_revision += 1

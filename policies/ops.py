@@ -5,13 +5,13 @@ starts with its tag; fields are only ever added at the end, with a default. A ta
 this version does not know is skipped and counted (design section 6), so old and new
 replicas share one log during a roll-out.
 
-    worker:   WorkerPut, WorkerGone, CircuitSet, Started
+    worker:   WorkerPut, WorkerGone, CircuitSet, Started, Reported
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
-    learned:  Fitted, BytesPerToken
+    learned:  Fitted, BytesPerToken, EarlyRatio
 """
 
 from collections.abc import Sequence
@@ -47,6 +47,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         ends: Whether window and linear states at the end of the paths count (`Insert.end`).
         flow: Who is charged with its prefill (`policies.fairness`): ``CLASS/TENANT``. Empty if nobody
             waited: what nobody else wanted costs nothing.
+        safe_blocks: Blocks of the first path that the worker need not prefill, predicted
+            (`policies.followers`).
     """
 
     request_id: str
@@ -59,6 +61,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     paths: tuple[bytes, ...] = ()
     ends: bool = True
     flow: str = ""
+    safe_blocks: int = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -193,6 +196,35 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     cold: bool = False
 
 
+class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
+    """What a worker's engine said of its load. The newest ``(at_us, replica)`` wins.
+
+    What was in flight there when it was asked comes along, so that whoever reads this later adds what was
+    dispatched since, and takes away what ended since, without knowing who did when.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time at which it was asked.
+        replica: Who asked.
+        running: Requests in its batch; -1 if it does not say.
+        waiting: Requests in its own queue; -1 if it does not say.
+        kv_tokens: Tokens of KV that running requests hold; -1 if it does not say.
+        running_max: Most requests that it runs at a time; 0 if it does not say.
+        inflight_requests: In flight there at ``at_us``, of all replicas, as the asker knew.
+        inflight_tokens: Their prompts and expected outputs.
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    running: int = -1
+    waiting: int = -1
+    kv_tokens: int = -1
+    running_max: int = 0
+    inflight_requests: int = 0
+    inflight_tokens: int = 0
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -216,6 +248,25 @@ class BytesPerToken(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=Fal
     bytes_per_token: float
 
 
+class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
+    """How much of the predicted time the queues of a worker class really take (`policies.admission`).
+
+    The newest ``(at_us, replica)`` wins, so that all replicas see room in the same places.
+
+    Attributes:
+        worker_class: Whose queues.
+        at_us: Log time.
+        replica: Who observed it.
+        ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
+            if it was late.
+    """
+
+    worker_class: str
+    at_us: int
+    replica: str
+    ratio: float
+
+
 Op = (
     Placed
     | FirstToken
@@ -226,8 +277,10 @@ Op = (
     | WorkerGone
     | CircuitSet
     | Started
+    | Reported
     | Fitted
     | BytesPerToken
+    | EarlyRatio
     | Insert
     | Trim
     | Forget

@@ -76,7 +76,7 @@ class Queue:
         for number in range(WORKERS):
             self.fleet.apply(WorkerPut(f"w{number}:1", 1, "bench", f"http://w{number}:1"))
         # What is asked for once is kept up to date from then on.
-        self.fleet.tickets.worst(OWN)
+        self.fleet.tickets.worst(OWN, self._flows[0], 1_000_000)
         for number in range(waiting):
             self.fleet.apply(self.waits(OWN if number % 2 else OTHER))
 
@@ -123,7 +123,7 @@ class Queue:
         }
         changed: dict[str, Callable[[int], object]] = {
             "work": lambda n: tickets.ahead_service_us(LANE, keys_us[n]),
-            "worst": lambda _: tickets.worst(OWN),
+            "worst": lambda _: tickets.worst(OWN, flow, 1_000_000),
         }
         for name, ask in changed.items():
             ops = [self.waits(OWN) for _ in range(operations)]

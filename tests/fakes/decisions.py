@@ -88,6 +88,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for column in (
             *(view.slow.a_s, view.slow.b_s, view.slow.c0_tokens),
             *(view.backlog_s, view.prefill_tokens, view.inflight_requests, view.inflight_tokens),
+            fleet.loads.prefill_requests[slots],
         )
     ]
     rows: dict[str, object] = {
@@ -98,6 +99,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
             fleet.tree.held_blocks(worker.slot),
             (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
             fleet.started(worker.worker_id),
+            fleet.reports.get(worker.worker_id),
             _id(fleet.tickets.best(worker.slot, (LANE,), now_us)),
         )
         for row, worker in enumerate(workers)
@@ -106,6 +108,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
         for request_id, request in fleet.loads.requests.items()
     }
+    rows["early ratios"] = {worker_class: fleet.early_ratio(worker_class) for worker_class in CLASSES}
     rows["waiting"] = {
         ticket.request_id: (
             (ticket.at_us, ticket.replica, ticket.arrived_us, ticket.key_us, ticket.lane, ticket.flow),
@@ -125,7 +128,7 @@ def _id(ticket: Ticket | None) -> str | None:
 def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
     """What `_seen` must be."""
     rows: dict[str, object] = {}
-    circuits, started = naive.circuits(), naive.started()
+    circuits, started, reports = naive.circuits(), naive.started(), naive.reports()
     for worker_id, worker in naive.workers().items():
         circuit = circuits.get(worker_id)
         rows[worker_id] = (
@@ -135,12 +138,14 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
             len(naive.blocks(worker_id)),
             (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
             started.get(worker_id),
+            reports.get(worker_id),
             naive.first(worker_id),
         )
     rows["requests"] = {
         request_id: (request.worker, request.replica, request.at_us, request.prefilled)
         for request_id, request in naive.requests().items()
     }
+    rows["early ratios"] = dict.fromkeys(CLASSES, 1.0) | naive.early_ratios()
     rows["waiting"] = {
         request_id: (
             (op.at_us, op.replica, op.arrived_us, op.key_us, op.lane, op.flow),

@@ -14,6 +14,7 @@ from policies import (
     AttentionProfile,
     BytesPerToken,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
@@ -22,6 +23,7 @@ from policies import (
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Trim,
     Waiting,
@@ -113,13 +115,25 @@ class NaiveFold:
     def circuits(self) -> dict[str, CircuitSet]:
         """The newest word on each circuit, said since its worker was last removed."""
         newest: dict[str, CircuitSet] = {}
-        gone = [op for op in self.said.values() if isinstance(op, WorkerGone)]
         for op in self.said.values():
-            if isinstance(op, CircuitSet):
-                gone_us = max((removal.at_us for removal in gone if removal.worker == op.worker), default=-1)
-                if op.at_us > gone_us:
-                    newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+            if isinstance(op, CircuitSet) and op.at_us > self._gone_us(op.worker):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
         return newest
+
+    def reports(self) -> dict[str, Reported]:
+        """The newest report of each engine, said since its worker was last removed."""
+        newest: dict[str, Reported] = {}
+        for op in self.said.values():
+            if isinstance(op, Reported) and op.at_us > self._gone_us(op.worker):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+        return newest
+
+    def _gone_us(self, worker: str) -> int:
+        """When a worker was last removed; -1 if it never was."""
+        said = self.said.values()
+        return max(
+            (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1
+        )
 
     def fits(self) -> dict[str, Fitted]:
         """The newest fit of each worker class."""
@@ -128,6 +142,14 @@ class NaiveFold:
             if isinstance(op, Fitted):
                 newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
         return newest
+
+    def early_ratios(self) -> dict[str, float]:
+        """The newest word about the queues of each worker class."""
+        newest: dict[str, EarlyRatio] = {}
+        for op in self.said.values():
+            if isinstance(op, EarlyRatio):
+                newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
+        return {worker_class: op.ratio for worker_class, op in newest.items()}
 
     def bytes_per_token(self) -> dict[str, float]:
         """The newest ratio of each model."""
@@ -247,8 +269,8 @@ class NaiveFold:
         }
         return sum(charged.values())
 
-    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float]:
-        """Backlog in seconds, prefill tokens, requests in flight and their tokens."""
+    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float, float]:
+        """Backlog in seconds, prefill tokens, requests in flight and their tokens, requests in prefill."""
         mine = {key: request for key, request in self.requests().items() if request.worker == worker}
         waiting = {key: request for key, request in mine.items() if not request.prefilled}
         backlog_us = sum(request.service_us for request in waiting.values())
@@ -263,6 +285,7 @@ class NaiveFold:
             sum(request.uncached_tokens for request in waiting.values()),
             len(mine),
             sum(request.context_tokens for request in mine.values()),
+            len(waiting),
         )
 
     def congestion_per_s(self, worker: str, now_us: int) -> float:
@@ -294,7 +317,7 @@ def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile
     return max((blocks for blocks in range(matched + 1) if valid(blocks)), default=0)
 
 
-def _version(op: Fitted | BytesPerToken | CircuitSet | Started) -> tuple[int, str]:
+def _version(op: Fitted | BytesPerToken | CircuitSet | Started | Reported | EarlyRatio) -> tuple[int, str]:
     return op.at_us, op.replica
 
 

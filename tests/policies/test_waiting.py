@@ -55,11 +55,8 @@ class NaiveTickets:
             self.ops[op.request_id] = op
 
     def first(self, ops: list[Waiting], now_us: int) -> str | None:
-        classes: dict[str, list[str]] = {}
-        for flow in sorted({op.flow for op in ops}):
-            classes.setdefault(class_of(flow), []).append(flow)
-        allowed = self.fairness.may_go(classes, now_us)
-        ops = [op for op in ops if op.flow in allowed.get(class_of(op.flow), ())]
+        allowed = set(self.fairness.may_go({op.flow for op in ops}, now_us))
+        ops = [op for op in ops if op.flow in allowed]
         return min(ops, key=_order).request_id if ops else None
 
     def at(self, slot: int, lanes: tuple[str, ...]) -> list[Waiting]:
