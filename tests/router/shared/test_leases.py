@@ -190,8 +190,11 @@ def _told(url: str, namespace: str) -> bool:
         return bool(redis.exists(Keys(namespace).limits(ACCOUNT)))
 
 
-async def test_nobody_waits_for_a_server_that_is_paused(namespace: str) -> None:
-    """The first request waits a little, the others not at all, and all of them get their share."""
+async def test_nobody_waits_for_a_server_that_is_paused(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request waits a little, the others not at all, long before the connection is given up."""
+    monkeypatch.setattr("router.shared.leases.TIMEOUT_S", 60.0)
     async with ValkeyServer() as valkey, fleet(valkey.url, namespace, Allowed(100), 4) as replicas:
         valkey.pause()
         replica = replicas[0]
@@ -216,7 +219,8 @@ async def test_a_server_that_refuses_degrades_and_recovers(namespace: str) -> No
             await until(lambda: replica.leases.degraded_reason is None)
 
 
-async def test_no_more_wait_than_fit(namespace: str) -> None:
+async def test_no_more_wait_than_fit(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.shared.leases.TIMEOUT_S", 60.0)
     async with ValkeyServer() as valkey, fleet(valkey.url, namespace, Allowed(100_000), 1) as (replica,):
         valkey.pause()
         charges = [replica.charge() for _ in range(ASKS_MAX + 10)]
