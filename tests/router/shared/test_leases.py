@@ -42,7 +42,10 @@ class Replica:
         """Charge a request, and wait for the verdict."""
         verdict: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
         charge = self.charge(tokens, verdict.set_result)
-        return charge if charge.granted or charge.ended else await verdict
+        if charge.granted or charge.ended:
+            return charge
+        async with asyncio.timeout(20):
+            return await verdict
 
     async def granted(self, requests: int, tokens: int = 1) -> int:
         """How many of some requests that come at once are granted; they end at once."""
