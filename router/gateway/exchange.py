@@ -28,7 +28,6 @@ import numpy as np
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     ClientError,
-    NoWorker,
     Overloaded,
     RequestExpired,
     RouterError,
@@ -41,7 +40,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Claim, Decision, Hold
+from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
@@ -446,8 +445,8 @@ class RequestExchange:
                 self._send(decision)
             case Hold() as hold:
                 self._wait(hold)
-            case Shed(retry_after_s=retry_after_s):
-                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case Shed() as shed:
+                raise refusal_of(shed)
             case never:
                 assert_never(never)
 
@@ -469,7 +468,9 @@ class RequestExchange:
             if not self._arrived_us:
                 self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
             lane = lane_of(parsed.model)
-            claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
+            claim = Claim(
+                self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every, self._attempts > 0
+            )
         return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
 
     def _wait(self, hold: Hold) -> None:
@@ -494,6 +495,7 @@ class RequestExchange:
         self._attempt, self._placed = attempt, decision.placed
         gateway.registry.circuits.dispatched(local, attempt.placed_us)
         gateway.publish(decision.placed)
+        gateway.at_workers(1)
         self._released = False
         self._prefilled = False
         self._answer_head = None
@@ -600,6 +602,7 @@ class RequestExchange:
         assert self._parsed is not None
         assert self._local is not None
         gateway, request_id = self._gateway, self._attempt.request_id
+        gateway.at_workers(-1)
         if not self._parsed.stream:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
@@ -632,7 +635,10 @@ class RequestExchange:
             self._tenant.name if self._tenant.configured else "",
         )
         if usage is not None:
-            gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
+            decode_s = gateway.now_s() - self._first_byte_s
+            gateway.feedback.answered(
+                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            )
         return usage
 
     def _send_head(self, body: bytes) -> None:
@@ -783,7 +789,7 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
-        if self._wait_s:
+        if self._waits_since_s:
             fields["flow"] = self._flow
             fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:

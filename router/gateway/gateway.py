@@ -3,17 +3,20 @@
 import asyncio
 import itertools
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 from policies import (
     Admission,
     AdmissionRules,
+    EarlyRejection,
     FleetState,
     Op,
     Policy,
     RedispatchRules,
     RetryBudget,
+    ServiceLevel,
     Slots,
     Waiting,
     class_of,
@@ -39,7 +42,7 @@ from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
-from router.settings import Settings
+from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
 from router.tenants import Door, Keyring, Limiter, Tenant
 
@@ -76,6 +79,7 @@ class Gateway:
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -111,9 +115,21 @@ class Gateway:
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
         queue = settings.queue
-        self.admission = Admission(AdmissionRules(), fleet)
-        fleet.tickets.watched = replica
+        self.admission = Admission(_admission_rules(settings.admission), fleet)
         lanes = Lanes(self._slots_of)
+        level = ServiceLevel(
+            settings.admission.ttft_slo_s,
+            settings.admission.ttft_slo_s_per_1k_tokens,
+            settings.admission.tpot_slo_s,
+        )
+        order = Order(
+            self.admission,
+            lanes,
+            queue.uncached_weight,
+            lambda slot: registry.at_slot(slot).step_tokens,
+            EarlyRejection(level, fleet, self.feedback.decode_fit) if level.promises else None,
+        )
+        fleet.tickets.watched = replica
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
@@ -140,7 +156,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
-            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
+            order=None if queue.disable_queue else order,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -155,7 +171,9 @@ class Gateway:
         )
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
-        self._inflight_max = settings.server.max_concurrent_requests
+        self._inflight_max = requests_max
+        self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
+        self._queues = not settings.queue.disable_queue
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
@@ -179,6 +197,11 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def at_workers(self, change: int) -> None:
+        """One request more, or one less, is at a worker."""
+        self._at_workers += change
+        self.admission.closed = 0 < self._at_workers_max <= self._at_workers
 
     @property
     def inflight(self) -> int:
@@ -315,20 +338,31 @@ class Gateway:
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
     def admit(self, headers: Sequence[Header]) -> Tenant:
-        """Find out whose a request is, and check the limit of concurrent requests.
+        """Find out whose a request is, and check the limits of concurrent requests.
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
-            RequestRejected: If too many requests are in flight (429).
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
         tenant = self.door.tenant_of(headers)
-        if 0 < self._inflight_max < self.inflight:
+        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
+        if full or self.inflight > self._inflight_max:
             raise RequestRejected(
-                f"{self._inflight_max} requests are in flight already.",
+                f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )
         return tenant
+
+
+def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
+    return AdmissionRules(
+        target_s=settings.backlog_target_s,
+        target_s_max=settings.backlog_target_s_max,
+        running_max=settings.worker_running_max,
+        kv_ratio_max=settings.kv_ratio_max,
+        stale_s=settings.report_age_s_max,
+    )
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

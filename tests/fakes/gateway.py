@@ -7,6 +7,7 @@ after its abort, or an exchange that answers twice, fails the test.
 import functools
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -267,6 +268,7 @@ class Bench:
         workers: How many.
         keys: Of tenants; None without a keys file.
         limiter: Keeps them to their limits.
+        requests_max: For how many requests there are open files.
         sections: Of the settings.
     """
 
@@ -275,6 +277,7 @@ class Bench:
         workers: int = 2,
         keys: Keyring | None = None,
         limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
         **sections: dict[str, Any],
     ) -> None:
         self.time = VirtualTime()
@@ -304,6 +307,7 @@ class Bench:
             trace_request=self.trace.append,
             keys=keys,
             limiter=limiter,
+            requests_max=requests_max,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):
