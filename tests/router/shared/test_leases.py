@@ -200,12 +200,12 @@ async def test_nobody_waits_for_a_server_that_is_paused(
     monkeypatch.setattr("router.shared.leases.TIMEOUT_S", 60.0)
     async with ValkeyServer() as valkey, fleet(valkey.url, namespace, Allowed(100), 4) as replicas:
         valkey.pause()
-        replica = replicas[0]
-        assert await replica.granted(1) == 1
+        replica, granted = replicas[0], 0
+        while not replica.leases.alone:  # a signal takes effect when the kernel gets to it
+            granted += await replica.granted(1)
         charges = [replica.charge() for _ in range(99)]
         assert all(charge.granted or charge.refusal for charge in charges)
-        assert sum(charge.granted for charge in charges) == 24
-        assert replica.leases.alone == 100
+        assert granted + sum(charge.granted for charge in charges) == 25
         valkey.resume()
         await until(lambda: not replica.leases.degraded_reason)
         await until(replica.quiet)
