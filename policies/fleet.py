@@ -35,7 +35,6 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWr
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
-from policies.followers import Leaders
 from policies.loads import Loads
 from policies.ops import (
     BytesPerToken,
@@ -169,7 +168,6 @@ class FleetState:
         """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
-        self.leaders = Leaders(self.loads)
         self.circuits = Circuits()
         self.reports = Reports()
         self.early_revision = 0
@@ -231,7 +229,6 @@ class FleetState:
             self._relieve_all()
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
-        self.leaders.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
@@ -616,7 +613,6 @@ class FleetState:
         if self.loads.placed(op, slot) and op.flow:
             self.fairness.charge(op.flow, op.at_us, op.service_us)
         self._hold(op, slot)
-        self.leaders.placed(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
 
@@ -624,7 +620,6 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
-        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
@@ -632,7 +627,6 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
-        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 

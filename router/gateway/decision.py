@@ -15,8 +15,9 @@ asked next, of requests with a `Claim`:
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
-   It also waits for its worker if that is just prefilling what it shares with another request, and it would
-   compute that again if it went now (`policies.followers`).
+
+1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
+compute that again (`policies.followers`): it waits for its worker.
 
 Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
@@ -43,6 +44,7 @@ from policies import (
     Waiting,
     place,
     prospect,
+    repeated_blocks,
     waits_for_leader,
 )
 from radix import AttentionProfile
@@ -319,13 +321,14 @@ class Decider:
         self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
-        leaders, slot = self._fleet.leaders, chosen.slot
-        if not chosen.safe_tokens or not leaders.lead(slot) or len(parsed.paths) != 1:
+        loads, slot = self._fleet.loads, chosen.slot
+        if not chosen.safe_tokens or not loads.prefill_requests.item(slot) or len(parsed.paths) != 1:
             return False
         step_tokens = order.step_tokens(slot)
         if not step_tokens:
             return False
-        blocks = leaders.repeated_blocks(
+        blocks = repeated_blocks(
+            loads,
             slot,
             parsed.paths[0],
             int(chosen.safe_tokens / tokens_per_block + 0.5),

@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Left, Placed, Waiting
+from policies import AdmissionRules, Left, Placed, ServiceLevel, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -442,3 +442,44 @@ def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
     steps = [after - before for before, after in itertools.pairwise([0, *gone]) if after > before]
     assert steps == [MOVED_MAX, MOVED_MAX, MOVED_MAX, 100 - 3 * MOVED_MAX]
     stage.run()
+
+
+@pytest.mark.parametrize("k", [0.0, 4.0])
+@given(script=arrivals)
+@settings(deadline=None)
+def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
+    k: float, script: list[tuple[float, int, int]]
+) -> None:
+    """2 s to the first token. What is overtaken and late for that is rejected as soon as that is certain."""
+    level = ServiceLevel(ttft_s=2.0)
+    stage = Stage(workers=2, k=k, level=level)
+    for gap_s, tokens, _ in script * 2:
+        stage.time.advance(gap_s / 2)
+        stage.arrive(tokens)
+    stage.run()
+    for request in stage.requests:
+        assert request.done != (request.error is not None)
+        assert request.ttft_s <= level.ttft_s + LOOK_S
+        if request.error is not None:
+            assert isinstance(request.error, RequestRejected)
+            assert request.error.code == "slo_unreachable"
+    ended = [how for _, how, _ in stage.replicas[0].ended]
+    assert set(ended) <= {WaitEnd.DISPATCHED, WaitEnd.REJECTED}
+    assert stage.replicas[0].fleet.tickets.count == 0
+
+
+def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
+    """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
+    level = ServiceLevel(ttft_s=2.0)
+    done = []
+    for promised in (level, None):
+        stage = Stage(workers=2, k=0.0, level=promised)
+        for _ in range(200):
+            stage.time.advance(0.1)
+            stage.arrive(8192)
+        stage.run()
+        done.append(sum(request.done and request.ttft_s <= level.ttft_s for request in stage.requests))
+    busy_s = 2 * 22.0
+    service_s = stage.requests[-1].service_us / 1e6
+    assert done[0] >= 0.9 * busy_s / service_s
+    assert done[1] <= 0.3 * done[0]
