@@ -110,11 +110,15 @@ class RoomRules:
         requests_max: Requests over all replicas; 0: nobody.
         tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
         timeout_s: Longest wait of a request.
+        look_s: Between two looks at all workers.
+        ask_s: A request decides afresh no sooner than that, unless it is its turn.
     """
 
     requests_max: int = 10_000
     tokens_max: int = 0
     timeout_s: float = 60.0
+    look_s: float = LOOK_S
+    ask_s: float = ASKED_S
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
@@ -223,7 +227,7 @@ class WaitingRoom:
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
-            self._timer = self._call_later(LOOK_S, self._look_at_all)
+            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
 
     def leave(self, ticket_id: str) -> None:
         """A request waits no more, for a reason of its own."""
@@ -275,7 +279,7 @@ class WaitingRoom:
             self._serve(self._admission.with_room(self._lanes.slots, now_us).tolist(), now_us)
             self._ask_some(now_us)
         if self._places:
-            self._timer = self._call_later(LOOK_S, self._look_at_all)
+            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
         else:
             self._left_to.clear()
 
@@ -342,7 +346,7 @@ class WaitingRoom:
 
     def _ask_some(self, now_us: int) -> None:
         """Let those decide afresh who did longest ago."""
-        latest_us = now_us - round(ASKED_S * 1e6)
+        latest_us = now_us - round(self._rules.ask_s * 1e6)
         asked = 0
         while self._round and asked < ASKED_MAX:
             place = self._places.get(self._round[0])
