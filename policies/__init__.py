@@ -5,8 +5,11 @@ from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.buckets import BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.decodes import DecodeFit, decoding_after
+from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
+from policies.followers import repeated_blocks, waits_for_leader
 from policies.ops import (
     BytesPerToken,
     Circuit,
@@ -34,7 +37,6 @@ from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.views import Candidates, Chosen, RequestView, Shed
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
@@ -57,8 +59,10 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "DecodeFit",
     "EarlyEnds",
     "EarlyRatio",
+    "EarlyRejection",
     "Fairness",
     "Finished",
     "FirstToken",
@@ -71,7 +75,9 @@ __all__ = [
     "Inversions",
     "Left",
     "LengthBuckets",
+    "Miss",
     "Op",
+    "Outlook",
     "Placed",
     "Policy",
     "Prospect",
@@ -82,6 +88,7 @@ __all__ = [
     "RequestView",
     "RetryBudget",
     "ServiceFit",
+    "ServiceLevel",
     "ServiceModel",
     "Shed",
     "Slots",
@@ -97,6 +104,7 @@ __all__ = [
     "admitted",
     "class_of",
     "decode_ops",
+    "decoding_after",
     "encode_op",
     "encode_ops",
     "make_policy",
@@ -104,6 +112,8 @@ __all__ = [
     "probe_from_us",
     "prospect",
     "redispatch",
+    "repeated_blocks",
     "shares",
     "turn_of",
+    "waits_for_leader",
 ]

@@ -19,6 +19,7 @@ A worker is a row (*slot*) in every column. Slots are local to the process; the 
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -74,6 +75,9 @@ from radix import (
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+PLACED_PATHS_MAX = 256
+"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
 SLOW_COLUMNS_MAX = 100
 """Lists of slots (one per model) whose slow columns are kept at a time."""
@@ -160,6 +164,8 @@ class FleetState:
         self.tickets = Tickets(self.fairness)
         self.relieved: set[int] = set()
         """Slots that may have got room since it was last emptied; only filled while tickets wait."""
+        self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
+        """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
@@ -602,6 +608,7 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
         if self.tickets.count:
+            self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot) and op.flow:
             self.fairness.charge(op.flow, op.at_us, op.service_us)
@@ -611,14 +618,14 @@ class FleetState:
 
     def _first_token(self, op: FirstToken) -> None:
         if self.tickets.count:
-            self._relieve(self.loads.slot_of(op.request_id))
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
     def _finished(self, op: Finished) -> None:
         if self.tickets.count:
-            self._waits_no_longer(self.tickets.finished(op.request_id), self.loads.slot_of(op.request_id))
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)

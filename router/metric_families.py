@@ -62,7 +62,7 @@ class Family:
 
     Attributes:
         name: Without prefix and without ``_total``.
-        kind: ``worker`` is a gauge that is read from the fleet when scraped.
+        kind: ``worker`` is a gauge that is read from its owner when scraped.
         about: What it says, for people.
         labels: Label names.
         buckets: Upper bounds of a histogram; each is inclusive.
@@ -213,6 +213,12 @@ SNAPSHOTS_REFUSED = Family(
 )
 TREE_BLOCKS = Family("tree_blocks", "gauge", "Distinct KV blocks in the prefix tree of one process.")
 TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one process.")
+ENGINE_REPORTS = Family("engine_reports", "counter", "Looks at workers' metrics that told their load.")
+ENGINE_REPORT_FAILURES = Family(
+    "engine_report_failures",
+    "counter",
+    "Looks at workers' metrics that did not: no answer, or nothing of a load in it.",
+)
 LOG_LINES_DROPPED = Family(
     "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
 )
@@ -220,6 +226,45 @@ TRACE_LINES_DROPPED = Family(
     "request_trace_lines_dropped",
     "counter",
     "Lines of the request trace dropped because the disk was full or slow.",
+)
+TENANT_REQUESTS = Family(
+    "tenant_requests",
+    "counter",
+    "Requests that ended, of each tenant of the keys file, by outcome as in requests_total.",
+    ("tenant", "outcome"),
+)
+TENANT_PROMPT_TOKENS = Family(
+    "tenant_prompt_tokens", "counter", "Prompt tokens of each tenant, as workers reported them.", ("tenant",)
+)
+TENANT_CACHED_TOKENS = Family(
+    "tenant_cached_tokens",
+    "counter",
+    "Prompt tokens of each tenant that workers found in their caches, as reported.",
+    ("tenant",),
+)
+TENANT_OUTPUT_TOKENS = Family(
+    "tenant_output_tokens",
+    "counter",
+    "Generated tokens of each tenant, as workers reported them.",
+    ("tenant",),
+)
+LIMIT_REJECTIONS = Family(
+    "limit_rejections",
+    "counter",
+    "Requests rejected by a limit of their tenant: requests, tokens or concurrent_tokens.",
+    ("tenant", "limit"),
+)
+LIMIT_ROUNDS = Family("limit_rounds", "counter", "Round trips to Redis for the limits of tenants.")
+LIMIT_SHARES = Family(
+    "limit_shares",
+    "counter",
+    "Requests that a replica decided by its share of a limit because Redis did not answer in time.",
+)
+KEYS_READ = Family(
+    "keys_file_reads",
+    "counter",
+    "Times a new keys file was read: loaded, or refused because something in it is wrong.",
+    ("outcome",),
 )
 BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
 
@@ -261,6 +306,62 @@ WORKER_PREFILL = Family(
 )
 WORKER_HELD = Family(
     "held_tokens", "worker", "Tokens the prefix tree believes a worker to hold.", ("worker",)
+)
+
+WORKER_TARGET = Family(
+    "worker_backlog_target_seconds",
+    "worker",
+    "Backlog up to which a worker is given more, in predicted seconds.",
+    ("worker",),
+)
+WORKER_ROOM = Family(
+    "worker_has_room",
+    "worker",
+    "1 while a worker would be given more: below its target backlog and its bounds on requests and KV.",
+    ("worker",),
+)
+WORKER_RUNNING_MAX = Family(
+    "worker_running_max_requests",
+    "worker",
+    "Most requests a worker may have in flight; no series if nobody says.",
+    ("worker",),
+)
+WORKER_KV_MAX = Family(
+    "worker_kv_max_tokens",
+    "worker",
+    "Most tokens of KV that a worker's running requests may hold; no series if its capacity is unknown.",
+    ("worker",),
+)
+REPORT_AGE = Family(
+    "worker_report_age_seconds",
+    "worker",
+    "Age of the newest report of a worker's own metrics, whoever asked; an idle worker is not asked.",
+    ("worker",),
+)
+REPORTED_RUNNING = Family(
+    "worker_reported_running_requests",
+    "worker",
+    "Requests running, as the engine reported them.",
+    ("worker",),
+)
+REPORTED_WAITING = Family(
+    "worker_reported_waiting_requests",
+    "worker",
+    "Requests waiting in the engine, as it reported them.",
+    ("worker",),
+)
+REPORTED_KV = Family(
+    "worker_reported_kv_tokens",
+    "worker",
+    "Tokens of KV that running requests hold, as the engine reported them.",
+    ("worker",),
+)
+
+TENANT_KEYS_END = Family(
+    "tenant_keys_end_timestamp_seconds",
+    "worker",
+    "Unix time at which the last of a tenant's keys expires; tenants with a key that does not are left out.",
+    ("tenant",),
 )
 
 FAMILIES: tuple[Family, ...] = tuple(

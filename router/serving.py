@@ -9,8 +9,8 @@ Each process listens with a socket of its own (``SO_REUSEPORT``), and the kernel
 every connection. From one socket for all, whoever wakes first would take most of a burst: of 16 connections
 at once to four processes one took all 16 (Linux 6.18), for as long as their clients keep them.
 
-What would fail in every process alike (settings, TLS files, the port) is found by the first one, before
-it starts any other; a process that cannot start all the same ends with status 3, and is not restarted.
+What would fail in every process alike (settings, TLS and keys files, the port) is found by the first one,
+before it starts any other; a process that cannot start all the same ends with status 3, and is not restarted.
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from router.server import GatewayServer
 from router.settings import ServerSettings, Settings
 from router.shared import EmbeddedValkey
 from router.supervisor import Supervisor
+from router.tenants import check_keys_file
 from router.tls import check_tls_files
 
 if TYPE_CHECKING:
@@ -56,10 +57,11 @@ class GatewayConfig(uvicorn.Config):
 
     process: "GatewayProcess"
 
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, requests_max: int = sys.maxsize) -> None:
         server = settings.server
         self.settings = settings
         self.redis_url = redis_url
+        self.requests_max = requests_max
         super().__init__(
             app="router.serving:GatewayConfig",  # replaced by `load`
             host=server.host,
@@ -84,7 +86,10 @@ class GatewayConfig(uvicorn.Config):
 
         try:
             self.process = GatewayProcess(
-                self.settings, redis_url=self.redis_url, multiprocess_dir=os.environ.get(MULTIPROCESS_DIR)
+                self.settings,
+                redis_url=self.redis_url,
+                multiprocess_dir=os.environ.get(MULTIPROCESS_DIR),
+                requests_max=self.requests_max,
             )
         except Exception:
             logger.exception("the gateway cannot start", extra={"event": "gateway.failed"})
@@ -102,32 +107,24 @@ def serve(settings: Settings) -> int:
         signal told it to end at once.
 
     Raises:
-        SettingsError: If a TLS file or the file of the request trace cannot be used.
+        SettingsError: If a TLS file, the keys file or the file of the request trace cannot be used.
     """
     check_tls_files(settings)
+    check_keys_file(settings)
     check_request_trace(settings.observability)
     configure_logs(settings.observability.log_level)
-    settings = _within_open_files(settings)
+    requests_max = raise_open_files(settings.upstream.connections_max)
     _end_on_sigterm()
     several = settings.server.workers > 1
     try:
         if several:
             _bound(settings.server).close()  # a port that may be shared would be shared with a stranger, too
         with contextlib.closing(_bound(settings.server, shared=several)) as listener:
-            return uvloop.run(_serve(settings, listener))
+            return uvloop.run(_serve(settings, listener, requests_max))
     except RouterError as error:
         return _failed(error)
     except KeyboardInterrupt:
         return 0
-
-
-def _within_open_files(settings: Settings) -> Settings:
-    """The settings, with no more requests at a time than a process may have files open for."""
-    requests_max = raise_open_files(settings.upstream.connections_max)
-    if 0 < settings.server.max_concurrent_requests <= requests_max:
-        return settings
-    server = settings.server.model_copy(update={"max_concurrent_requests": requests_max})
-    return settings.model_copy(update={"server": server})
 
 
 def _end_on_sigterm() -> None:
@@ -162,22 +159,23 @@ def _bound(server: ServerSettings, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> int:
+async def _serve(settings: Settings, listener: socket.socket, requests_max: int) -> int:
     """Serve in this process or in several, with a Valkey of our own if there is no other."""
     async with contextlib.AsyncExitStack() as stack:
         url = settings.shared.redis_url
         if not url:
             url = (await stack.enter_async_context(EmbeddedValkey())).url
         if settings.server.workers == 1:
-            return await _serve_here(settings, url, listener)
+            return await _serve_here(settings, url, listener, requests_max)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
-        supervisor = Supervisor(listener, _serve_in_child, (settings, url), count=settings.server.workers)
+        arguments = (settings, url, requests_max)
+        supervisor = Supervisor(listener, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 
 
-async def _serve_here(settings: Settings, redis_url: str, listener: socket.socket) -> int:
-    config = GatewayConfig(settings, redis_url)
+async def _serve_here(settings: Settings, redis_url: str, listener: socket.socket, requests_max: int) -> int:
+    config = GatewayConfig(settings, redis_url, requests_max)
     config.load()
     # What is there now lives as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
@@ -188,13 +186,13 @@ async def _serve_here(settings: Settings, redis_url: str, listener: socket.socke
     return server.status
 
 
-def _serve_in_child(settings: Settings, redis_url: str) -> None:
+def _serve_in_child(settings: Settings, redis_url: str, requests_max: int) -> None:
     """What a process of ``--workers`` runs."""
     configure_logs(settings.observability.log_level)
     _end_on_sigterm()
     try:
         with contextlib.closing(_bound(settings.server, shared=True)) as listener:
-            status = uvloop.run(_serve_here(settings, redis_url, listener))
+            status = uvloop.run(_serve_here(settings, redis_url, listener, requests_max))
     except RouterError as error:
         status = _failed(error)
     sys.exit(status)

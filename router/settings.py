@@ -4,6 +4,7 @@
     ├── server          the socket clients connect to, and its limits
     ├── fleet           the workers and how their health is checked
     ├── placement       how a worker is chosen, and what the prefix tree assumes
+    ├── admission       how much a worker is given before requests wait here
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
     ├── queue           requests that wait for a worker with room
@@ -103,9 +104,10 @@ class ServerSettings(Section):
     )
     max_concurrent_requests: int = setting(
         -1,
-        "Requests that one process works on at a time; more are rejected with 429 and Retry-After. -1 or "
-        "0 turns the limit off, which is the default because the workers' queues are the better limit. It is "
-        "never more than half the files that the process may have open (ulimit -Hn).",
+        "Requests that one process has at workers at a time. More wait as queue.size allows; without a queue "
+        "they are rejected with 429 and Retry-After. -1 or 0 turns the limit off, which is the default "
+        "because what each worker can take is the better limit (see admission). Whatever it is, a process "
+        "takes on no more requests than half the files that it may have open (ulimit -Hn).",
         ge=-1,
     )
     body_bytes_max: int = setting(
@@ -331,6 +333,80 @@ class PlacementSettings(Section):
         return self
 
 
+class AdmissionSettings(Section):
+    """How much a worker is given before requests wait here."""
+
+    backlog_target_s: float = setting(
+        0.5,
+        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
+        "here, where order still counts. Longer than the engine stands still between an answer and the next "
+        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
+        "engine queues itself is served in its own order.",
+        gt=0,
+    )
+    backlog_target_s_max: float = setting(
+        4.0,
+        "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
+        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
+        flag="backlog-target-max-secs",
+        gt=0,
+    )
+    worker_running_max: int = setting(
+        0,
+        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
+        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
+        ge=0,
+    )
+    kv_ratio_max: float = setting(
+        0.95,
+        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
+        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
+        flag="kv-usage-max",
+        gt=0,
+    )
+    engine_metrics_interval_s: float = setting(
+        2.0,
+        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
+        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
+        "has in flight counts.",
+        flag="engine-metrics-interval-secs",
+        ge=0,
+    )
+    report_age_s_max: float = setting(
+        10.0,
+        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
+        "or nothing new, never stops dispatch.",
+        flag="engine-metrics-age-max-secs",
+        gt=0,
+    )
+    ttft_slo_s: float = setting(
+        0.0,
+        "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
+        "before it costs anything. 0: nobody is rejected for it.",
+        flag="ttft-slo-secs",
+        ge=0,
+    )
+    ttft_slo_s_per_1k_tokens: float = setting(
+        0.0,
+        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
+        flag="ttft-slo-secs-per-1k-tokens",
+        ge=0,
+    )
+    tpot_slo_s: float = setting(
+        0.0,
+        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
+        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
+        flag="tpot-slo-secs",
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _the_target_is_within_its_bound(self) -> Self:
+        if self.backlog_target_s_max < self.backlog_target_s:
+            raise ValueError("backlog_target_s_max must not be below backlog_target_s")
+        return self
+
+
 class UpstreamSettings(Section):
     """Connections to workers."""
 
@@ -473,7 +549,7 @@ class QueueSettings(Section):
     )
     uncached_weight: float = setting(
         4.0,
-        "k of the order: requests go by their arrival plus k times their predicted prefill, both in seconds. "
+        "Weight k of the work: requests go by arrival plus k times their predicted prefill, in seconds. "
         "So no request is overtaken by one that arrived more than k times its own prefill later. 0 is first "
         "come, first served; a large value is the least work first.",
         flag="queue-uncached-weight",
@@ -588,7 +664,15 @@ class TenancySettings(Section):
     tenant_header: HeaderName = setting(
         "x-tenant-id",
         "Request header that names the tenant. Tenants never match each other's prefixes. A request "
-        "without it belongs to the tenant ''.",
+        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "server.api_key; tenants are then known by their keys.",
+    )
+    keys_file: str = setting(
+        "",
+        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
+        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
+        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
+        flag="tenant-keys-file",
     )
 
 
@@ -632,6 +716,7 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     fleet: FleetSettings = FleetSettings()
     placement: PlacementSettings = PlacementSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     reliability: ReliabilitySettings = ReliabilitySettings()
     queue: QueueSettings = QueueSettings()

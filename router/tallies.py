@@ -8,7 +8,9 @@ short. Not for use from several threads.
 
 from bisect import bisect_left
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import Counter, Histogram
 
@@ -96,6 +98,34 @@ class Sum:
         if self._amounts:
             self._counter.inc(sum(self._amounts))
             self._amounts.clear()
+
+
+class Sums:
+    """Gathers what is added to several counters that have one and the same label."""
+
+    __slots__ = ("_amounts", "_counters", "_series", "add")
+
+    def __init__(self, *counters: Counter) -> None:
+        self._counters = counters
+        self._amounts: list[tuple[Any, ...]] = []
+        self._series: set[str] = set()
+        self.add: Callable[[tuple[Any, ...]], None] = self._amounts.append
+        """Add amounts: the label's value, then what is added to each of the counters."""
+
+    def flush(self) -> None:
+        """Hand over what has gathered."""
+        by_label: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in self._amounts:
+            by_label[row[0]].append(row)
+        for label, rows in by_label.items():
+            if label not in self._series:
+                if len(self._series) >= SERIES_MAX:
+                    label = "other"
+                self._series.add(label)
+            _, *columns = zip(*rows, strict=True)
+            for counter, amounts in zip(self._counters, columns, strict=True):
+                counter.labels(label).inc(sum(amounts))
+        self._amounts.clear()
 
 
 class Total:

@@ -27,7 +27,8 @@ import numpy as np
 
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
-    NoWorker,
+    ClientError,
+    Overloaded,
     RequestExpired,
     RouterError,
     ShuttingDown,
@@ -39,16 +40,19 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Claim, Decision, Hold
+from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import lane_of
+from router.gateway.salting import IGNORED_BY, salted, takes_salt
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
+from router.shared import Charge
+from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -73,6 +77,9 @@ headers never do (`wire.md` 4)."""
 
 FORWARDED_WITHOUT_KEY = FORWARDED_HEADERS - {b"authorization"}
 
+_CLIENTS_DOING = ("client_left", RequestExpired.code)
+"""Ends of a request that are no fault of its worker."""
+
 
 class RequestExchange:
     """Serves one request through the `router.proxy` ports."""
@@ -83,6 +90,7 @@ class RequestExchange:
         "_attempt",
         "_attempts",
         "_bytes_sent",
+        "_charge",
         "_client",
         "_deadline_timer",
         "_done",
@@ -103,6 +111,7 @@ class RequestExchange:
         "_request_id",
         "_sending",
         "_tail",
+        "_tenant",
         "_ticket_id",
         "_timeout_s",
         "_tried",
@@ -117,6 +126,8 @@ class RequestExchange:
         self._request_bytes = len(request.body)
         self._client = client
         self._request_id = b""
+        self._tenant = ANONYMOUS
+        self._charge: Charge | None = None
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
         self._parsing: Steps | None = None
@@ -158,15 +169,15 @@ class RequestExchange:
         try:
             noted = gateway.noted(self._request.headers)
             self._request_id = gateway.request_id_of(noted)
-            gateway.admit(noted)
+            self._tenant = tenant = gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
             if noted:
                 self._set_deadline(noted)
             if self._request_bytes >= LARGE_BODY_BYTES:
-                self._parsing = self._parse_large(self._endpoint, noted)
+                self._parsing = self._parse_large(self._endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, noted), noted)
+            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, tenant), noted)
         except RouterError as error:
             self._fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
@@ -354,13 +365,64 @@ class RequestExchange:
             RouterError: As `_dispatch` does, or if a header has no meaning.
         """
         self._parsed = parsed
-        self._flow = self._gateway.flow_of(parsed, noted)
+        self._flow = self._gateway.flow_of(parsed, self._tenant, noted)
+        limiter, tenant = self._gateway.limiter, self._tenant
+        if limiter is None or tenant.limits.unlimited:
+            self._dispatch()
+            return
+        tokens = self._gateway.expected_tokens(parsed)
+        self._charge = charge = limiter.admit(tenant, tokens, self._charged)
+        if charge.granted or charge.refusal is not None:
+            self._admitted(limiter, charge)
+
+    def _charged(self, charge: Charge) -> None:
+        """The limits of the tenant had to be asked for, some milliseconds long; here is the answer."""
+        if self._done:
+            return
+        try:
+            assert self._gateway.limiter is not None
+            self._admitted(self._gateway.limiter, charge)
+        except RouterError as error:
+            self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
+
+    def _admitted(self, limiter: Limiter, charge: Charge) -> None:
+        """Dispatch, if the limits of the tenant allow it.
+
+        Raises:
+            RequestRejected: They do not.
+        """
+        if charge.refusal is not None:
+            raise limiter.rejection(charge)
         self._dispatch()
 
-    def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
+    def _settle(self, outcome: str, usage: Usage | None = None) -> None:
+        """Count what the request really used of its tenant's tokens, as far as that is known.
+
+        What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
+        used the prompt, and as many tokens as pieces came.
+        """
+        limiter, charge, attempt = self._gateway.limiter, self._charge, self._attempt
+        assert limiter is not None
+        assert charge is not None
+        if attempt is None:
+            limiter.withdraw(charge)
+            return
+        tokens = 0
+        if usage is not None:
+            output_tokens = usage.completion_tokens
+            tokens = usage.prompt_tokens + (self._pieces if output_tokens is None else output_tokens)
+        elif outcome == "completed":
+            tokens = charge.tokens
+        elif outcome != "worker_error" and (self._first_byte_s or outcome in _CLIENTS_DOING):
+            tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self._pieces
+        limiter.settle(charge, tokens)
+
+    def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
+            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
             self._begin_dispatch(parsed, noted)
         except RouterError as error:
@@ -383,8 +445,8 @@ class RequestExchange:
                 self._send(decision)
             case Hold() as hold:
                 self._wait(hold)
-            case Shed(retry_after_s=retry_after_s):
-                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case Shed() as shed:
+                raise refusal_of(shed)
             case never:
                 assert_never(never)
 
@@ -406,7 +468,9 @@ class RequestExchange:
             if not self._arrived_us:
                 self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
             lane = lane_of(parsed.model)
-            claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
+            claim = Claim(
+                self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every, self._attempts > 0
+            )
         return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
 
     def _wait(self, hold: Hold) -> None:
@@ -431,6 +495,7 @@ class RequestExchange:
         self._attempt, self._placed = attempt, decision.placed
         gateway.registry.circuits.dispatched(local, attempt.placed_us)
         gateway.publish(decision.placed)
+        gateway.at_workers(1)
         self._released = False
         self._prefilled = False
         self._answer_head = None
@@ -446,7 +511,7 @@ class RequestExchange:
             path=self._request.path,
             query=self._request.query,
             lines=self._worker_lines(),
-            body=(self._request.body,),
+            body=self._worker_body(local, parsed) if self._tenant.salt else (self._request.body,),
             sink=self,
             patient=not parsed.stream,
         )
@@ -537,6 +602,7 @@ class RequestExchange:
         assert self._parsed is not None
         assert self._local is not None
         gateway, request_id = self._gateway, self._attempt.request_id
+        gateway.at_workers(-1)
         if not self._parsed.stream:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
@@ -553,6 +619,8 @@ class RequestExchange:
         assert attempt is not None
         assert self._endpoint is not None
         usage = find_usage(self._endpoint, self._tail or b"")
+        if self._charge is not None:
+            self._settle("completed", usage)
         if usage is not None:
             usage = gateway.feedback.understood(attempt.worker_id, usage)
         ttft_s = self._first_byte_s - attempt.started_s
@@ -564,9 +632,13 @@ class RequestExchange:
             self._pieces,
             attempt.chosen.safe_tokens,
             usage,
+            self._tenant.name if self._tenant.configured else "",
         )
         if usage is not None:
-            gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
+            decode_s = gateway.now_s() - self._first_byte_s
+            gateway.feedback.answered(
+                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            )
         return usage
 
     def _send_head(self, body: bytes) -> None:
@@ -578,11 +650,15 @@ class RequestExchange:
     def _own_lines(self) -> bytes:
         """What every answer of ours says, in place of the worker's headers of these names."""
         attempt = self._attempt
-        return b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
+        lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
             self._request_id,
             attempt.worker_id.encode() if attempt else b"none",
             attempt.chosen.safe_tokens if attempt else 0,
         )
+        if self._charge is None:
+            return lines
+        assert self._gateway.limiter is not None
+        return lines + self._gateway.limiter.lines(self._charge)
 
     def _worker_lines(self) -> bytes:
         gateway, request = self._gateway, self._request
@@ -591,6 +667,21 @@ class RequestExchange:
         if gateway.worker_authorization is not None:
             lines += b"authorization: %b\r\n" % gateway.worker_authorization
         return b"%bx-request-id: %b\r\n" % (lines, self._request_id)
+
+    def _worker_body(self, local: LocalWorker, parsed: ParsedRequest) -> Sequence[bytes | memoryview]:
+        """The body with the salt that keeps the tenant's cache apart.
+
+        Raises:
+            ClientError: If this worker's engine would overlook it.
+        """
+        if not takes_salt(parsed.endpoint):
+            return (self._request.body,)
+        if parsed.endpoint in IGNORED_BY.get(local.engine, ()):
+            raise ClientError(
+                f"Your cache is kept apart, which {local.engine} cannot do at {parsed.endpoint}.",
+                code="isolation_unsupported",
+            )
+        return salted(parsed.endpoint, self._request.body, self._tenant.salt, parsed.salt_span)
 
     def _fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
@@ -602,6 +693,8 @@ class RequestExchange:
         lines = b"content-type: application/json\r\n" + self._own_lines()
         if error.status in (429, 503):
             lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        if isinstance(error, Overloaded):
+            self._gateway.refusals.add(error.code, self._flow, error.retry_after_s)
         self._client.send_head(error.status, lines, length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()
@@ -662,9 +755,13 @@ class RequestExchange:
             duration_s,
             self._request_bytes,
             self._bytes_sent,
+            self._tenant.name if self._tenant.configured else "",
         )
-        if gateway.tracer is not None and outcome != "completed":  # else when the engine's counts are known
-            self._trace(gateway.tracer, outcome, status)
+        if outcome != "completed":  # else when the engine's counts are known
+            if self._charge is not None:
+                self._settle(outcome)
+            if gateway.tracer is not None:
+                self._trace(gateway.tracer, outcome, status)
         if not gateway.request_logs:
             return
         fields = {
@@ -679,6 +776,8 @@ class RequestExchange:
             "answer_bytes": self._bytes_sent,
             "attempts": self._attempts,
         }
+        if self._tenant.name:
+            fields["tenant"] = self._tenant.name
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
@@ -690,7 +789,7 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
-        if self._wait_s:
+        if self._waits_since_s:
             fields["flow"] = self._flow
             fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:

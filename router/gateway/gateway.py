@@ -1,26 +1,28 @@
 """What all exchanges of a process share: the rules, the fleet, and how to parse."""
 
 import asyncio
-import hmac
 import itertools
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 
 from policies import (
     Admission,
     AdmissionRules,
+    EarlyRejection,
     FleetState,
     Op,
     Policy,
     RedispatchRules,
     RetryBudget,
+    ServiceLevel,
     Slots,
     Waiting,
     class_of,
 )
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
+from router.errors import ClientError, NoWorker, RequestRejected
 from router.fleet import Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
@@ -34,13 +36,15 @@ from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.queue_lanes import Lanes, model_and_bucket
+from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
-from router.settings import Settings
+from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
+from router.tenants import Door, Keyring, Limiter, Tenant
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
@@ -72,7 +76,10 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
+        keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
+        limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -81,6 +88,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.limiter = limiter
+        """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
         self.now_s = now_s
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
@@ -106,9 +115,21 @@ class Gateway:
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
         queue = settings.queue
-        self.admission = Admission(AdmissionRules(), fleet)
-        fleet.tickets.watched = replica
+        self.admission = Admission(_admission_rules(settings.admission), fleet)
         lanes = Lanes(self._slots_of)
+        level = ServiceLevel(
+            settings.admission.ttft_slo_s,
+            settings.admission.ttft_slo_s_per_1k_tokens,
+            settings.admission.tpot_slo_s,
+        )
+        order = Order(
+            self.admission,
+            lanes,
+            queue.uncached_weight,
+            lambda slot: registry.at_slot(slot).step_tokens,
+            EarlyRejection(level, fleet, self.feedback.decode_fit) if level.promises else None,
+        )
+        fleet.tickets.watched = replica
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
@@ -125,6 +146,7 @@ class Gateway:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log_lag_s()),
             ended=self._wait_ended,
         )
+        self.refusals = Refusals(clock.now_us)
         self.decider = Decider(
             fleet,
             policy,
@@ -134,34 +156,30 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
-            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
+            order=None if queue.disable_queue else order,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
-        self._tenant_header = settings.tenancy.tenant_header.encode()
-        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
-        self._noted = frozenset(
-            (
-                *self._id_headers,
-                self._tenant_header,
-                b"authorization",
-                b"x-api-key",
-                PRIORITY_HEADER,
-                TIMEOUT_HEADER,
-            )
-        )
-        self._inflight_max = settings.server.max_concurrent_requests
         key = settings.server.api_key
-        self._api_key = key.get_secret_value().encode() if key is not None else None
+        self.door = Door(
+            admin_key=key.get_secret_value().encode() if key is not None else None,
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keys,
+        )
+        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
+        self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
+        self._inflight_max = requests_max
+        self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
+        self._queues = not settings.queue.disable_queue
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
         )
-        # A client's own key is the worker's business only if it is not the gateway's.
-        self.forwards_authorization = self._api_key is None and self.worker_authorization is None
+        # A client's own key is the worker's business only if it is none of ours.
+        self.forwards_authorization = not self.door.hands_out_keys and self.worker_authorization is None
         self._profiles = {
             name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
             for name, model in settings.placement.models.items()
@@ -179,6 +197,11 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def at_workers(self, change: int) -> None:
+        """One request more, or one less, is at a worker."""
+        self._at_workers += change
+        self.admission.closed = 0 < self._at_workers_max <= self._at_workers
 
     @property
     def inflight(self) -> int:
@@ -221,17 +244,17 @@ class Gateway:
         """Those of a request's headers that the methods below ask for."""
         return [header for header in headers if header[0] in self._noted]
 
-    def parse(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> ParsedRequest:
+    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         """Parse and identify a request.
 
         Raises:
             ClientError: If it is not what the endpoint takes.
         """
-        return self._identifier.parse(endpoint, body, tenant=self._tenant_of(headers))
+        return self._identifier.parse(endpoint, body, tenant=tenant)
 
-    def parse_in_steps(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> Parsing:
+    def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do what `parse` does, in steps."""
-        return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
+        return parse_in_steps(self._identifier, endpoint, body, tenant=tenant)
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
         """Seconds after which the client wants no answer any more; 0 if it does not say.
@@ -244,18 +267,35 @@ class Gateway:
                 return timeout_s_of(value)
         return 0.0
 
-    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
+    def flow_of(self, parsed: ParsedRequest, tenant: Tenant, headers: Sequence[Header]) -> str:
         """Who is to be treated fairly: the request's class and tenant.
+
+        A tenant with a class of its own may ask for a less urgent one, and not for more.
 
         Raises:
             ClientError: If a header names no class.
         """
         for name, value in headers:
             if name == PRIORITY_HEADER:
-                return f"{self.priorities.named(value)}/{parsed.tenant}"
+                wanted = self.priorities.named(value)
+                return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
         if parsed.priority or parsed.service_tier:
-            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
-        return self._default_flow + parsed.tenant
+            wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+            return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
+        if tenant.priority:
+            return f"{tenant.priority}/{tenant.name}"
+        return self._default_flow + tenant.name
+
+    def expected_tokens(self, parsed: ParsedRequest) -> int:
+        """Tokens that a request is expected to use, of prompts and answers; 0 without a prompt."""
+        if not parsed.paths:
+            return 0
+        bytes_per_token = self.feedback.bytes_per_token(parsed.model or "")
+        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
+        output_tokens = self.expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return round(prompt_tokens) + output_tokens * parsed.n
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
@@ -281,12 +321,6 @@ class Gateway:
             retry_after_s=self.retry_after_s,
         )
 
-    def _tenant_of(self, headers: Sequence[Header]) -> bytes:
-        for name, value in headers:
-            if name == self._tenant_header:
-                return value
-        return b""
-
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""
         return self._profiles.get(model or "", self._default_profile)
@@ -303,32 +337,32 @@ class Gateway:
         """A log-wide unique id of one attempt."""
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
-    def admit(self, headers: Sequence[Header]) -> None:
-        """Check the key and the limit of concurrent requests.
+    def admit(self, headers: Sequence[Header]) -> Tenant:
+        """Find out whose a request is, and check the limits of concurrent requests.
 
         Raises:
-            InvalidKey: If the key is missing or wrong.
-            RequestRejected: If too many requests are in flight (429).
+            InvalidKey: If a key is needed, and this is none of ours.
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
-        if self._api_key is not None and not self.authorized(headers):
-            raise InvalidKey
-        if 0 < self._inflight_max < self.inflight:
+        tenant = self.door.tenant_of(headers)
+        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
+        if full or self.inflight > self._inflight_max:
             raise RequestRejected(
-                f"{self._inflight_max} requests are in flight already.",
+                f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )
+        return tenant
 
-    def authorized(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the gateway's key, if there is one."""
-        if self._api_key is None:
-            return True
-        for name, value in headers:
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                return hmac.compare_digest(value[7:].strip(), self._api_key)
-            if name == b"x-api-key":  # Anthropic clients
-                return hmac.compare_digest(value.strip(), self._api_key)
-        return False
+
+def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
+    return AdmissionRules(
+        target_s=settings.backlog_target_s,
+        target_s_max=settings.backlog_target_s_max,
+        running_max=settings.worker_running_max,
+        kv_ratio_max=settings.kv_ratio_max,
+        stale_s=settings.report_age_s_max,
+    )
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

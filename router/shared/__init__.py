@@ -1,17 +1,24 @@
-"""The shared log, snapshots and heartbeats on Redis."""
+"""The shared log, snapshots, heartbeats and limits on Redis."""
 
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig, Warming
 from router.shared.embedded import EmbeddedValkey
+from router.shared.keys import Keys
+from router.shared.lease_account import Charge, Refusal
+from router.shared.leases import Leases
 from router.shared.ports import Fold, NoListener, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
 
 __all__ = [
+    "Charge",
     "EmbeddedValkey",
     "Fold",
+    "Keys",
+    "Leases",
     "LogClock",
     "LogStatus",
     "NoListener",
+    "Refusal",
     "RefusalReason",
     "SharedConfig",
     "SharedListener",

@@ -126,6 +126,60 @@ def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
     assert found["inter_token_latency_seconds_count",] == 0
 
 
+def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> None:
+    for tenant, usage in (("acme", Usage(1000, 512, 7)), ("acme", Usage(500)), ("", Usage(3, 1, 1))):
+        metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, usage, tenant)
+        metrics.finished("/generate", "completed", 0.3, tenant=tenant)
+    metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, None, "acme")
+    metrics.finished("/generate", "client_left", 0.3, tenant="acme")
+    found = scraped(metrics)
+    named = {key: value for key, value in found.items() if key[0].startswith("tenant_")}
+    assert named == {
+        ("tenant_requests_total", "completed", "acme"): 2,
+        ("tenant_requests_total", "client_left", "acme"): 1,
+        ("tenant_prompt_tokens_total", "acme"): 1500,
+        ("tenant_cached_tokens_total", "acme"): 512,
+        ("tenant_output_tokens_total", "acme"): 7,
+    }
+    assert found["prompt_tokens_total",] == 1503
+
+
+def test_the_end_of_a_tenants_keys_is_read_at_the_scrape(metrics: Metrics) -> None:
+    """It is gone when the tenant is."""
+    metrics.tenant_keys_end = lambda: [("acme", 1.5e9)]
+    assert scraped(metrics)["tenant_keys_end_timestamp_seconds", "acme"] == 1.5e9
+    metrics.tenant_keys_end = tuple
+    assert ("tenant_keys_end_timestamp_seconds", "acme") not in scraped(metrics)
+
+
+def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
+    for loaded, refused in ((1, 0), (1, 2), (3, 2)):
+        metrics.keys_read(loaded=loaded, refused=refused)
+    found = scraped(metrics)
+    assert (found["keys_file_reads_total", "loaded"], found["keys_file_reads_total", "refused"]) == (3, 2)
+
+
+def test_waits_count_by_class_and_end_and_only_those_that_lead_somewhere_have_a_length(
+    metrics: Metrics,
+) -> None:
+    metrics.wait_ended("high", "dispatched", 0.5)
+    metrics.wait_ended("high", "expired", 60.0)
+    metrics.wait_ended("low", "dispatched", 2.0)
+    found = scraped(metrics)
+    assert found["waits_total", "high", "dispatched"] == found["waits_total", "high", "expired"] == 1
+    assert (found["wait_seconds_sum", "high"], found["wait_seconds_count", "low"]) == (0.5, 1)
+
+
+def test_the_queue_is_told_as_it_is(metrics: Metrics) -> None:
+    for requests in (3, 0):
+        metrics.queue([("high", requests, 500)], inversions=4, inversion_s_max=0.25, rooms_overdue=2)
+    found = scraped(metrics)
+    assert (found["waiting_requests", "high"], found["waiting_tokens", "high"]) == (0, 500)
+    assert found["queue_inversions_total",] == 4
+    assert found["queue_inversion_max_seconds",] == 0.25
+    assert found["queue_rooms_overdue_total",] == 2
+
+
 def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
     metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
     metrics.redispatched("upstream_timeout")
@@ -185,8 +239,17 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
 
 def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     workers = [
-        WorkerSample("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000),
-        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0),
+        WorkerSample(
+            *("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000, 0.5),
+            has_room=False,
+            running_max=64,
+            kv_tokens_max=9500,
+            report_age_s=1.25,
+            reported_running=3,
+            reported_waiting=1,
+            reported_kv_tokens=700,
+        ),
+        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0, 0.5, report_age_s=2.0),
     ]
     metrics.workers = lambda: workers
     found = scraped(metrics)
@@ -198,6 +261,14 @@ def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     assert found["inflight_tokens", "a:1"] == 300
     assert found["prefill_tokens", "a:1"] == 40
     assert found["held_tokens", "a:1"] == 5000
+    assert (found["worker_backlog_target_seconds", "a:1"], found["worker_has_room", "a:1"]) == (0.5, 0)
+    assert (found["worker_running_max_requests", "a:1"], found["worker_kv_max_tokens", "a:1"]) == (64, 9500)
+    assert found["worker_report_age_seconds", "a:1"] == 1.25
+    reported = [f"worker_reported_{name}" for name in ("running_requests", "waiting_requests", "kv_tokens")]
+    assert [found[name, "a:1"] for name in reported] == [3, 1, 700]
+    unknown = {"worker_running_max_requests", "worker_kv_max_tokens", *reported}
+    assert not [name for name in unknown if (name, "b:1") in found]
+    assert found["worker_report_age_seconds", "b:1"] == 2.0
 
     workers.pop()
     assert ("circuit_state", "b:1") not in scraped(metrics)

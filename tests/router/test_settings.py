@@ -45,6 +45,11 @@ def test_a_client_key_without_its_certificate_is_refused() -> None:
         UpstreamSettings(client_key="k.pem")
 
 
+def test_the_target_backlog_is_within_its_own_bound() -> None:
+    with pytest.raises(ValidationError, match="must not be below"):
+        Settings.model_validate({"admission": {"backlog_target_s": 5, "backlog_target_s_max": 4}})
+
+
 def test_a_window_belongs_to_sliding_window_attention_only() -> None:
     assert AttentionSettings(attention="sliding_window", window_tokens=128).window_tokens == 128
     with pytest.raises(ValidationError, match="window_tokens"):
@@ -56,3 +61,20 @@ def test_a_window_belongs_to_sliding_window_attention_only() -> None:
 def test_a_secret_does_not_show_when_the_tree_is_printed() -> None:
     settings = Settings.model_validate({"server": {"api_key": "hunter2"}})
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("classes", "default", "sentence"),
+    [
+        ({"a": 1}, "b", "default_class must be one of a"),
+        ({}, "normal", "default_class must be one of the classes"),
+        ({"a": 0}, "a", "must be above 0"),
+        ({"a/b": 1}, "a/b", "is no name"),
+        ({"High": 1}, "High", "is no name"),
+    ],
+)
+def test_classes_of_requests_have_names_and_shares(
+    classes: dict[str, float], default: str, sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Settings.model_validate({"queue": {"classes": classes, "default_class": default}})

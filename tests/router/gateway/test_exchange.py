@@ -18,6 +18,7 @@ from router.fleet import LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
+from router.tenants import ANONYMOUS
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -910,7 +911,7 @@ def test_a_large_body_is_placed_after_begin_as_a_small_one_is_within_it(bench: B
     bench.time.advance(0.0)
 
     (placed,) = bench.shared.said(Placed)
-    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ()).paths
+    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ANONYMOUS).paths
     bench.upstream.answer(b"{}")
     assert client.status == 200
 
@@ -969,4 +970,19 @@ def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.Log
     bench.time.advance(0.0)
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
+    bench.check()
+
+
+def test_a_request_that_would_miss_its_service_level_is_told_so_at_once() -> None:
+    """The first takes 50 ms of prefill, predicted; behind it nobody has a first token within 60 ms."""
+    bench = Bench(workers=1, admission={"ttft_slo_s": 0.06})
+    bench.start(chat("one " * 500))
+    _, client = bench.start(chat("two " * 500))
+    assert client.status == 429
+    assert client.error["code"] == "slo_unreachable"
+    assert client.headers[b"retry-after"] == b"1"
+    bench.upstream.answer()
+    _, third = bench.start(chat("three " * 500))
+    bench.upstream.answer()
+    assert third.status == 200
     bench.check()

@@ -1,0 +1,115 @@
+"""Keeps tenants to their limits, over all replicas, and tells clients where they stand.
+
+    admit ──> Charge ── granted     go on
+               │ ├──── refused     `rejection`: 429, Retry-After, rate_limit_exceeded
+               │ └──── neither     Redis is asked, for milliseconds; then it is called back, one or the other
+               v
+    settle(used tokens) once the request has ended, or withdraw if nobody served it
+
+How the replicas share a limit is `router.shared.leases`' business; here it gets its words, its HTTP headers
+and its numbers. The headers are OpenAI's (platform.openai.com/docs/guides/rate-limits): the limit, what
+remains of it, and after how long more does, as the window lets go of its oldest use. What remains is what
+was left over all replicas a moment ago, not what this one holds.
+"""
+
+from collections.abc import Callable
+
+from router.errors import RequestRejected
+from router.shared import Charge, Leases
+from router.tenants.tenant import Tenant
+
+KINDS = ("", "requests", "tokens", "concurrent_tokens")
+"""Words for the numbers of limits (`Refusal.kind`), as metrics and logs have them."""
+
+NEVER_S = 60.0
+"""Retry-After of a request that is larger than its limit: OpenAI answers 429, too, and clients try again at
+once without one."""
+
+
+class Limiter:
+    """Admits requests of tenants that have limits.
+
+    Args:
+        leases: What counts them.
+        rejected: Told the tenant and the word for the limit of every rejection.
+    """
+
+    def __init__(self, leases: Leases, rejected: Callable[[str, str], None]) -> None:
+        self._leases = leases
+        self._rejected = rejected
+
+    @property
+    def degraded_reason(self) -> str | None:
+        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+        return self._leases.degraded_reason
+
+    def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
+        """Charge a request to its tenant.
+
+        Args:
+            tenant: Has limits.
+            tokens: Estimated tokens of prompt and answer.
+            decided: Called with the charge later, if it is neither granted nor refused yet; the request may
+                have ended by then.
+        """
+        return self._leases.charge(self._leases.account(tenant.name, tenant.limits), tokens, decided)
+
+    def rejection(self, charge: Charge) -> RequestRejected:
+        """Count a refused request, and say what its client is told."""
+        refusal, limits = charge.refusal, charge.account.limits
+        assert refusal is not None
+        self._rejected(charge.account.name, KINDS[refusal.kind])
+        allowed = (
+            "",
+            f"{limits.requests_per_minute} requests per minute",
+            f"{limits.tokens_per_minute} tokens per minute",
+            f"{limits.concurrent_tokens} tokens in flight",
+        )[refusal.kind]
+        if refusal.retry_us:
+            message, retry_after_s = f"The limit of {allowed} is reached.", refusal.retry_us / 1e6
+        else:
+            message = f"This request of about {charge.tokens} tokens is larger than the limit of {allowed}."
+            retry_after_s = NEVER_S
+        return RequestRejected(message, retry_after_s=retry_after_s, code="rate_limit_exceeded")
+
+    def settle(self, charge: Charge, tokens: int) -> None:
+        """A request that was granted has ended, having used these tokens; the first word counts."""
+        if charge.granted and not charge.ended:
+            self._leases.settle(charge, tokens)
+
+    def withdraw(self, charge: Charge) -> None:
+        """Nobody served the request, it may even wait still: nothing of it counts."""
+        if not charge.ended:
+            self._leases.withdraw(charge)
+
+    def lines(self, charge: Charge) -> bytes:
+        """Header lines that tell where the tenant stands."""
+        account, now_us = charge.account, self._leases.now_us()
+        limits = account.limits
+        lines = b""
+        if limits.requests_per_minute:
+            left = account.requests_left
+            lines = _lines(b"requests", limits.requests_per_minute, left, account.grows_in_us(0, now_us))
+        if limits.tokens_per_minute:
+            left = account.tokens_left
+            lines += _lines(b"tokens", limits.tokens_per_minute, left, account.grows_in_us(1, now_us))
+        return lines
+
+
+def _lines(what: bytes, limit: int, left: int, grows_us: int) -> bytes:
+    return b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %b\r\n" % (
+        what,
+        limit,
+        what,
+        left,
+        what,
+        _duration(grows_us),
+    )
+
+
+def _duration(duration_us: int) -> bytes:
+    """A duration as OpenAI writes it: ``12ms``, ``7.6s``, ``1m0s``."""
+    if duration_us < 1_000_000:
+        return b"%dms" % (duration_us // 1000)
+    minutes, seconds = divmod(duration_us // 100_000 / 10, 60)
+    return b"%b%bs" % (b"%dm" % minutes if minutes else b"", f"{seconds:g}".encode())
