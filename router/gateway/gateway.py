@@ -328,7 +328,8 @@ class Gateway:
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
-            RequestRejected: If there are files open for no more, or too many are at workers and none may wait.
+            RequestRejected: If there are files open for no more, or too many are at workers and none may
+                wait (429).
         """
         tenant = self.door.tenant_of(headers)
         full = 0 < self._at_workers_max <= self._at_workers and not self._queues
