@@ -9,7 +9,7 @@ from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
-from policies.followers import Leaders, waits_for_leader
+from policies.followers import repeated_blocks, waits_for_leader
 from policies.ops import (
     BytesPerToken,
     Circuit,
@@ -73,7 +73,6 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
-    "Leaders",
     "Left",
     "LengthBuckets",
     "Miss",
@@ -113,6 +112,7 @@ __all__ = [
     "probe_from_us",
     "prospect",
     "redispatch",
+    "repeated_blocks",
     "shares",
     "turn_of",
     "waits_for_leader",

@@ -35,8 +35,8 @@ from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
-from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
-from router.tenants import Keyring, KeysWatch
+from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.tenants import Keyring, KeysWatch, Limiter
 from router.tls import worker_context
 
 logger = logging.getLogger(__name__)
@@ -171,6 +171,16 @@ class GatewayProcess:
                 timeout_s=settings.fleet.health_check_timeout_s,
             )
         self._trace = _opened_trace(settings.observability)
+        self.leases = Leases(
+            redis_url,
+            Keys(settings.shared.namespace),
+            self.replica,
+            now_us=self.clock.now_us,
+            replicas=lambda: self.shared.status.replicas,
+            ttl_s=settings.shared.heartbeat_ttl_s,
+            loop=asyncio.get_running_loop(),
+        )
+        limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -186,6 +196,7 @@ class GatewayProcess:
             log_lag_s=lambda: self.shared.status.lag_s,
             requests_max=requests_max,
             keys=keyring if keys_file else None,
+            limiter=limiter,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -206,6 +217,7 @@ class GatewayProcess:
                 request_id_of=self.gateway.request_id_of,
                 door=self.gateway.door,
                 keys=self._keys,
+                limiter=limiter,
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
@@ -248,6 +260,7 @@ class GatewayProcess:
             loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
+            loops.append(("limits", self.leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -347,6 +360,8 @@ class GatewayProcess:
         if self._keys is not None:
             self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
+            self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
+            self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(

@@ -248,6 +248,18 @@ TENANT_OUTPUT_TOKENS = Family(
     "Generated tokens of each tenant, as workers reported them.",
     ("tenant",),
 )
+LIMIT_REJECTIONS = Family(
+    "limit_rejections",
+    "counter",
+    "Requests rejected by a limit of their tenant: requests, tokens or concurrent_tokens.",
+    ("tenant", "limit"),
+)
+LIMIT_ROUNDS = Family("limit_rounds", "counter", "Round trips to Redis for the limits of tenants.")
+LIMIT_SHARES = Family(
+    "limit_shares",
+    "counter",
+    "Requests that a replica decided by its share of a limit because Redis did not answer in time.",
+)
 KEYS_READ = Family(
     "keys_file_reads",
     "counter",

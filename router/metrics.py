@@ -49,6 +49,7 @@ class Component(StrEnum):
     REDIS = "redis"
     WORKERS = "workers"
     KEYS = "keys"
+    LIMITS = "limits"
 
 
 class WorkerState(StrEnum):
@@ -146,13 +147,14 @@ class Metrics:
         self._reported_cached_tokens = self._sum(families.REPORTED_CACHED_TOKENS)
         self._predicted_cached_tokens = self._sum(families.PREDICTED_CACHED_TOKENS)
         self._redispatches = self._count(families.REDISPATCHES)
+        self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
-        self._tenant_prompt_tokens = self._sums(families.TENANT_PROMPT_TOKENS)
-        self._tenant_cached_tokens = self._sums(families.TENANT_CACHED_TOKENS)
-        self._tenant_output_tokens = self._sums(families.TENANT_OUTPUT_TOKENS)
+        self._tenant_tokens = self._sums(
+            families.TENANT_PROMPT_TOKENS, families.TENANT_CACHED_TOKENS, families.TENANT_OUTPUT_TOKENS
+        )
         self._request_bytes = self._sum(families.REQUEST_BYTES)
         self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
@@ -190,6 +192,8 @@ class Metrics:
         self._engine_report_failures = Total(self._counter(families.ENGINE_REPORT_FAILURES))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
+        self._limit_rounds = Total(self._counter(families.LIMIT_ROUNDS))
+        self._limit_shares = Total(self._counter(families.LIMIT_SHARES))
         keys_read = self._counter(families.KEYS_READ)
         self._keys_loaded = Total(keys_read.labels("loaded"))
         self._keys_refused = Total(keys_read.labels("refused"))
@@ -253,9 +257,7 @@ class Metrics:
             self._predicted_cached_tokens.add(predicted_cached_tokens)
             self._cached_error.observe(predicted_cached_tokens - cached_tokens)
         if tenant:
-            self._tenant_prompt_tokens.add((tenant, usage.prompt_tokens))
-            self._tenant_cached_tokens.add((tenant, cached_tokens or 0))
-            self._tenant_output_tokens.add((tenant, output_tokens or 0))
+            self._tenant_tokens.add((tenant, usage.prompt_tokens, cached_tokens or 0, output_tokens or 0))
 
     def finished(
         self,
@@ -295,6 +297,10 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         """A request goes to another worker."""
         self._redispatches.add((reason,))
+
+    def limit_rejected(self, tenant: str, limit: str) -> None:
+        """A limit of a tenant rejected a request."""
+        self._limit_rejections.add((tenant, limit))
 
     def upstream_failed(self, worker_id: str, kind: str) -> None:
         """An attempt failed on a worker."""
@@ -405,6 +411,11 @@ class Metrics:
         self._keys_loaded.follow(loaded)
         self._keys_refused.follow(refused)
 
+    def limits(self, *, rounds: int, shares: int) -> None:
+        """Set how the limits of tenants were kept since the start of this process."""
+        self._limit_rounds.follow(rounds)
+        self._limit_shares.follow(shares)
+
     # Towards Prometheus.
 
     def flush(self) -> None:
@@ -452,8 +463,8 @@ class Metrics:
         self._tallies.append(total)
         return total
 
-    def _sums(self, family: Family) -> Sums:
-        sums = Sums(self._counter(family))
+    def _sums(self, *counted: Family) -> Sums:
+        sums = Sums(*map(self._counter, counted))
         self._tallies.append(sums)
         return sums
 

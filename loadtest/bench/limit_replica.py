@@ -16,7 +16,7 @@ from random import Random
 import msgspec
 import uvloop
 
-from router.shared import Charge, Leases, LogClock, Refusal
+from router.shared import Charge, Leases, LogClock
 from router.shared.keys import Keys
 
 ACCOUNT = "tenant"
@@ -101,7 +101,7 @@ class _Replica:
         plan, pick = self._plan, Random(self._plan.seed)
         task = asyncio.create_task(self._leases.run())
         # The first answer takes a connection, which a gateway that serves has.
-        self._leases.charge(self._leases.account("warm-up", plan), 1, lambda charge, refusal: None)
+        self._leases.charge(self._leases.account("warm-up", plan), 1, lambda charge: None)
         await asyncio.sleep(max(0.0, plan.start_unix_s - time.time()))
         began_s, cpu_s = time.monotonic(), time.process_time()
         due_s, end_s = began_s + pick.expovariate(plan.per_s), began_s + plan.duration_s
@@ -124,13 +124,13 @@ class _Replica:
             return
         asked_us = self._clock.now_us()
 
-        def decided(charge: Charge, refusal: Refusal | None) -> None:
+        def decided(charge: Charge) -> None:
             self._waits_us.append(self._clock.now_us() - asked_us)
-            if refusal is None:
+            if charge.granted:
                 self._served(charge)
 
         charge = self._leases.charge(self._leases.account(ACCOUNT, self._plan), self._plan.tokens, decided)
-        if isinstance(charge, Charge) and charge.granted:
+        if charge.granted:
             self._served(charge)
 
     def _served(self, charge: Charge) -> None:

@@ -15,8 +15,9 @@ asked next, of requests with a `Claim`:
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
-   It also waits for its worker if that is just prefilling what it shares with another request, and it would
-   compute that again if it went now (`policies.followers`).
+
+1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
+compute that again (`policies.followers`): it waits for its worker.
 
 Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
@@ -43,6 +44,7 @@ from policies import (
     Waiting,
     place,
     prospect,
+    repeated_blocks,
     waits_for_leader,
 )
 from radix import AttentionProfile
@@ -80,9 +82,13 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         waiting: What the log must hear of it; under the id of the attempt that will end the wait.
+        path: Packed block hashes of its (first) prompt.
+        safe_blocks: How much of that the chosen worker has.
     """
 
     waiting: Waiting
+    path: bytes = b""
+    safe_blocks: int = 0
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -230,7 +236,7 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                return Hold(turn)
+                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block))
             chosen = turn
         self.placed_count += 1
         attempt = Attempt(
@@ -315,13 +321,14 @@ class Decider:
         self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
-        leaders, slot = self._fleet.leaders, chosen.slot
-        if not chosen.safe_tokens or not leaders.lead(slot) or len(parsed.paths) != 1:
+        loads, slot = self._fleet.loads, chosen.slot
+        if not chosen.safe_tokens or not loads.prefill_requests.item(slot) or len(parsed.paths) != 1:
             return False
         step_tokens = order.step_tokens(slot)
         if not step_tokens:
             return False
-        blocks = leaders.repeated_blocks(
+        blocks = repeated_blocks(
+            loads,
             slot,
             parsed.paths[0],
             int(chosen.safe_tokens / tokens_per_block + 0.5),

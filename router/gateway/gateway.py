@@ -44,7 +44,7 @@ from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
 from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
-from router.tenants import Door, Keyring, Tenant
+from router.tenants import Door, Keyring, Limiter, Tenant
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
@@ -78,6 +78,7 @@ class Gateway:
         trace_request: Callable[[TraceLine], None] | None = None,
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
+        limiter: Limiter | None = None,
         requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
@@ -87,6 +88,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.limiter = limiter
+        """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
         self.now_s = now_s
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
@@ -283,6 +286,17 @@ class Gateway:
             return f"{tenant.priority}/{tenant.name}"
         return self._default_flow + tenant.name
 
+    def expected_tokens(self, parsed: ParsedRequest) -> int:
+        """Tokens that a request is expected to use, of prompts and answers; 0 without a prompt."""
+        if not parsed.paths:
+            return 0
+        bytes_per_token = self.feedback.bytes_per_token(parsed.model or "")
+        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
+        output_tokens = self.expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return round(prompt_tokens) + output_tokens * parsed.n
+
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
         model, _ = model_and_bucket(lane)
@@ -328,8 +342,7 @@ class Gateway:
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
-            RequestRejected: If there are files open for no more, or too many are at workers and none may
-                wait (429).
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
         tenant = self.door.tenant_of(headers)
         full = 0 < self._at_workers_max <= self._at_workers and not self._queues

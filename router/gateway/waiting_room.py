@@ -21,9 +21,9 @@ backlog also drains with time. While a worker has room:
 Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
 the next one.
 
-**Asking again.** A few requests each look decide afresh although it is not their turn, those first that did
-longest ago: what they lack may have been cached since (others with the same prefix went before), the worker
-that they wait for may have left, or nobody may serve them any more.
+**Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
+would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
+look, those first that did longest ago: their worker may have left, or nobody serves them any more.
 
 No clock, timer or socket of its own: the gateway runs it on its event loop, the simulator in virtual
 time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,7 @@ import numpy as np
 from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
 from router.gateway.decision import Decision, Hold, refusal_of
+from router.gateway.prompt_starts import PromptStarts
 from router.gateway.queue_lanes import Lanes
 
 LOOK_S = 0.01
@@ -54,6 +56,11 @@ MOVED_MAX = 32
 ASKED_MAX = 4
 ASKED_S = 0.25
 """So many are asked again in one look, and none sooner than that: 400 a second, some percent of a core."""
+
+FOLLOWERS_MAX = 8
+SHARING_MAX = 32
+"""A look asks about so many; and of those who start like one prompt, this many are considered, those who
+share most with it first."""
 
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
@@ -130,6 +137,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     Attributes:
         waiter: The request.
         op: What was last said of it.
+        safe_blocks: How much of its prompt was cached where it wants to go when it last decided.
         entered_us: Log time at which it began to wait.
         asked_us: Log time at which it last decided.
         deadline_us: When it will be expired.
@@ -137,6 +145,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
 
     waiter: Waiter
     op: Waiting
+    safe_blocks: int
     entered_us: int
     asked_us: int
     deadline_us: int
@@ -187,6 +196,7 @@ class WaitingRoom:
         self._ended = ended
         self._places: dict[str, _Place] = {}
         self._round: deque[str] = deque()
+        self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
         self._left_to: dict[int, tuple[str, int]] = {}
         """Slot with room: the ticket of another replica that is the best for it, and since when."""
@@ -222,14 +232,18 @@ class WaitingRoom:
         if not again:
             self._make_room(op)
         latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
-        place = _Place(waiter, op, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us))
+        place = _Place(
+            waiter, op, hold.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
+        )
         self._places[op.request_id] = place
         self._round.append(op.request_id)
+        self._starts.add(op.request_id, hold.path)
         heappush(self._deadlines, (place.deadline_us, op.request_id))
         self._publish(op)
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
+            self._fleet.placed_paths.clear()
             self._timer = self._call_later(self._rules.look_s, self._look_at_all)
 
     def leave(self, ticket_id: str) -> None:
@@ -280,6 +294,7 @@ class WaitingRoom:
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
             self._serve(self._admission.with_room(self._lanes.slots, now_us).tolist(), now_us)
+            self._ask_followers(now_us)
             self._ask_some(now_us)
         if self._places:
             self._timer = self._call_later(self._rules.look_s, self._look_at_all)
@@ -335,6 +350,18 @@ class WaitingRoom:
             return False
         return now_us - known[1] > self._grace_s() * 1e6
 
+    def _ask_followers(self, now_us: int) -> None:
+        """Let those decide afresh who share more with a prompt that was placed than they would have found."""
+        placed_paths = self._fleet.placed_paths
+        asked = 0
+        while placed_paths and asked < FOLLOWERS_MAX:
+            sharing = list(islice(self._starts.sharing(placed_paths.popleft()), SHARING_MAX))
+            for ticket_id, blocks in sharing:
+                place = self._places.get(ticket_id)
+                if place is not None and blocks > place.safe_blocks:
+                    self._ask(ticket_id, -1, now_us)
+                    asked += 1
+
     def _ask_some(self, now_us: int) -> None:
         """Let those decide afresh who did longest ago."""
         latest_us = now_us - round(self._rules.ask_s * 1e6)
@@ -363,7 +390,8 @@ class WaitingRoom:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Hold(waiting=op):
+            case Hold(waiting=op, safe_blocks=safe_blocks):
+                place.safe_blocks = safe_blocks
                 if self._differs(place.op, op):
                     self._say(place, op)
             case Shed() as shed:
@@ -431,4 +459,5 @@ class WaitingRoom:
 
     def _forget(self, place: _Place, how: WaitEnd) -> None:
         del self._places[place.op.request_id]
+        self._starts.discard(place.op.request_id)
         self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)

@@ -80,7 +80,7 @@ class KeysWatch:
         self._classes = classes
         self._now_unix_s = now_unix_s
         self._seen = _MISSING
-        self._changed = _MISSING
+        self._changed: _Signature | None = None
 
     def load(self) -> None:
         """Read it for the first time.
@@ -105,6 +105,7 @@ class KeysWatch:
         """See whether there is something new."""
         signature = await asyncio.to_thread(_signature, self.path)
         if signature == self._seen:
+            self._changed = None
             self.keyring.pass_time(self._now_unix_s())
         elif signature != self._changed:
             self._changed = signature

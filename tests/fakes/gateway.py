@@ -31,7 +31,7 @@ from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
-from router.tenants import Keyring
+from router.tenants import Keyring, Limiter
 
 CALM_S = 3600.0
 """When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
@@ -267,6 +267,7 @@ class Bench:
     Args:
         workers: How many.
         keys: Of tenants; None without a keys file.
+        limiter: Keeps them to their limits.
         requests_max: For how many requests there are open files.
         sections: Of the settings.
     """
@@ -275,6 +276,7 @@ class Bench:
         self,
         workers: int = 2,
         keys: Keyring | None = None,
+        limiter: Limiter | None = None,
         requests_max: int = sys.maxsize,
         **sections: dict[str, Any],
     ) -> None:
@@ -304,6 +306,7 @@ class Bench:
             now_s=self.time.time,
             trace_request=self.trace.append,
             keys=keys,
+            limiter=limiter,
             requests_max=requests_max,
         )
         self.clients: list[FakeClient] = []

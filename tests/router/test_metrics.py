@@ -159,6 +159,27 @@ def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
     assert (found["keys_file_reads_total", "loaded"], found["keys_file_reads_total", "refused"]) == (3, 2)
 
 
+def test_waits_count_by_class_and_end_and_only_those_that_lead_somewhere_have_a_length(
+    metrics: Metrics,
+) -> None:
+    metrics.wait_ended("high", "dispatched", 0.5)
+    metrics.wait_ended("high", "expired", 60.0)
+    metrics.wait_ended("low", "dispatched", 2.0)
+    found = scraped(metrics)
+    assert found["waits_total", "high", "dispatched"] == found["waits_total", "high", "expired"] == 1
+    assert (found["wait_seconds_sum", "high"], found["wait_seconds_count", "low"]) == (0.5, 1)
+
+
+def test_the_queue_is_told_as_it_is(metrics: Metrics) -> None:
+    for requests in (3, 0):
+        metrics.queue([("high", requests, 500)], inversions=4, inversion_s_max=0.25, rooms_overdue=2)
+    found = scraped(metrics)
+    assert (found["waiting_requests", "high"], found["waiting_tokens", "high"]) == (0, 500)
+    assert found["queue_inversions_total",] == 4
+    assert found["queue_inversion_max_seconds",] == 0.25
+    assert found["queue_rooms_overdue_total",] == 2
+
+
 def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
     metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
     metrics.redispatched("upstream_timeout")

@@ -72,7 +72,7 @@ def test_a_salted_request_is_salted_again_when_it_is_redispatched() -> None:
 
 
 def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
-    """SGLang's Messages API has no field for it: the tenant asked to share with nobody."""
+    """SGLang's Messages API, for one, has no field for it: the tenant asked to share with nobody."""
     bench = Bench(workers=1, keys=keyring())
     bench.local("w0:80").engine = "sglang"
     body = {"model": "m", "max_tokens": 1, "messages": []}

@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Left, Waiting
+from policies import AdmissionRules, Left, Placed, ServiceLevel, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -169,6 +169,28 @@ def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
     assert order([leader, other, follower]) == [other, leader, follower]
     assert last_key_us[follower.ticket_id] < first_key_us[follower.ticket_id] - 4_000_000
     assert last_key_us[other.ticket_id] == first_key_us[other.ticket_id]
+
+
+def test_who_follows_a_prompt_that_another_replica_placed_says_so_at_the_next_look() -> None:
+    """Among hundreds that wait, and are asked in turn every other second."""
+    stage = Stage(workers=1, replicas=2, k=4.0)
+    stage.arrive(16_384, name=50)
+    others = [stage.arrive(4096, name=100 + number) for number in range(800)]
+    leader = stage.arrive(32_000, name=7, replica=1)
+    followers = [stage.arrive(32_000, name=7) for _ in range(3)]
+    asked = sum(request.asked for request in others)
+    before = {
+        request.ticket_id: stage.replicas[1].fleet.tickets.get(request.ticket_id) for request in followers
+    }
+    placed = Placed("elsewhere", stage.time.clock.now_us(), "w0", "r1", 1, 1, 1, leader.parsed.paths)
+    stage.replicas[1].publish(placed)
+    stage.time.advance(2 * LOOK_S)
+    for request in followers:
+        now, then = stage.replicas[1].fleet.tickets.get(request.ticket_id), before[request.ticket_id]
+        assert now is not None
+        assert then is not None
+        assert now.key_us < then.key_us - 4_000_000
+    assert sum(request.asked for request in others) - asked <= 12
 
 
 def test_nobody_is_asked_again_and_again_in_vain() -> None:
@@ -420,3 +442,44 @@ def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
     steps = [after - before for before, after in itertools.pairwise([0, *gone]) if after > before]
     assert steps == [MOVED_MAX, MOVED_MAX, MOVED_MAX, 100 - 3 * MOVED_MAX]
     stage.run()
+
+
+@pytest.mark.parametrize("k", [0.0, 4.0])
+@given(script=arrivals)
+@settings(deadline=None)
+def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
+    k: float, script: list[tuple[float, int, int]]
+) -> None:
+    """2 s to the first token. What is overtaken and late for that is rejected as soon as that is certain."""
+    level = ServiceLevel(ttft_s=2.0)
+    stage = Stage(workers=2, k=k, level=level)
+    for gap_s, tokens, _ in script * 2:
+        stage.time.advance(gap_s / 2)
+        stage.arrive(tokens)
+    stage.run()
+    for request in stage.requests:
+        assert request.done != (request.error is not None)
+        assert request.ttft_s <= level.ttft_s + LOOK_S
+        if request.error is not None:
+            assert isinstance(request.error, RequestRejected)
+            assert request.error.code == "slo_unreachable"
+    ended = [how for _, how, _ in stage.replicas[0].ended]
+    assert set(ended) <= {WaitEnd.DISPATCHED, WaitEnd.REJECTED}
+    assert stage.replicas[0].fleet.tickets.count == 0
+
+
+def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
+    """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
+    level = ServiceLevel(ttft_s=2.0)
+    done = []
+    for promised in (level, None):
+        stage = Stage(workers=2, k=0.0, level=promised)
+        for _ in range(200):
+            stage.time.advance(0.1)
+            stage.arrive(8192)
+        stage.run()
+        done.append(sum(request.done and request.ttft_s <= level.ttft_s for request in stage.requests))
+    busy_s = 2 * 22.0
+    service_s = stage.requests[-1].service_us / 1e6
+    assert done[0] >= 0.9 * busy_s / service_s
+    assert done[1] <= 0.3 * done[0]

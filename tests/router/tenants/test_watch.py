@@ -107,14 +107,27 @@ async def test_a_broken_file_keeps_the_old_keys_and_is_told_of_once(
 
 
 async def test_a_file_that_vanished_keeps_the_old_keys_until_it_is_back(watched: Watched) -> None:
+    """For a moment that is how some programs write files."""
     watched.file.rename(watched.file.with_suffix(".away"))
-    await watched.look(3)
+    await watched.look(1)
+    assert watched.watch.problem is None
+    await watched.look(2)
     assert watched.owner("one") == "acme"
     assert watched.watch.problem is not None
     assert "cannot be read" in watched.watch.problem
     watched.file.with_suffix(".away").rename(watched.file)
     await watched.look()
     assert (watched.owner("one"), watched.watch.problem, watched.watch.refused_count) == ("acme", None, 1)
+
+
+async def test_a_file_that_is_away_again_and_again_is_not_missed(watched: Watched) -> None:
+    away = watched.file.with_suffix(".away")
+    for _ in range(3):
+        watched.file.rename(away)
+        await watched.look(1)
+        away.rename(watched.file)
+        await watched.look(1)
+    assert (watched.watch.problem, watched.watch.loaded_count) == (None, 1)
 
 
 async def test_keys_begin_and_expire_while_the_file_stays_as_it_is(watched: Watched) -> None:
