@@ -206,6 +206,10 @@ class Tickets:
         """The ticket of a request, if it waits."""
         return self._waiting.get(request_id)
 
+    def replicas(self) -> set[str]:
+        """Those at which somebody waits."""
+        return set(self._of_replica)
+
     def of_replica(self, replica: str) -> list[Ticket]:
         """What waits at one replica."""
         return list(self._of_replica.get(replica, {}).values())
