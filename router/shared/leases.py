@@ -128,6 +128,10 @@ class Leases:
             account.change(limits)
         return account
 
+    def known(self, name: str) -> LeaseAccount | None:
+        """The account of a name, if it was charged here in the last minute."""
+        return self._accounts.get(name)
+
     def charge(self, account: LeaseAccount, tokens: int, decided: Callable[[Charge], None]) -> Charge:
         """Charge a request.
 
