@@ -7,6 +7,7 @@ window that is not. Requests that the crowd itself sent late are not judged: the
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ def judge(run: OverloadRun) -> list[Promise]:
         _in_time(run),
         _nobody_starves(run),
         _fair(run),
+        _limited(run),
         _busy(run),
         _recovered(run),
         Promise("nothing is left behind", not run.left, "; ".join(run.left) or "all empty"),
@@ -187,6 +189,30 @@ def _fair(run: OverloadRun) -> Promise:
     parts = {name: sum(work[name] for work in got.values()) / due[name] for name in due if due[name]}
     seen = ", ".join(f"{name} {part:.0%} of its due" for name, part in parts.items())
     return Promise("tenants get their shares", all(part >= FAIR_MIN for part in parts.values()), seen)
+
+
+def _limited(run: OverloadRun) -> Promise:
+    """In any minute no tenant has more requests answered than its limit.
+
+    2 % beyond it are allowed, and what the machine shifted. When Valkey is restarted empty, what was used of
+    that minute is forgotten: then twice as many.
+    """
+    over, seen = [], []
+    for tenant in run.plan.tenants:
+        limit = tenant.requests_per_minute
+        if not limit:
+            continue
+        sent = sorted(
+            one.visit.written_s
+            for one in run.served
+            if one.tenant == tenant.name and one.visit.end is End.ANSWERED
+        )
+        most = max((bisect_left(sent, at_s + 60.0) - number for number, at_s in enumerate(sent)), default=0)
+        allowed = limit * (2.0 if run.dead else 1.02 + run.late_s_max / 60.0)
+        seen.append(f"{tenant.name} at most {most} a minute of {limit}")
+        if most > allowed:
+            over.append(tenant.name)
+    return Promise("nobody gets more than its limit", not over, ", ".join(seen) or "nobody has one")
 
 
 def divided(whole: float, asked: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
