@@ -25,7 +25,6 @@ WINDOW_S = 2.0
 STARVED_S = 10.0
 LATE_S = 1.0
 FAIR_MIN = 0.75
-LIMIT_CODES = frozenset(("rate_limit_exceeded",))
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED))
 
 
@@ -93,6 +92,16 @@ def recovery_s(run: OverloadRun) -> float:
     return (max(abnormal) + 1) * WINDOW_S if abnormal else 0.0
 
 
+def _asked(run: OverloadRun) -> list[Served]:
+    """The requests of the overload whose clients stayed, but for those of tenants with a limit."""
+    limited = {tenant.name for tenant in run.plan.tenants if tenant.requests_per_minute}
+    return [
+        one
+        for one in run.served
+        if one.phase == "overload" and one.visit.end is not End.LEFT and one.tenant not in limited
+    ]
+
+
 def _accounted(run: OverloadRun) -> Promise:
     return Promise(
         "every client is accounted for",
@@ -153,8 +162,11 @@ def _in_time(run: OverloadRun) -> Promise:
 
 
 def _nobody_starves(run: OverloadRun) -> Promise:
-    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload."""
-    overload = [one for one in run.served if one.phase == "overload" and one.visit.end is not End.LEFT]
+    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload.
+
+    Tenants with a limit of their own are left out: they may have used it.
+    """
+    overload = _asked(run)
     began_s = min((one.visit.sent_s for one in overload), default=0.0)
     asked: Counter[str] = Counter()
     for one in overload:
@@ -171,17 +183,15 @@ def _fair(run: OverloadRun) -> Promise:
     """Each tenant gets nearly what it is due of the work that was done in the overload.
 
     Due is what dividing each class's work by the tenants' weights gives, where nobody gets more than it asks
-    for and the rest is divided again. What a limit of its own kept from a tenant it has not asked for.
+    for and the rest is divided again. Tenants with a limit of their own are left out, with what they got.
     """
     weights = {tenant.name: tenant.weight for tenant in run.plan.tenants}
     asked: dict[str, Counter[str]] = {}
     got: dict[str, Counter[str]] = {}
-    for one in run.served:
-        if one.phase == "overload" and one.visit.end is not End.LEFT and one.visit.code not in LIMIT_CODES:
-            asked.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens
-            got.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens * (
-                one.visit.end is End.ANSWERED
-            )
+    for one in _asked(run):
+        asked.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens
+        answered_tokens = one.work_tokens if one.visit.end is End.ANSWERED else 0
+        got.setdefault(one.priority, Counter())[one.tenant] += answered_tokens
     due: Counter[str] = Counter()
     for name, work in got.items():
         for tenant, tokens in divided(work.total(), asked[name], weights).items():
