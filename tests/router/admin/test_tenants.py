@@ -82,6 +82,7 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
     assert setup.keys is not None
     assert answer.json() == {
         "file": {"path": str(setup.keys.path), "loaded_unix_s": 1e9, "problem": None},
+        "limits_degraded": None,
         "tenants": [
             {
                 "name": "acme",
