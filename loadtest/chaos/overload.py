@@ -75,8 +75,8 @@ TENANTS = (
 )
 """The noisy one asks for more than the fleet can do, and weighs least."""
 
-QUEUE = ("--queue-size", "150", "--queue-timeout-secs", "8")
-"""Some five seconds of work for the engines, so that times are normal soon after."""
+QUEUE = ("--queue-size", "100", "--queue-timeout-secs", "6")
+"""Some three seconds of work for the engines, twice that beside the calm load: times are soon normal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,11 +36,13 @@ class Promise:
         name: What was promised.
         kept: Whether it was kept.
         seen: What was seen, in words.
+        timed: Whether a machine that is too slow, or too short a run, breaks it as well.
     """
 
     name: str
     kept: bool
     seen: str
+    timed: bool = False
 
 
 def judge(run: OverloadRun) -> list[Promise]:
@@ -158,6 +160,7 @@ def _in_time(run: OverloadRun) -> Promise:
         worst_s < LATE_S + run.late_s_max,
         f"{len(late)} expired, at most {worst_s:.2f} s behind their deadline; "
         f"the crowd itself was {run.late_s_max:.2f} s late",
+        timed=True,
     )
 
 
@@ -176,7 +179,9 @@ def _nobody_starves(run: OverloadRun) -> Promise:
                 one.visit.end is End.ANSWERED
             )
     starved = [name for name, answered in asked.items() if not answered]
-    return Promise("no class, tenant or kind starves", not starved, _first(starved, "all, all the time"))
+    return Promise(
+        "no class, tenant or kind starves", not starved, _first(starved, "all, all the time"), timed=True
+    )
 
 
 def _fair(run: OverloadRun) -> Promise:
@@ -198,7 +203,8 @@ def _fair(run: OverloadRun) -> Promise:
             due[tenant] += round(tokens)
     parts = {name: sum(work[name] for work in got.values()) / due[name] for name in due if due[name]}
     seen = ", ".join(f"{name} {part:.0%} of its due" for name, part in parts.items())
-    return Promise("tenants get their shares", all(part >= FAIR_MIN for part in parts.values()), seen)
+    fair = all(part >= FAIR_MIN for part in parts.values())
+    return Promise("tenants get their shares", fair, seen, timed=True)
 
 
 def _limited(run: OverloadRun) -> Promise:
@@ -244,13 +250,14 @@ def _busy(run: OverloadRun) -> Promise:
         "engines are never idle while work waits",
         run.busy >= BUSY_MIN,
         f"they prefilled {run.busy:.1%} of the overload",
+        timed=True,
     )
 
 
 def _recovered(run: OverloadRun) -> Promise:
     took_s = recovery_s(run)
     seen = "not before the end" if math.isinf(took_s) else f"after {took_s:g} s"
-    return Promise("times are normal again soon after", took_s <= RECOVERY_S_MAX, seen)
+    return Promise("times are normal again soon after", took_s <= RECOVERY_S_MAX, seen, timed=True)
 
 
 def _first(lines: Sequence[str], none: str = "none") -> str:
