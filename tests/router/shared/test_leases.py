@@ -12,7 +12,7 @@ from redis import Redis
 from loadtest.chaos.valkey import ValkeyServer
 from router.shared import Charge, LogClock
 from router.shared.keys import Keys
-from router.shared.leases import ASKS_MAX, Leases
+from router.shared.leases import ASKS_MAX, ROUND_MAX, Leases
 
 ACCOUNT = "tenant"
 TTL_S = 1.0
@@ -128,6 +128,24 @@ async def test_a_replica_that_ends_gives_everything_back(redis_url: str, namespa
         one.leases.settle(charge, 100)
         await one.end()
         assert await other.granted(1, 100)
+
+
+async def test_a_replica_that_ends_gives_back_what_many_accounts_hold(redis_url: str, namespace: str) -> None:
+    async with fleet(redis_url, namespace, Allowed(0, 0, 100), 2) as (one, other):
+        names = [f"tenant-{number}" for number in range(2 * ROUND_MAX + 1)]
+
+        def charged(replica: Replica) -> list[Charge]:
+            leases = replica.leases
+            accounts = [leases.account(name, replica.limits) for name in names]
+            return [leases.charge(account, 100, lambda charge: None) for account in accounts]
+
+        charges = charged(one)
+        await until(lambda: all(charge.granted for charge in charges))
+        for charge in charges:
+            one.leases.settle(charge, 100)
+        await one.end()
+        others = charged(other)
+        await until(lambda: all(charge.granted for charge in others))
 
 
 async def test_tokens_in_flight_of_a_replica_that_died_come_back(redis_url: str, namespace: str) -> None:
