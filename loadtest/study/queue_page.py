@@ -4,9 +4,14 @@ A row of a table is one order of the queue at one load. What is best is not mark
 may be bought with requests that were rejected.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from loadtest.study.tables import percent, seconds, table
 
@@ -89,6 +94,18 @@ class QueueRow:
     figures: Figures
 
 
+INK = "#24292f"
+
+_COLOURS = ("#8c959f", "#D55E00", "#E69F00", "#0072B2", "#000000", "#009E73")
+_MARKERS = ("o", "D", "s", "^", "x", "v")
+"""Of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
+
+_PANELS: tuple[tuple[str, Callable[[Figures], float]], ...] = (
+    ("TTFT P90 of long prompts, s", lambda figures: figures.long_ttft_s[1]),
+    ("TTFT P90 of the others, s", lambda figures: figures.short_ttft_s[1]),
+    ("goodput, requests/s", lambda figures: figures.goodput_per_s),
+)
+
 _HEAD = (
     "load",
     "order",
@@ -131,6 +148,40 @@ def tables(rows: Sequence[QueueRow]) -> str:
     return "\n".join(parts)
 
 
+def draw(rows: Sequence[QueueRow], path: Path) -> None:
+    """TTFT of long and short prompts and goodput against the load, one line for each order."""
+    shown = [row for row in rows if row.cell.seed == row.cell.replicas == 1]
+    traffic = list(dict.fromkeys(row.cell.traffic for row in shown))
+    with mpl.rc_context({"font.size": 9, "text.color": INK}):
+        canvas = Figure(
+            figsize=(10.0, 0.9 + 2.6 * len(traffic)),
+            dpi=160,
+            layout=ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08),
+        )
+        panels = canvas.subplots(len(traffic), len(_PANELS), squeeze=False)
+        for name, line in zip(traffic, panels, strict=True):
+            for (heading, measured), panel in zip(_PANELS, line, strict=True):
+                _draw_orders([row for row in shown if row.cell.traffic == name], panel, measured)
+                panel.set_title(f"{name}: {heading}", fontsize=9, color=INK)
+                panel.set_ylim(bottom=0)
+        for panel in panels[-1]:
+            panel.set_xlabel("load, % of capacity")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        canvas.suptitle("The queue around capacity", fontsize=13, fontweight="bold", color=INK)
+        canvas.savefig(path)
+
+
+def _draw_orders(rows: Sequence[QueueRow], panel: Axes, measured: Callable[[Figures], float]) -> None:
+    orders = list(dict.fromkeys(row.cell.order for row in rows))
+    for order, colour, marker in zip(orders, _COLOURS, _MARKERS, strict=False):
+        line = sorted((100 * row.cell.load, measured(row.figures)) for row in rows if row.cell.order == order)
+        panel.plot(*zip(*line, strict=True), marker + "-", color=colour, label=order, markersize=4)
+    panel.grid(visible=True, color="#d0d7de", linewidth=0.6)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
 def write(folder: Path, rows: Sequence[QueueRow]) -> None:
     """Write the tables and the chart.
 
@@ -138,3 +189,5 @@ def write(folder: Path, rows: Sequence[QueueRow]) -> None:
         OSError: They cannot be written.
     """
     (folder / "queue-tables.md").write_text(f"# The queue under pressure: tables\n\n{tables(rows)}")
+    if rows:
+        draw(rows, folder / "queue.png")
