@@ -28,10 +28,14 @@ RAMP_S = 1800.0
 """About as long as a session."""
 
 
-def opened(workload: Workload) -> Workload:
+def opened(workload: Workload, *, full: bool = False) -> Workload:
     """A closed loop as an open one: requests come when they would if all answers took what is usual.
 
     Users begin spread over `RAMP_S`: their first prompts, which nobody has cached, do not all come at once.
+
+    Args:
+        workload: The closed loop.
+        full: Whether to leave out what comes when the first user has no more sessions.
     """
     free_s = [RAMP_S * user / workload.users for user in range(workload.users)]
     sessions: list[Session] = []
@@ -43,6 +47,8 @@ def opened(workload: Workload) -> Workload:
             Session(at_s, (replace(request, delay_s=0.0, after=()),))
             for at_s, request in zip(times_s, session.requests, strict=True)
         ]
+    if full:
+        sessions = [session for session in sessions if (session.start_s or 0.0) <= min(free_s)]
     sessions.sort(key=lambda session: session.start_s or 0.0)
     notes = f"{workload.notes}; each request at a time of its own"
     return replace(workload, sessions=tuple(sessions), users=0, notes=notes)
