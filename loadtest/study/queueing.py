@@ -90,7 +90,7 @@ def _azure(folder: Path, _seed: int) -> Workload:
 
 
 PRESSURES = {
-    "agentic": Pressure("mimo-v2.5-pro", 2, 1.1, 65_536, RAMP_S, _agentic),
+    "agentic": Pressure("mimo-v2.5-pro", 2, 1.0, 65_536, RAMP_S, _agentic),
     "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, _azure),
 }
 """By the name that cells call it.
