@@ -249,6 +249,19 @@ class FleetState:
                 self.revision += 1
         return expired
 
+    def cut_off(self, own: str, now_us: int) -> None:
+        """Nobody else is heard any more: give up what the others have in flight and waiting.
+
+        It ends unheard, and what is never released would leave no worker any room. Not for the log: the
+        others live, and what they say later counts.
+
+        Args:
+            own: Id of this replica.
+            now_us: Log time.
+        """
+        for replica in sorted((self.loads.replicas() | self.tickets.replicas()) - {own}):
+            self._left(Left(replica, now_us))
+
     # Questions.
 
     def workers(self) -> list[Worker]:

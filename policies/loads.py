@@ -331,6 +331,10 @@ class Loads:
         request = self._trace(request_id)
         return True if request is not None and request.prefilled else None
 
+    def replicas(self) -> set[str]:
+        """Those that have something in flight."""
+        return {request.replica for request in self.requests.values()}
+
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
         return self._left_us.get(replica, 0)

@@ -104,6 +104,7 @@ class Registry:
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[str | None, Slots] = {}
+        self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
@@ -136,6 +137,17 @@ class Registry:
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._eligible[model] = slots
         return self.circuits.allowed(slots, now_us) if self._fleet.circuits.tripped else slots
+
+    def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
+        """Of some workers, those whose engine is none of these; one that is not known yet is none of any."""
+        left_out = self._of_engines.get(engines)
+        if left_out is None:
+            left_out = np.array(
+                [local.worker.slot for local in self._local.values() if local.engine in engines],
+                dtype=np.intp,
+            )
+            self._of_engines[engines] = left_out
+        return slots[~np.isin(slots, left_out)] if len(left_out) else slots
 
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
         """Of some workers, those that a request may go to: all but those that returned too recently for it.
@@ -327,7 +339,9 @@ class Registry:
         if models != local.models:
             local.models = models
             self._lists_changed()
-        local.engine = engine or local.engine
+        if engine and engine != local.engine:
+            local.engine = engine
+            self._lists_changed()
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
         if capacity_tokens and not local.worker.capacity_tokens:
@@ -381,6 +395,7 @@ class Registry:
 
     def _lists_changed(self) -> None:
         self._eligible.clear()
+        self._of_engines.clear()
         self._known.clear()
 
     def _sync(self) -> None:

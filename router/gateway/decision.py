@@ -9,8 +9,9 @@ asked next, of requests with a `Claim`:
 
 1. The chosen worker has room (`policies.Admission`), and nobody with a better key waits for it: go.
 2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
-   hard caps to the best that is not. Work is never held while a worker is idle. If the chosen one is another,
-   its queue is sooner, and every request that joins it makes that less true.
+   hard caps or it is not this request's turn there, to the best that is idle. Work is never held while a
+   worker is idle. If the chosen one is another, its queue is sooner, and every request that joins it makes
+   that less true.
 3. Else, if it was offered the room of another worker, which would have no more work with it: go there. The
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
@@ -290,9 +291,11 @@ class Decider:
             and admission.idle(slots, now_us)
             and (claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us))
         ):
-            if admission.below_caps(chosen.slot, now_us):
+            if admission.below_caps(chosen.slot, now_us) and not self._overtakes(
+                order, claim, chosen.slot, key_us, now_us
+            ):
                 return chosen
-            other = again(admission.capped(slots, now_us))
+            other = again(admission.idling(slots, now_us))
             if isinstance(other, Chosen):
                 return other
         offered = claim.turn >= 0 and claim.turn != chosen.slot

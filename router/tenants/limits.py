@@ -82,6 +82,18 @@ class Limiter:
         if not charge.ended:
             self._leases.withdraw(charge)
 
+    def left(self, tenant: Tenant) -> dict[str, int] | None:
+        """What is left of each limited rate; None if this replica had no request in the last minute."""
+        account = self._leases.known(tenant.name)
+        if account is None:
+            return None
+        left = {}
+        if tenant.limits.requests_per_minute:
+            left["requests"] = account.requests_left
+        if tenant.limits.tokens_per_minute:
+            left["tokens"] = account.tokens_left
+        return left
+
     def lines(self, charge: Charge) -> bytes:
         """Header lines that tell where the tenant stands."""
         account, now_us = charge.account, self._leases.now_us()
@@ -111,5 +123,6 @@ def _duration(duration_us: int) -> bytes:
     """A duration as OpenAI writes it: ``12ms``, ``7.6s``, ``1m0s``."""
     if duration_us < 1_000_000:
         return b"%dms" % (duration_us // 1000)
-    minutes, seconds = divmod(duration_us // 100_000 / 10, 60)
-    return b"%b%bs" % (b"%dm" % minutes if minutes else b"", f"{seconds:g}".encode())
+    minutes, tenths = divmod(duration_us // 100_000, 600)
+    seconds = b"%d.%ds" % divmod(tenths, 10) if tenths % 10 else b"%ds" % (tenths // 10)
+    return b"%dm%b" % (minutes, seconds) if minutes else seconds

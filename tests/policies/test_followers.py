@@ -108,6 +108,7 @@ def test_of_several_leaders_the_one_that_costs_most_counts() -> None:
 
 def test_another_worker_has_other_leaders() -> None:
     fleet = fleet_of(BUSY, placed("leader", "abc"), WorkerPut("v:1", 1, "one", "http://v:1"))
+    assert repeated(fleet, "abc", 3) == 3
     assert repeated(fleet, "abc", 3, slot=1) == 0
 
 
