@@ -5,7 +5,7 @@ may be bought with requests that were rejected.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from loadtest.study.report import fill
 from loadtest.study.tables import percent, seconds, table
 
 
@@ -94,11 +95,24 @@ class QueueRow:
     figures: Figures
 
 
+DEFAULT_K = 4.0
+"""Of the gateway (``queue.uncached_weight``)."""
+
 INK = "#24292f"
 
 _COLOURS = ("#8c959f", "#D55E00", "#E69F00", "#0072B2", "#000000", "#009E73")
 _MARKERS = ("o", "D", "s", "^", "x", "v")
 """Of the orders as they come: first come, first served in grey (Okabe and Ito's colours)."""
+
+_AIMS_HEAD = (
+    "traffic, load",
+    "P90 of long prompts",
+    "P90 of the others",
+    "worst wait, s",
+    "goodput, 1/s",
+    "with early rejection",
+    "of that at 100 %",
+)
 
 _PANELS: tuple[tuple[str, Callable[[Figures], float]], ...] = (
     ("TTFT P90 of long prompts, s", lambda figures: figures.long_ttft_s[1]),
@@ -182,12 +196,46 @@ def _draw_orders(rows: Sequence[QueueRow], panel: Axes, measured: Callable[[Figu
         panel.spines[side].set_visible(False)
 
 
+def aims(rows: Sequence[QueueRow]) -> str:
+    """What the order gains over first come, first served, and what rejecting early keeps, load by load."""
+    at = {row.cell: row.figures for row in rows}
+    lines = []
+    for cell, figures in at.items():
+        if cell.k != DEFAULT_K or cell.early or cell.replicas > 1:
+            continue
+        fcfs, early = at.get(replace(cell, k=0.0)), at.get(replace(cell, early=True))
+        full = at.get(replace(cell, early=True, load=1.0))
+        if fcfs is None:
+            continue
+        line = [
+            f"{cell.traffic}, {100 * cell.load:.0f} %" + (f", seed {cell.seed}" if cell.seed > 1 else ""),
+            _change(figures.long_ttft_s[1], fcfs.long_ttft_s[1]),
+            _change(figures.short_ttft_s[1], fcfs.short_ttft_s[1]),
+            f"{seconds(fcfs.wait_s_max)}, {seconds(figures.wait_s_max)}",
+            f"{fcfs.goodput_per_s:.2f}, {figures.goodput_per_s:.2f}",
+        ]
+        line.append(f"{early.goodput_per_s:.2f}" if early else "-")
+        line.append(f"{100 * early.goodput_per_s / full.goodput_per_s:.0f} %" if early and full else "-")
+        lines.append(line)
+    return table(_AIMS_HEAD, lines)
+
+
+def _change(value: float, before: float) -> str:
+    return f"{seconds(before)} to {seconds(value)} s, {100 * (value / before - 1):+.0f} %" if before else "-"
+
+
 def write(folder: Path, rows: Sequence[QueueRow]) -> None:
-    """Write the tables and the chart.
+    """Fill in the page and draw the chart.
+
+    Args:
+        folder: Of ``queue.md``, the page with the places for the parts (`loadtest.study.report.fill`).
+        rows: Results of the study.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: Something cannot be read or written.
+        KeyError: The page names a part that is not made here.
     """
-    (folder / "queue-tables.md").write_text(f"# The queue under pressure: tables\n\n{tables(rows)}")
+    page = folder / "queue.md"
+    page.write_text(fill(page.read_text(), {"aims": aims(rows), "tables": tables(rows)}))
     if rows:
         draw(rows, folder / "queue.png")

@@ -39,7 +39,7 @@ from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
 from loadtest.study.buckets import RAMP_S, opened
-from loadtest.study.queue_page import Figures, QueueCell, QueueRow, write
+from loadtest.study.queue_page import DEFAULT_K, Figures, QueueCell, QueueRow, write
 from loadtest.study.results import ROOT, code_digest
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, TRACES
 from loadtest.traces import TraceError
@@ -51,8 +51,6 @@ LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
 """What is promised, and what goodput counts."""
 
 LOADS = (0.9, 1.0, 1.1, 1.2)
-
-DEFAULT_K = 4.0
 
 KS = (0.0, DEFAULT_K, 16.0)
 
@@ -90,7 +88,7 @@ def _azure(folder: Path, _seed: int) -> Workload:
 
 
 PRESSURES = {
-    "agentic": Pressure("mimo-v2.5-pro", 2, 1.1, 65_536, RAMP_S, _agentic),
+    "agentic": Pressure("mimo-v2.5-pro", 2, 1.0, 65_536, RAMP_S, _agentic),
     "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, _azure),
 }
 """By the name that cells call it.

@@ -1,5 +1,6 @@
 """The study of the queue, on little traffic."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 from fakes.study import write_traces
 
 from loadtest.study import queueing
-from loadtest.study.queue_page import QueueCell, QueueRow, tables
+from loadtest.study.queue_page import QueueCell, QueueRow, aims, tables
 from loadtest.study.queueing import PRESSURES, cells, main, simulated
 
 FEW = (
@@ -50,6 +51,8 @@ def test_results_are_kept_and_shown(traces: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(queueing, "cells", lambda: list(FEW))
     out = tmp_path / "out"
     out.mkdir()
+    page = out / "queue.md"
+    page.write_text("# Page\n\n<!-- study: aims -->\n<!-- end -->\n\n<!-- study: tables -->\n<!-- end -->\n")
     arguments = ["--traces", str(traces), "--out", str(out), "--jobs", "1"]
 
     assert main(arguments) == 0
@@ -58,7 +61,7 @@ def test_results_are_kept_and_shown(traces: Path, tmp_path: Path, monkeypatch: p
 
     assert (out / "queue.jsonl").read_bytes() == kept
     assert len(kept.splitlines()) == len(FEW)
-    shown = (out / "queue-tables.md").read_text()
+    shown = page.read_text()
     assert all(cell.order in shown for cell in FEW)
     assert (out / "queue.png").stat().st_size > 10_000
 
@@ -70,6 +73,19 @@ def test_a_table_has_a_line_for_every_cell(traces: Path) -> None:
     assert copied == rows
     assert tables(rows).count("| 100 % |") == len(FEW)
     assert np.isfinite([row.figures.wait_s_max for row in rows]).all()
+
+
+def test_the_page_has_a_place_for_everything_that_is_made() -> None:
+    page = (queueing.FOLDER / "queue.md").read_text()
+
+    assert all(f"<!-- study: {name} -->" in page for name in ("aims", "tables"))
+
+
+def test_the_gain_is_told_against_first_come_first_served(traces: Path) -> None:
+    rows = [simulated(replace(FEW[1], k=k), traces, "code") for k in (0.0, 4.0)]
+
+    assert "azure-code, 100 %" in aims(rows)
+    assert "azure-code" not in aims(rows[1:])
 
 
 def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
