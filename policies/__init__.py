@@ -1,11 +1,13 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
 from policies.breaker import Breaker, BreakerRules, probe_from_us
-from policies.buckets import BUCKET_LABEL, LengthBuckets
+from policies.bucket_members import BucketMembers
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
+    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -31,6 +33,7 @@ from policies.views import Candidates, Chosen, RequestView, Shed
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
+    "ANY_BUCKET",
     "BUCKET_LABEL",
     "FULL_ATTENTION",
     "POLICIES",
@@ -38,6 +41,8 @@ __all__ = [
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
+    "BucketMembers",
+    "BucketPlan",
     "BytesPerToken",
     "CachePool",
     "Candidates",

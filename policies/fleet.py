@@ -11,7 +11,8 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Insert, Trim, Forget    correct what the worker holds
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken   newest (time, replica) wins
+    Fitted, BytesPerToken, BucketPlan
+                            newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
@@ -27,11 +28,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from policies.bucket_members import BucketMembers
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.loads import Loads
 from policies.ops import (
+    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -48,7 +52,7 @@ from policies.ops import (
     encode_ops,
 )
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
-from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns
+from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns, Spills
 from radix import (
     AttentionProfile,
     Forget,
@@ -119,6 +123,8 @@ class FleetRules:
         memory_s: How long ended requests and removed workers are remembered, seconds.
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
+        buckets: Length buckets; None: any worker takes any length.
+        buckets_planned: Whether bounds and members follow `policies.ops.BucketPlan`.
     """
 
     block_tokens: int = 256
@@ -129,6 +135,8 @@ class FleetRules:
     memory_s: float = 30.0
     default_model: ServiceModel = PROFILES["default"]
     pools: Mapping[str, CachePool] = field(default_factory=dict)
+    buckets: LengthBuckets | None = None
+    buckets_planned: bool = False
 
 
 class FleetState:
@@ -143,6 +151,7 @@ class FleetState:
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
+        self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
         self.returned_us = np.zeros(0)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
@@ -156,7 +165,7 @@ class FleetState:
         self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
-        self._slow: dict[int, tuple[SlowColumns, list[Prices]]] = {}
+        self._slow: dict[tuple[int, int], tuple[SlowColumns, list[Prices]]] = {}
         self._worker_hash = np.zeros(0, dtype=np.uint64)
         self._allocate(8)
         self._pool_of: dict[int, int] = {}
@@ -173,6 +182,7 @@ class FleetState:
             Started: self._started_at,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
+            BucketPlan: self._bucket_plan,
             Insert: self._insert,
             Trim: self._trim,
             Forget: self._forget,
@@ -205,6 +215,7 @@ class FleetState:
                 del self._workers[worker.worker_id]
                 self._started.pop(worker.worker_id, None)
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
+                self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
                 self._by_slot[worker.slot] = None
                 self._free.append(worker.slot)
@@ -277,6 +288,7 @@ class FleetState:
         prompt_tokens: float,
         tokens_per_block: float,
         now_us: int,
+        bucket: int = ANY_BUCKET,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -287,12 +299,13 @@ class FleetState:
             prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
+            bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
-        slow = self._slow.get(id(slots))
+        slow = self._slow.get((id(slots), bucket))
         if slow is None or slow[0].slots is not slots:
-            slow = self._gather(slots)
+            slow = self._gather(slots, bucket)
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
@@ -384,6 +397,7 @@ class FleetState:
         yield from self.circuits.dump()
         for registers in (self._started, self._gone, self._fits, self._bytes_per_token):
             yield from [registers[key] for key in sorted(registers)]
+        yield from self.buckets.dump()
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -450,7 +464,7 @@ class FleetState:
         self._set_worker(Worker(worker_id, slot))
         return slot
 
-    def _gather(self, slots: Slots) -> tuple[SlowColumns, list[Prices]]:
+    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices]]:
         """Gather the slow columns of these slots, and keep them until something in them changes."""
         if len(self._slow) >= SLOW_COLUMNS_MAX:
             self._slow.clear()
@@ -469,10 +483,25 @@ class FleetState:
             np.full(count, fsum(columns["congestion_per_s"][slots]) / count if count else 0.0),
             np.zeros(count),
             self._pools(slots.tolist()),
+            self._spills(slots, bucket),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        kept = self._slow[id(slots)] = slow, few
+        kept = self._slow[id(slots), bucket] = slow, few
         return kept
+
+    def _spills(self, slots: Slots, bucket: int) -> Spills | None:
+        """How far these workers are from the bucket of a request; None if all are at home."""
+        lengths = self.buckets.lengths
+        if bucket == ANY_BUCKET or lengths is None:
+            return None
+        members = self.buckets.column(slots)
+        steps = np.where(members == ANY_BUCKET, 0, members - bucket)
+        if not steps.any():
+            return None
+        columns = self._columns
+        token_s = columns["utilisation"][slots] * columns["b_s"][slots] / columns["c0_tokens"][slots]
+        middle_tokens = np.array(lengths.middle_tokens)[members]
+        return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
 
     def _pools(self, slots: list[int]) -> Pools | None:
         """The pools of these workers as columns; None if none of them has one."""
@@ -506,6 +535,10 @@ class FleetState:
         self._by_slot[slot] = worker
         self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker.worker_id.encode())
         self._price(worker)
+        if self._exists(worker):
+            self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
+        else:
+            self.buckets.gone(slot)
         capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
         blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
         self.tree.set_capacity(slot, blocks)
@@ -513,7 +546,7 @@ class FleetState:
         self.revision += 1
 
     def _allocate(self, rows: int) -> None:
-        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "held_tokens")
+        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "utilisation", "held_tokens")
         for name in names:
             grown = np.zeros(rows)
             old = self._columns.get(name)
@@ -543,6 +576,7 @@ class FleetState:
         self._columns["congestion_per_s"][:count] = congestion_per_s(
             arrivals_per_s[:count], utilisation[:count], self.rules.congestion_max_per_s
         )
+        self._columns["utilisation"][:count] = np.minimum(utilisation[:count], 1.0)
         held = [self.tree.held_blocks(slot) for slot in range(count)]
         self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
 
@@ -654,3 +688,8 @@ class FleetState:
         known = self._bytes_per_token.get(op.model)
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self._bytes_per_token[op.model] = op
+
+    def _bucket_plan(self, op: BucketPlan) -> None:
+        if self.buckets.planned(op):
+            self._slow.clear()
+            self.revision += 1

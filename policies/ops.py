@@ -11,6 +11,7 @@ replicas share one log during a roll-out.
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     learned:  Fitted, BytesPerToken
+    planned:  BucketPlan
 """
 
 from collections.abc import Sequence
@@ -156,6 +157,30 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     cold: bool = False
 
 
+class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
+    """Bounds and members of the length buckets, as planned (`policies.bucket_plan`). The newest counts.
+
+    Attributes:
+        at_us: Log time.
+        replica: Who planned.
+        tokens_max: Upper bounds, as in `policies.buckets.LengthBuckets`.
+        workers: Number of the bucket of each worker that belongs to one; empty if it was forgotten.
+        moved: Workers that were in another bucket before, and its number: they drain first.
+        reason: Why, in a sentence.
+        cost_s: Predicted mean seconds to the first token.
+        cost_before_s: The same had nothing been changed; 0 if there was no plan.
+    """
+
+    at_us: int
+    replica: str
+    tokens_max: tuple[int, ...]
+    workers: dict[str, int]
+    moved: dict[str, int] = {}
+    reason: str = ""
+    cost_s: float = 0.0
+    cost_before_s: float = 0.0
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -188,6 +213,7 @@ Op = (
     | WorkerGone
     | CircuitSet
     | Started
+    | BucketPlan
     | Fitted
     | BytesPerToken
     | Insert

@@ -23,7 +23,7 @@ from importlib.metadata import version
 import httpx
 from fastapi import FastAPI
 
-from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
+from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
@@ -35,6 +35,7 @@ from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tls import worker_context
+from router.values import token_count
 
 logger = logging.getLogger(__name__)
 
@@ -348,6 +349,10 @@ def _fleet_rules(settings: Settings) -> FleetRules:
         congestion_max_per_s=placement.congestion_max,
         lifetime_s_max=2 * settings.server.request_timeout_s,
         default_model=model,
+        buckets=None
+        if placement.bucket_mode == "off"
+        else LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
+        buckets_planned=placement.bucket_mode == "auto",
         pools={
             name: CachePool(
                 pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min

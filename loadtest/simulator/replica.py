@@ -25,12 +25,10 @@ from numpy.typing import NDArray
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
-    BUCKET_LABEL,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
-    LengthBuckets,
     Op,
     Policy,
     Shed,
@@ -68,7 +66,6 @@ class ReplicaRules:
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
-        buckets: Ranges of lengths whose workers are labelled; None: any worker takes any length.
     """
 
     policy: Policy
@@ -77,7 +74,6 @@ class ReplicaRules:
     fleet: FleetRules
     engine_block_tokens: int = 64
     expected_output_tokens: int = 256
-    buckets: LengthBuckets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +126,9 @@ class Replica:
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
-        self._slots: list[NDArray[np.intp]] = []
-        self._decode_slots = NO_SLOTS
+        self._slots = self._decode_slots = NO_SLOTS
+        self._fitting: dict[int, NDArray[np.intp]] = {}
+        self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
         """Learn of the workers, in the order of their slots."""
@@ -139,16 +136,8 @@ class Replica:
             self.fleet.apply(op)
         known = sorted(self.fleet.workers(), key=lambda worker: worker.slot)
         decode = [worker.slot for worker in known if worker.role == "decode"]
-        buckets = self._rules.buckets
-        parts = [
-            [
-                worker.slot
-                for worker in known
-                if worker.role != "decode" and worker.labels.get(BUCKET_LABEL, "") == name
-            ]
-            for name in (("",) if buckets is None else buckets.names)
-        ]
-        self._decode_slots, *self._slots = (np.array(part, dtype=np.intp) for part in (decode, *parts))
+        others = [worker.slot for worker in known if worker.role != "decode"]
+        self._slots, self._decode_slots = (np.array(part, dtype=np.intp) for part in (others, decode))
 
     def dispatch(self, blocks: bytes, tokens: int) -> Dispatch | Shed:
         """Choose a worker, and reserve.
@@ -159,7 +148,7 @@ class Replica:
         """
         parsed = self._parsed(blocks, tokens)
         now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
-        decision = self._decider.decide(parsed, profile, self._slots_for(tokens), now_us, now_s)
+        decision = self._decider.decide(parsed, profile, self._eligible(parsed), now_us, now_s)
         if isinstance(decision, Shed):
             return decision
         self.publish(decision.placed)
@@ -167,18 +156,26 @@ class Replica:
             return Dispatch(parsed, decision.attempt)
         # Nothing is prefilled there, and what a prefill worker holds is of no use to it.
         unmatched = msgspec.structs.replace(parsed, paths=())
-        decode = self._decode_decider.decide(unmatched, profile, self._decode_slots, now_us, now_s)
+        partners = self.fleet.buckets.together_with(self._decode_slots, decision.attempt.chosen.slot)
+        decode = self._decode_decider.decide(unmatched, profile, partners, now_us, now_s)
         if isinstance(decode, Shed):
             self.publish(Finished(decision.attempt.request_id, now_us))
             return decode
         self.publish(msgspec.structs.replace(decode.placed, service_us=0, uncached_tokens=0))
         return Dispatch(parsed, decision.attempt, decode.attempt)
 
-    def _slots_for(self, tokens: int) -> NDArray[np.intp]:
-        """Who may take a prompt; nobody if it exceeds the last bucket."""
-        buckets = self._rules.buckets
-        bucket = 0 if buckets is None else buckets.index(tokens + self._rules.expected_output_tokens)
-        return NO_SLOTS if bucket is None else self._slots[bucket]
+    def _eligible(self, parsed: ParsedRequest) -> NDArray[np.intp]:
+        """Who may take a request, by the rule of `router.fleet.registry`: here everybody is well."""
+        fleet, buckets = self.fleet, self.fleet.buckets
+        if fleet.revision != self._revision:
+            self._revision = fleet.revision
+            self._fitting.clear()
+        bucket = self._decider.bucket_of(parsed)
+        slots = self._fitting.get(bucket)
+        if slots is None:
+            slots = buckets.fitting(self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens)
+            self._fitting[bucket] = slots
+        return buckets.may_take(slots, fleet.loads.oldest_prefill_us) if buckets.moving else slots
 
     def first_token(self, dispatch: Dispatch) -> None:
         """The prefill is over; with a decode worker its work goes on there."""

@@ -55,8 +55,8 @@ class SimulationConfig:
         engine: What the workers are.
         workers: How many take requests.
         bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
-            and of the workers that take requests up to it; they add up to ``workers``. Longer requests are
-            rejected. Empty: all workers take requests of any length.
+            and of the workers that are labelled with it; they add up to ``workers``. Longer requests are
+            rejected, and requests spill as in production. Empty: all workers take requests of any length.
         decode_workers: How many only decode; 0: those that take requests decode, too.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
@@ -212,9 +212,15 @@ class _Simulation:
             policy=make_policy(config.policy, config.policy_options),
             decode_policy=make_policy(config.decode_policy),
             profile=profile,
-            fleet=FleetRules(**{"block_tokens": config.block_tokens, "pools": self._pools(), **config.rules}),
+            fleet=FleetRules(
+                **{
+                    "block_tokens": config.block_tokens,
+                    "pools": self._pools(),
+                    "buckets": config.buckets,
+                    **config.rules,
+                }
+            ),
             engine_block_tokens=self._workload.block_tokens,
-            buckets=config.buckets,
             expected_output_tokens=config.expected_output_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import Chosen, FleetState, Placed, Policy, RequestView, Shed, place
+from policies import ANY_BUCKET, Chosen, FleetState, Placed, Policy, RequestView, Shed, place
 from radix import AttentionProfile
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
@@ -72,6 +72,25 @@ class Decider:
         self._expected_output_tokens = float(expected_output_tokens)
         self.placed_count = 0
 
+    def bucket_of(self, parsed: ParsedRequest) -> int:
+        """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
+
+        Its length is its prompt and expected output; of a batch, the longest prompt.
+        """
+        buckets = self._fleet.buckets
+        if buckets.lengths is None:
+            return ANY_BUCKET
+        tokens = parsed.prompt_token_ids + parsed.prompt_bytes / self._feedback.bytes_per_token(
+            parsed.model or ""
+        )
+        if len(parsed.paths) > 1:
+            sizes = [len(path) for path in parsed.paths]
+            tokens *= max(sizes) / max(sum(sizes), 1)
+        output_tokens = self._expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return buckets.of_length(tokens + output_tokens)
+
     def decide(
         self, parsed: ParsedRequest, profile: AttentionProfile, slots: Slots, now_us: int, now_s: float
     ) -> Decision | Shed:
@@ -85,6 +104,7 @@ class Decider:
             now_s: Monotonic seconds, at which it will have been sent.
         """
         fleet = self._fleet
+        bucket = self.bucket_of(parsed)
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
         prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
         tokens_per_block = (
@@ -93,7 +113,9 @@ class Decider:
         output_tokens = self._expected_output_tokens
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
-        candidates = fleet.candidates(slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us)
+        candidates = fleet.candidates(
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+        )
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )

@@ -309,12 +309,13 @@ class RequestExchange:
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
-        slots = registry.eligible(parsed.model, now_us)
+        bucket = gateway.decider.bucket_of(parsed)
+        slots = registry.eligible(parsed.model, now_us, bucket)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
         if not len(slots):
-            raise gateway.nobody_for(parsed.model)
+            raise gateway.nobody_for(parsed.model, bucket)
         slots = registry.ramped(slots, parsed.key, now_us)
         match gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s):
             case Shed(retry_after_s=retry_after_s):
@@ -351,12 +352,13 @@ class RequestExchange:
         passes through, and a worker that gave no answer is asked again after a pause: its
         trouble may have been the moment's.
         """
-        gateway, local = self._gateway, self._local
+        gateway, local, parsed = self._gateway, self._local, self._parsed
         assert local is not None
+        assert parsed is not None
         now_s = gateway.now_s()
         tried = (*self._tried, local.worker.slot)
         now_us = gateway.clock.now_us()
-        eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_us)
+        eligible = gateway.registry.eligible(parsed.model, now_us, gateway.decider.bucket_of(parsed))
         others = not np.isin(eligible, tried).all()
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from policies import FleetState, Op, Policy, RedispatchRules, RetryBudget
+from policies import ANY_BUCKET, FleetState, Op, Policy, RedispatchRules, RetryBudget
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
 from router.fleet import Registry
@@ -174,14 +174,21 @@ class Gateway:
         """Do what `parse` does, in steps."""
         return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
 
-    def nobody_for(self, model: str | None) -> ClientError | NoWorker:
-        """Why no worker can take a request for a model: its model is not served here, or not now."""
+    def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
+        """Why no worker can take a request: its model is not served here, it is too long, or not now."""
         if model is not None and not self.registry.knows(model):
             return ClientError(
                 f"The model {model[:200]!r} is not served here; GET /v1/models lists those that are.",
                 code="model_not_found",
                 param="model",
                 status=404,
+            )
+        lengths = self.fleet.buckets.lengths
+        if lengths is not None and bucket >= len(lengths) and not self.registry.fits(model, bucket):
+            return ClientError(
+                f"The prompt and its expected answer are longer than {lengths.tokens_max[-1]} tokens, the "
+                "most that any worker takes.",
+                code="context_length_exceeded",
             )
         return NoWorker(
             f"No worker for the model {model!r} can take a request now."

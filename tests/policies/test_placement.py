@@ -12,7 +12,7 @@ from msgspec import structs
 from policies import Candidates, Chosen, RequestView, Shed
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
 from policies.scoring import POLICIES, Policy, make_policy
-from policies.views import Pools, SlowColumns
+from policies.views import Pools, SlowColumns, Spills
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -26,8 +26,13 @@ def columns_of(workers: Candidates) -> list[list[float]]:
     columns = (
         *(workers.matched_tokens, workers.safe_tokens, workers.backlog_s, workers.prefill_tokens),
         *(workers.inflight_requests, workers.inflight_tokens, workers.held_tokens),
-        *(getattr(workers.slow, name) for name in SlowColumns.__struct_fields__ if name != "pools"),
+        *(
+            getattr(workers.slow, name)
+            for name in SlowColumns.__struct_fields__
+            if name not in ("pools", "spills")
+        ),
         *(getattr(workers.slow.pools, name) for name in Pools.__struct_fields__ if workers.slow.pools),
+        *(getattr(workers.slow.spills, name) for name in Spills.__struct_fields__ if workers.slow.spills),
     )
     return [column.tolist() for column in columns]
 

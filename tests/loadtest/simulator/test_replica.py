@@ -29,8 +29,7 @@ class Setup:
             policy=make_policy("expected_cost"),
             decode_policy=make_policy("least_load"),
             profile=FULL_ATTENTION,
-            fleet=FleetRules(),
-            buckets=buckets,
+            fleet=FleetRules(buckets=buckets),
         )
         self.here, self.there = (Replica(name, self.clock, rules, log) for name in ("r0", "r1"))
         roles = ["plain"] * plain + ["decode"] * decode
