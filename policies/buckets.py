@@ -20,9 +20,11 @@ more). That happens for as much of the time as somebody is beside it, the utilis
 
     price = rho·b·u·|c' - (c + u/2)|/c0        seconds that the worker is busy for longer
 
-The visitor sits at c + u/2 on average, the others in the middle of their bucket. It is part of the work x of
-that placement, so an idle neighbour is almost free and a conversation stays where its cache is while what it
-adds is short. Chunks that mix lengths on one rank have the same price: they share their step.
+with rho no lower than `BUSY_RATIO_MIN`. The visitor sits at c + u/2 on average, the others in the middle of
+their bucket. It is part of the work x of that placement, so an idle neighbour is almost free and a conversation
+stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have the same price:
+they share their step. That a long prefill also stands in front of more requests where short ones come is
+priced by kappa, which is measured for each bucket (`policies.costs.congestion_per_s`).
 """
 
 import itertools
@@ -36,6 +38,10 @@ BUCKET_LABEL = "bucket"
 
 ANY_BUCKET = -1
 """Of a worker: it takes any length. Of a request: nobody belongs to a bucket, so lengths do not matter."""
+
+BUSY_RATIO_MIN = 0.1
+"""An idle worker may have company soon. Without this, all idle workers would be alike, and conversations
+would begin, and then stay, anywhere. [guess] any small number does that."""
 
 _KI = 1024
 

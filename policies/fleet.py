@@ -29,7 +29,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from policies.bucket_members import BucketMembers
-from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, BUSY_RATIO_MIN, LengthBuckets
 from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
@@ -469,6 +469,7 @@ class FleetState:
         if len(self._slow) >= SLOW_COLUMNS_MAX:
             self._slow.clear()
         columns, count = self._columns, len(slots)
+        spills = self._spills(slots, bucket)
         first = slots.item(0) if count else 0
         together = bool((slots == np.arange(first, first + count)).all())
         slow = SlowColumns(
@@ -479,15 +480,25 @@ class FleetState:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            # Summed exactly, since replicas know the same workers in another order.
-            np.full(count, fsum(columns["congestion_per_s"][slots]) / count if count else 0.0),
+            self._congestion_per_s(slots, spills),
             np.zeros(count),
             self._pools(slots.tolist()),
-            self._spills(slots, bucket),
+            spills,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         kept = self._slow[id(slots), bucket] = slow, few
         return kept
+
+    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
+        """One kappa for all of them, or one for those of each length bucket: other requests come there."""
+        measured = self._columns["congestion_per_s"][slots]
+        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
+        kappa = np.zeros(len(slots))
+        for step in set(steps.tolist()):
+            alike = steps == step
+            # Summed exactly, since replicas know the same workers in another order.
+            kappa[alike] = fsum(measured[alike]) / np.count_nonzero(alike)
+        return kappa
 
     def _spills(self, slots: Slots, bucket: int) -> Spills | None:
         """How far these workers are from the bucket of a request; None if all are at home."""
@@ -499,7 +510,8 @@ class FleetState:
         if not steps.any():
             return None
         columns = self._columns
-        token_s = columns["utilisation"][slots] * columns["b_s"][slots] / columns["c0_tokens"][slots]
+        busy_ratio = np.clip(columns["utilisation"][slots], BUSY_RATIO_MIN, 1.0)
+        token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
         middle_tokens = np.array(lengths.middle_tokens)[members]
         return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
 
@@ -576,7 +588,7 @@ class FleetState:
         self._columns["congestion_per_s"][:count] = congestion_per_s(
             arrivals_per_s[:count], utilisation[:count], self.rules.congestion_max_per_s
         )
-        self._columns["utilisation"][:count] = np.minimum(utilisation[:count], 1.0)
+        self._columns["utilisation"][:count] = utilisation[:count]
         held = [self.tree.held_blocks(slot) for slot in range(count)]
         self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
 
