@@ -1,23 +1,28 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.bucket_members import BucketMembers
 from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
+    Waiting,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -30,6 +35,9 @@ from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.waiting import Inversions, Tickets
+from policies.waiting_lines import Ticket
+from policies.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
@@ -38,6 +46,9 @@ __all__ = [
     "FULL_ATTENTION",
     "POLICIES",
     "PROFILES",
+    "RUNNING_MAX_LABEL",
+    "Admission",
+    "AdmissionRules",
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
@@ -49,6 +60,9 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "EarlyEnds",
+    "EarlyRatio",
+    "Fairness",
     "Finished",
     "FirstToken",
     "Fitted",
@@ -57,6 +71,7 @@ __all__ = [
     "Forget",
     "GiveUp",
     "Insert",
+    "Inversions",
     "Left",
     "LengthBuckets",
     "Op",
@@ -65,17 +80,23 @@ __all__ = [
     "Reason",
     "Redispatch",
     "RedispatchRules",
+    "Reported",
     "RequestView",
     "RetryBudget",
     "ServiceFit",
     "ServiceModel",
     "Shed",
     "Started",
+    "Ticket",
+    "Tickets",
     "Trim",
+    "Waiting",
+    "WorkAhead",
     "Worker",
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "class_of",
     "decode_ops",
     "encode_op",
     "encode_ops",

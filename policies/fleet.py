@@ -8,10 +8,12 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Placed                  reserves load, and inserts the prompt: a burst of requests with one
                             prefix must meet on one worker, not after the first has been prefilled
     FirstToken, Finished, Left   release
+    Waiting                 newest counts, unless the request was placed or ended (`policies.waiting`)
     Insert, Trim, Forget    correct what the worker holds
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, BucketPlan
+    Reported                newest (time, replica) wins, unless the worker was removed since
+    Fitted, BytesPerToken, EarlyRatio, BucketPlan
                             newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
@@ -20,6 +22,7 @@ snapshot name workers by id. Nothing here reads a clock: log time (microseconds)
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import fsum
 from typing import Any
 
@@ -33,26 +36,33 @@ from policies.buckets import ANY_BUCKET, BUCKET_LABEL, BUSY_RATIO_MIN, LengthBuc
 from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
+from policies.fairness import Fairness, equal_weights
 from policies.loads import Loads
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
     Left,
     Op,
     Placed,
+    Reported,
     Started,
+    Waiting,
     WorkerGone,
     WorkerPut,
     decode_ops,
     encode_ops,
 )
+from policies.reports import Reports
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
 from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns, Spills
+from policies.waiting import Tickets
+from policies.waiting_lines import Ticket
 from radix import (
     AttentionProfile,
     Forget,
@@ -119,12 +129,15 @@ class FleetRules:
         capacity_tokens: KV capacity assumed for a worker that does not report one; 0 means unbounded.
         blocks_max: Bound on distinct blocks in the tree.
         congestion_max_per_s: Upper bound of kappa.
-        lifetime_s_max: A request in flight for longer is released.
+        lifetime_s_max: A request in flight or waiting for longer is released.
         memory_s: How long ended requests and removed workers are remembered, seconds.
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
         buckets: Length buckets; None: any worker takes any length.
         buckets_planned: Whether bounds and members follow `policies.ops.BucketPlan`.
+        weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
+        quantum_s: How far a flow that waits may be served ahead of another.
+        fairness_window_s: Service that is older is forgotten.
     """
 
     block_tokens: int = 256
@@ -137,6 +150,9 @@ class FleetRules:
     pools: Mapping[str, CachePool] = field(default_factory=dict)
     buckets: LengthBuckets | None = None
     buckets_planned: bool = False
+    weight_of: Callable[[str], float] = equal_weights
+    quantum_s: float = 1.0
+    fairness_window_s: float = 60.0
 
 
 class FleetState:
@@ -148,10 +164,17 @@ class FleetState:
         self.rules = rules
         self.tree = PrefixTree(rules.blocks_max, rules.block_tokens)
         self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
+        self.fairness = Fairness(rules.weight_of, rules.quantum_s, rules.fairness_window_s)
+        self.tickets = Tickets(self.fairness)
+        self.relieved: set[int] = set()
+        """Slots that may have got room since it was last emptied; only filled while tickets wait."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
+        self.reports = Reports()
+        self.early_revision = 0
+        """Counts changes of what `early_ratio` says."""
         self.returned_us = np.zeros(0)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
@@ -162,6 +185,7 @@ class FleetState:
         self._gone: dict[str, WorkerGone] = {}
         self._fits: dict[str, Fitted] = {}
         self._bytes_per_token: dict[str, BytesPerToken] = {}
+        self._early: dict[str, EarlyRatio] = {}
         self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
@@ -175,14 +199,17 @@ class FleetState:
             Placed: self._placed,
             FirstToken: self._first_token,
             Finished: self._finished,
-            Left: self.loads.left,
+            Left: self._left,
+            Waiting: self._waiting,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
             CircuitSet: self._circuit_set,
             Started: self._started_at,
+            Reported: self._reported,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
             BucketPlan: self._bucket_plan,
+            EarlyRatio: self._learned_early,
             Insert: self._insert,
             Trim: self._trim,
             Forget: self._forget,
@@ -198,15 +225,18 @@ class FleetState:
         """Forget what is too old to matter; call every few seconds.
 
         Returns:
-            Requests released only because they were in flight for longer than ``lifetime_s_max``.
+            Requests released only because they were in flight or waiting for longer than ``lifetime_s_max``.
         """
-        expired = self.loads.collect(now_us, round(self.rules.lifetime_s_max * 1e6))
+        lifetime_us_max = round(self.rules.lifetime_s_max * 1e6)
+        expired = self.loads.collect(now_us, lifetime_us_max) + self.tickets.collect(now_us, lifetime_us_max)
+        if expired:
+            self._relieve_all()
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
-            idle = self.loads.inflight_requests[worker.slot] == 0
+            idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
             if idle and worker.version[0] < horizon_us:
                 if worker.gone:
                     self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
@@ -216,7 +246,9 @@ class FleetState:
                 self._started.pop(worker.worker_id, None)
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
                 self.buckets.gone(worker.slot)
+                self.reports.drop(worker.worker_id, worker.slot, now_us)
                 self.returned_us[worker.slot] = 0
+                self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None
                 self._free.append(worker.slot)
                 self.revision += 1
@@ -261,11 +293,17 @@ class FleetState:
         """Note that the worker in a slot is back in service, as the log says or as only this replica saw."""
         self.returned_us[slot] = max(self.returned_us[slot], at_us)
         self.last_return_us = max(self.last_return_us, at_us)
+        self._relieve(slot)
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
         learned = self._bytes_per_token.get(model)
         return learned.bytes_per_token if learned is not None else default
+
+    def early_ratio(self, worker_class: str) -> float:
+        """How much of the predicted time the queues of a worker class really take, 0 to 1."""
+        learned = self._early.get(worker_class)
+        return learned.ratio if learned is not None else 1.0
 
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
@@ -329,7 +367,7 @@ class FleetState:
             A piece when one is finished, each well under a megabyte, else None.
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
-        history = self.loads.dump_history()
+        history, charges = self.loads.dump_history(), self.fairness.dump()
         # Of what is in flight only what was already at the start, so that it agrees with the history.
         inflight = pages = 0
         for piece in self._inflight_steps():
@@ -353,14 +391,23 @@ class FleetState:
             registers.append(op)
             yield None
         yield msgspec.msgpack.encode(
-            Summary(SNAPSHOT_VERSION, list(slots), encode_ops(registers), inflight, pages, histories, marks)
+            Summary(
+                SNAPSHOT_VERSION,
+                list(slots),
+                encode_ops(registers),
+                inflight,
+                pages,
+                histories,
+                marks,
+                charges,
+            )
         )
 
     def _inflight_steps(self) -> Generator[bytes | None, None, None]:
-        """Requests in flight as encoded operations."""
+        """Requests in flight and waiting as encoded operations."""
         ops: list[Op] = []
-        for op in self.loads.dump_steps():
-            if isinstance(op, Placed):
+        for op in chain(self.loads.dump_steps(), self.tickets.dump_steps()):
+            if isinstance(op, Placed | Waiting) and op.worker:
                 op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
             if op is not None:
                 ops.append(op)
@@ -395,7 +442,8 @@ class FleetState:
                     worker.labels,
                 )
         yield from self.circuits.dump()
-        for registers in (self._started, self._gone, self._fits, self._bytes_per_token):
+        yield from self.reports.dump()
+        for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
             yield from [registers[key] for key in sorted(registers)]
         yield from self.buckets.dump()
 
@@ -425,17 +473,19 @@ class FleetState:
         """
         summary, requests, pages = yield from decoded(pieces)
         rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
-        inflight: set[str] = set()
+        listed: set[str] = set()
         passed_over: set[str] = set()
         for ops in (decode_ops(summary.ops)[0], *requests):
             for op in ops:
-                if isinstance(op, Placed):
-                    (passed_over if op.replica == own else inflight).add(op.request_id)
-                if not isinstance(op, Placed | FirstToken) or op.request_id not in passed_over:
+                if isinstance(op, Placed | Waiting):
+                    (passed_over if op.replica == own else listed).add(op.request_id)
+                if not isinstance(op, Placed | FirstToken | Waiting) or op.request_id not in passed_over:
                     self.apply(op)
                 yield 0.0
         if missed:
-            self.loads.retain(inflight, own)
+            self.loads.retain(listed, own)
+            self.tickets.retain(listed, own)
+        self.fairness.merge(summary.charges)
         for worker_id, history in zip(summary.workers, summary.histories, strict=True):
             self.loads.merge_history(self._slot(worker_id), *history)
             yield 0.0
@@ -443,6 +493,7 @@ class FleetState:
         slots = [self._slot(worker_id) for worker_id in summary.workers]
         yield from self.tree.load_steps(rows, slots)
         self._refreshed_us = -REFRESH_US
+        self._relieve_all()
 
     # Inside.
 
@@ -461,6 +512,7 @@ class FleetState:
         if slot >= len(self._worker_hash):
             self._allocate(2 * len(self._worker_hash))
         self.loads.ensure(slot)
+        self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
         return slot
 
@@ -555,6 +607,7 @@ class FleetState:
         blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
         self.tree.set_capacity(slot, blocks)
         self._join_pool(worker)
+        self._relieve(slot)
         self.revision += 1
 
     def _allocate(self, rows: int) -> None:
@@ -594,20 +647,53 @@ class FleetState:
 
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
-        self.loads.placed(op, slot)
+        if self.tickets.count:
+            self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
+        if self.loads.placed(op, slot) and op.flow:
+            self.fairness.charge(op.flow, op.at_us, op.service_us)
         self._hold(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
 
     def _first_token(self, op: FirstToken) -> None:
+        if self.tickets.count:
+            self._relieve(self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
     def _finished(self, op: Finished) -> None:
+        if self.tickets.count:
+            self._waits_no_longer(self.tickets.finished(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
+
+    def _left(self, op: Left) -> None:
+        for ticket in self.tickets.left(op.replica, op.at_us):
+            self._relieve(ticket.slot)
+        for slot in self.loads.left(op):
+            self._relieve(slot)
+
+    def _waiting(self, op: Waiting) -> None:
+        if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):
+            return
+        self.tickets.put(op, self._slot(op.worker) if op.worker else -1)
+
+    def _waits_no_longer(self, ticket: Ticket | None, slot: int) -> None:
+        """Somebody may be next on the worker that a request leaves or takes, and on the one it waited for."""
+        self._relieve(slot)
+        if ticket is not None:
+            self._relieve(ticket.slot)
+
+    def _relieve_all(self) -> None:
+        for worker in self._workers.values():
+            self._relieve(worker.slot)
+
+    def _relieve(self, slot: int) -> None:
+        """Note that a worker may have room, if this is one (not -1) and anybody waits."""
+        if slot >= 0 and self.tickets.count:
+            self.relieved.add(slot)
 
     def _hold(self, op: Placed, slot: int) -> None:
         """A holder has the prompts of a request."""
@@ -668,6 +754,7 @@ class FleetState:
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
         self.circuits.drop(op.worker, slot, gone_us)
+        self.reports.drop(op.worker, slot, gone_us)
 
     def _circuit_set(self, op: CircuitSet) -> None:
         gone = self._gone.get(op.worker)
@@ -676,8 +763,17 @@ class FleetState:
         slot = self._slot(op.worker)
         if op.at_us <= self._workers[op.worker].gone_us or not self.circuits.set(op, slot):
             return
+        self._relieve(slot)
         if op.state is Circuit.CLOSED:
             self.returns(slot, op.at_us)
+
+    def _reported(self, op: Reported) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        if op.at_us > self._workers[op.worker].gone_us:
+            self.reports.put(op, slot)
 
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
@@ -705,3 +801,9 @@ class FleetState:
         if self.buckets.planned(op):
             self._slow.clear()
             self.revision += 1
+
+    def _learned_early(self, op: EarlyRatio) -> None:
+        known = self._early.get(op.worker_class)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._early[op.worker_class] = op
+            self.early_revision += 1

@@ -157,12 +157,13 @@ class Loads:
 
     # The fold.
 
-    def placed(self, op: Placed, slot: int) -> None:
-        """Reserve a request on a worker, or renew its reservation."""
+    def placed(self, op: Placed, slot: int) -> bool:
+        """Reserve a request on a worker, or renew its reservation; say whether it counted as an arrival."""
         request_id, at_us = op.request_id, op.at_us
         request = self.requests.get(request_id)
         if request is not None:
-            if op.paths and not request.arrived:
+            arrives = bool(op.paths) and not request.arrived
+            if arrives:
                 request.arrived = True
                 self._count_arrival(op, request.slot)
             if at_us > request.at_us:
@@ -170,7 +171,7 @@ class Loads:
                 if not request.prefilled_us:
                     self._queue(request_id, request)
                     self._find_head(request.slot)
-            return
+            return arrives
         gone = at_us <= self._left_us.get(op.replica, -1)
         request = self._trace(request_id)
         if request is None:
@@ -184,13 +185,14 @@ class Loads:
             request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
             request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
             request.context_tokens = op.context_tokens
-        if op.paths and not request.arrived:
+        arrives = bool(op.paths) and not request.arrived
+        if arrives:
             request.arrived = True
             self._count_arrival(op, slot)
         if request.prefilled_us:
             self._prefill_done(slot, request.prefilled_us)
         if gone:
-            return
+            return arrives
         self.requests[request_id] = request
         self._inflight_requests_at[slot] += 1
         self._inflight_tokens_at[slot] += op.context_tokens
@@ -198,6 +200,7 @@ class Loads:
             self._prefill_us_at[slot] += op.service_us
             self._prefill_tokens_at[slot] += op.uncached_tokens
             self._queue(request_id, request)
+        return arrives
 
     def first_token(self, op: FirstToken) -> None:
         """Release the prefill part of a reservation."""
@@ -215,10 +218,14 @@ class Loads:
             request = self._trace(request_id) or self._unseen(request_id)
         request.finished = True
 
-    def left(self, op: Left) -> None:
-        """Release everything a replica had in flight that it placed at or before ``op.at_us``."""
+    def left(self, op: Left) -> list[int]:
+        """Release everything a replica had in flight that it placed at or before ``op.at_us``.
+
+        Returns:
+            The slots of these requests.
+        """
         if op.at_us <= self._left_us.get(op.replica, -1):
-            return
+            return []
         self._left_us[op.replica] = op.at_us
         gone = [
             (request_id, request)
@@ -227,6 +234,7 @@ class Loads:
         ]
         for request_id, request in gone:
             self._end(request_id, request)
+        return [request.slot for _, request in gone]
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget what is too old to matter, and release what nobody ever finished.
@@ -282,6 +290,15 @@ class Loads:
                 del traces[request_id]
 
     # What decisions read.
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request was placed, or ended, as far as is remembered."""
+        return request_id in self.requests or self._trace(request_id) is not None
+
+    def slot_of(self, request_id: str) -> int:
+        """Slot of a request in flight; -1 if it is not."""
+        request = self.requests.get(request_id)
+        return -1 if request is None else request.slot
 
     def prefilled(self, request_id: str) -> bool | None:
         """Whether the first token of a request came; None if it ended, or was given up, without one."""

@@ -5,12 +5,13 @@ starts with its tag; fields are only ever added at the end, with a default. A ta
 this version does not know is skipped and counted (design section 6), so old and new
 replicas share one log during a roll-out.
 
-    worker:   WorkerPut, WorkerGone, CircuitSet, Started
+    worker:   WorkerPut, WorkerGone, CircuitSet, Started, Reported
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
+              Waiting -> Placed | Finished            (before that, if no worker had room)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
-    learned:  Fitted, BytesPerToken
+    learned:  Fitted, BytesPerToken, EarlyRatio
     planned:  BucketPlan
 """
 
@@ -45,6 +46,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         context_tokens: Prompt plus expected output, tokens.
         paths: Packed block hashes of the prompt (of each prompt, for a batch); none if this is no arrival.
         ends: Whether window and linear states at the end of the paths count (`Insert.end`).
+        flow: Who is charged with its prefill (`policies.fairness`): ``CLASS/TENANT``. Empty if nobody
+            waited: what nobody else wanted costs nothing.
     """
 
     request_id: str
@@ -56,6 +59,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     context_tokens: int
     paths: tuple[bytes, ...] = ()
     ends: bool = True
+    flow: str = ""
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -81,10 +85,43 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
-    """A replica is gone: drop what it had in flight that was placed at or before ``at_us``."""
+    """A replica is gone: drop what it had in flight or waiting that was said at or before ``at_us``."""
 
     replica: str
     at_us: int
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
+    """No worker has room for a request: it waits at its replica, in one order with those of all others.
+
+    Said again with a later time when its key changed, or what it waits for. A `Placed` or a `Finished` with
+    its id ends it, even one that comes before it.
+
+    Attributes:
+        request_id: Of the `Placed` that will end it.
+        at_us: Log time at which this was said.
+        replica: Replica id of the owner.
+        arrived_us: Log time at which the request arrived.
+        key_us: The least goes first: arrival plus a multiple of the cheapest prefill (`policies.waiting`).
+        lane: Which workers may take it: ``MODEL|BUCKET``, each empty if it does not matter.
+        worker: The worker it waits for; empty if any of its lane will do.
+        flow: Who waits: ``CLASS/TENANT`` (`policies.fairness`).
+        service_us: Its cheapest predicted prefill time, microseconds.
+        uncached_tokens: Prompt tokens to prefill then.
+        context_tokens: Prompt plus expected output, tokens.
+    """
+
+    request_id: str
+    at_us: int
+    replica: str
+    arrived_us: int
+    key_us: int
+    lane: str
+    worker: str
+    flow: str
+    service_us: int
+    uncached_tokens: int
+    context_tokens: int
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
@@ -157,6 +194,35 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     cold: bool = False
 
 
+class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
+    """What a worker's engine said of its load. The newest ``(at_us, replica)`` wins.
+
+    What was in flight there when it was asked comes along, so that whoever reads this later adds what was
+    dispatched since, and takes away what ended since, without knowing who did when.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time at which it was asked.
+        replica: Who asked.
+        running: Requests in its batch; -1 if it does not say.
+        waiting: Requests in its own queue; -1 if it does not say.
+        kv_tokens: Tokens of KV that running requests hold; -1 if it does not say.
+        running_max: Most requests that it runs at a time; 0 if it does not say.
+        inflight_requests: In flight there at ``at_us``, of all replicas, as the asker knew.
+        inflight_tokens: Their prompts and expected outputs.
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    running: int = -1
+    waiting: int = -1
+    kv_tokens: int = -1
+    running_max: int = 0
+    inflight_requests: int = 0
+    inflight_tokens: int = 0
+
+
 class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
     """Bounds and members of the length buckets, as planned (`policies.bucket_plan`). The newest counts.
 
@@ -204,18 +270,40 @@ class BytesPerToken(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=Fal
     bytes_per_token: float
 
 
+class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
+    """How much of the predicted time the queues of a worker class really take (`policies.admission`).
+
+    The newest ``(at_us, replica)`` wins, so that all replicas see room in the same places.
+
+    Attributes:
+        worker_class: Whose queues.
+        at_us: Log time.
+        replica: Who observed it.
+        ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
+            if it was late.
+    """
+
+    worker_class: str
+    at_us: int
+    replica: str
+    ratio: float
+
+
 Op = (
     Placed
     | FirstToken
     | Finished
     | Left
+    | Waiting
     | WorkerPut
     | WorkerGone
     | CircuitSet
     | Started
+    | Reported
     | BucketPlan
     | Fitted
     | BytesPerToken
+    | EarlyRatio
     | Insert
     | Trim
     | Forget

@@ -1,6 +1,6 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte.
 
-    [requests in flight] ...  encoded operations, `PIECE_OPS` in each
+    [requests] ...            encoded operations, of what is in flight and what waits, `PIECE_OPS` in each
     [page of the tree] ...    `radix.TreePage`
     [summary]                 how many there are of each, and the state that is small
 
@@ -35,10 +35,11 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         version: `SNAPSHOT_VERSION` of the writer.
         workers: Worker ids, in the order of the tree's workers.
         ops: Workers, fits and token ratios, as encoded operations.
-        inflight: How many pieces are encoded operations, for requests in flight; they come first.
+        inflight: How many pieces are encoded operations, for requests in flight or waiting; they come first.
         pages: How many are pages of the tree; they follow.
         histories: Per worker what `policies.loads.History` has of it.
         marks: Of the tree.
+        charges: What flows were served (`policies.fairness`).
     """
 
     version: int
@@ -48,6 +49,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     pages: Annotated[int, msgspec.Meta(ge=0)]
     histories: list[tuple[_Second, _Window, _Window, _Whole]]
     marks: TreeMarks
+    charges: list[tuple[_Whole, dict[str, _Whole]]] = []
 
 
 def decoded(

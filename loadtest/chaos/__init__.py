@@ -1,20 +1,29 @@
 """What fails on purpose, and how replicas are watched meanwhile.
 
-For the tests in ``tests/chaos`` and for ``python -m loadtest.bench.faults``. Real processes and real
-sockets on 127.0.0.1; nothing outlives its owner.
+For the tests in ``tests/chaos``, and for ``python -m loadtest.bench.faults`` and ``loadtest.bench.overload``.
+Real processes and real sockets on 127.0.0.1; nothing outlives its owner.
 """
 
+from loadtest.chaos.crowd import Crowd
 from loadtest.chaos.faults import FAULTS, Fault, Stage, staged
 from loadtest.chaos.load import Served, SteadyLoad
+from loadtest.chaos.overload import OverloadPlan, OverloadRun, run_overload
+from loadtest.chaos.promises import Promise, judge
 from loadtest.chaos.replica import Decision, Replica, disagreements, settled
 from loadtest.chaos.tcp_proxy import TcpProxy
 from loadtest.chaos.valkey import ClusterGroup, SentinelGroup, ValkeyServer
+from loadtest.chaos.visitor import End, Visit, visit
 
 __all__ = [
     "FAULTS",
     "ClusterGroup",
+    "Crowd",
     "Decision",
+    "End",
     "Fault",
+    "OverloadPlan",
+    "OverloadRun",
+    "Promise",
     "Replica",
     "SentinelGroup",
     "Served",
@@ -22,7 +31,11 @@ __all__ = [
     "SteadyLoad",
     "TcpProxy",
     "ValkeyServer",
+    "Visit",
     "disagreements",
+    "judge",
+    "run_overload",
     "settled",
     "staged",
+    "visit",
 ]

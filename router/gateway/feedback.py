@@ -9,7 +9,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import BytesPerToken, Chosen, Fitted, FleetState, Forget, Op, ServiceFit, Trim
+from policies import (
+    BytesPerToken,
+    Chosen,
+    EarlyEnds,
+    EarlyRatio,
+    Fitted,
+    FleetState,
+    Forget,
+    Op,
+    ServiceFit,
+    Trim,
+)
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
 
@@ -17,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 CHANGE_MIN = 0.02
 """Relative change of a learned value worth telling the other replicas."""
+
+EARLY_CHANGE_MIN = 0.05
+"""The same of `policies.EarlyEnds.ratio`, whose mean of 64 requests is not known better than that."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value."""
@@ -119,6 +133,7 @@ class Feedback:
         self._bytes_per_token_default = bytes_per_token
         self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
+        self._early: dict[str, EarlyEnds] = {}
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
 
@@ -165,12 +180,15 @@ class Feedback:
             if attempt.chosen.safe_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
             self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
+        worker = self._fleet.worker(attempt.worker_id)
+        if ttft_s is None or worker is None:
+            return
         chosen = attempt.chosen
-        if ttft_s is not None and chosen.estimated_ttft_s - chosen.service_s <= IDLE_BACKLOG_S:
+        if chosen.estimated_ttft_s - chosen.service_s <= IDLE_BACKLOG_S:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
-            worker = self._fleet.worker(attempt.worker_id)
-            if worker is not None:
-                self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+            self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+        else:
+            self._learn_early(worker.worker_class, chosen.estimated_ttft_s, ttft_s, now_us)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
@@ -286,6 +304,17 @@ class Feedback:
         )
         if moved > CHANGE_MIN and self._may_say(f"fit {worker_class}", now_us):
             self._publish(Fitted(worker_class, now_us, self._replica, new.a_s, new.b_s, new.c0_tokens))
+
+    def _learn_early(self, worker_class: str, predicted_s: float, ttft_s: float, now_us: int) -> None:
+        early = self._early.get(worker_class)
+        if early is None:
+            early = self._early[worker_class] = EarlyEnds()
+        early.observe(predicted_s, ttft_s)
+        known = self._fleet.early_ratio(worker_class)
+        if abs(early.ratio - known) > EARLY_CHANGE_MIN * known and self._may_say(
+            f"early {worker_class}", now_us
+        ):
+            self._publish(EarlyRatio(worker_class, now_us, self._replica, early.ratio))
 
     def _may_say(self, what: str, now_us: int) -> bool:
         if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:

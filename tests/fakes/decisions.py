@@ -92,6 +92,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
             fleet.tree.held_blocks(worker.slot),
             (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
             fleet.started(worker.worker_id),
+            fleet.reports.get(worker.worker_id),
         )
         for row, worker in enumerate(workers)
     }
@@ -99,6 +100,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
         for request_id, request in fleet.loads.requests.items()
     }
+    rows["early ratios"] = {worker_class: fleet.early_ratio(worker_class) for worker_class in CLASSES}
     rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
     return rows
 
@@ -106,7 +108,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
 def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
     """What `_seen` must be."""
     rows: dict[str, object] = {}
-    circuits, started = naive.circuits(), naive.started()
+    circuits, started, reports = naive.circuits(), naive.started(), naive.reports()
     for worker_id, worker in naive.workers().items():
         circuit = circuits.get(worker_id)
         rows[worker_id] = (
@@ -116,10 +118,12 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
             len(naive.blocks(worker_id)),
             (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
             started.get(worker_id),
+            reports.get(worker_id),
         )
     rows["requests"] = {
         request_id: (request.worker, request.replica, request.at_us, request.prefilled)
         for request_id, request in naive.requests().items()
     }
+    rows["early ratios"] = dict.fromkeys(CLASSES, 1.0) | naive.early_ratios()
     rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
     return rows

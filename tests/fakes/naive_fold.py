@@ -14,6 +14,7 @@ from policies import (
     AttentionProfile,
     BytesPerToken,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
@@ -22,6 +23,7 @@ from policies import (
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Trim,
     WorkerGone,
@@ -102,13 +104,25 @@ class NaiveFold:
     def circuits(self) -> dict[str, CircuitSet]:
         """The newest word on each circuit, said since its worker was last removed."""
         newest: dict[str, CircuitSet] = {}
-        gone = [op for op in self.said.values() if isinstance(op, WorkerGone)]
         for op in self.said.values():
-            if isinstance(op, CircuitSet):
-                gone_us = max((removal.at_us for removal in gone if removal.worker == op.worker), default=-1)
-                if op.at_us > gone_us:
-                    newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+            if isinstance(op, CircuitSet) and op.at_us > self._gone_us(op.worker):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
         return newest
+
+    def reports(self) -> dict[str, Reported]:
+        """The newest report of each engine, said since its worker was last removed."""
+        newest: dict[str, Reported] = {}
+        for op in self.said.values():
+            if isinstance(op, Reported) and op.at_us > self._gone_us(op.worker):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+        return newest
+
+    def _gone_us(self, worker: str) -> int:
+        """When a worker was last removed; -1 if it never was."""
+        said = self.said.values()
+        return max(
+            (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1
+        )
 
     def fits(self) -> dict[str, Fitted]:
         """The newest fit of each worker class."""
@@ -117,6 +131,14 @@ class NaiveFold:
             if isinstance(op, Fitted):
                 newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
         return newest
+
+    def early_ratios(self) -> dict[str, float]:
+        """The newest word about the queues of each worker class."""
+        newest: dict[str, EarlyRatio] = {}
+        for op in self.said.values():
+            if isinstance(op, EarlyRatio):
+                newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
+        return {worker_class: op.ratio for worker_class, op in newest.items()}
 
     def bytes_per_token(self) -> dict[str, float]:
         """The newest ratio of each model."""
@@ -259,7 +281,7 @@ def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile
     return max((blocks for blocks in range(matched + 1) if valid(blocks)), default=0)
 
 
-def _version(op: Fitted | BytesPerToken | CircuitSet | Started) -> tuple[int, str]:
+def _version(op: Fitted | BytesPerToken | CircuitSet | Started | Reported | EarlyRatio) -> tuple[int, str]:
     return op.at_us, op.replica
 
 

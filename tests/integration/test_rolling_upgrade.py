@@ -103,7 +103,13 @@ async def test_two_versions_on_one_log_place_the_same_and_the_older_one_counts_w
         prompts = [f"{number} " + TEXT * (40 * number) for number in range(1, 13)]
         for number, prompt in enumerate(prompts):
             pair = (current, newer) if number % 2 else (newer, current)
+            before = await metric(pair[1], "ops_applied_total")
             worker, _ = await decision(pair[0], prompt)
+
+            async def heard(sibling: httpx.AsyncClient = pair[1], before: float = before) -> bool:
+                return await metric(sibling, "ops_applied_total") > before
+
+            await until_async(heard)
             known = await decision(pair[1], prompt)
             assert known[0] == worker
             assert known[1] >= len(prompt) / 4 - 2 * 256

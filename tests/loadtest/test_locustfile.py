@@ -18,7 +18,7 @@ async def test_locust_plays_sessions_and_reports_the_time_to_first_token(tmp_pat
     async with EmulatedEngine(settings) as engine:
         locust = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--host", engine.url, "--headless"),
-            *("-u", "4", "-r", "4", "-t", "3s", "--model", "any-model", "--csv", str(tmp_path / "run")),
+            *("-u", "4", "-r", "4", "-t", "8s", "--model", "any-model", "--csv", str(tmp_path / "run")),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from policies import (
     BytesPerToken,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
@@ -32,6 +33,7 @@ from policies import (
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Trim,
     WorkerGone,
@@ -45,7 +47,20 @@ REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
 KINDS = (
     *(*["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2, "left", "left"),
-    *("put", "gone", "circuit", "started", "fit", "bytes", "insert", "trim", "trim", "forget"),
+    *(
+        "put",
+        "gone",
+        "circuit",
+        "started",
+        "reported",
+        "fit",
+        "early",
+        "bytes",
+        "insert",
+        "trim",
+        "trim",
+        "forget",
+    ),
 )
 
 SAY_FIRST = ("first", "answered")
@@ -74,6 +89,8 @@ def made(kind: str, number: int, tick: int) -> Op:
         "gone": WorkerGone(worker, at_us, replica),
         "circuit": CircuitSet(worker, at_us, replica, CIRCUITS[value % 3]),
         "started": Started(worker, at_us, replica, value, cold=value > 2),
+        "reported": Reported(worker, at_us, replica, value, value % 3, 100 * value, value % 2),
+        "early": EarlyRatio(CLASSES[subject], at_us, replica, value / 4),
         "fit": Fitted(CLASSES[subject], at_us, replica, value / 100, value / 1e5, value * 1e4),
         "bytes": BytesPerToken(MODELS[subject], at_us, replica, float(value)),
         "insert": Insert(worker, prompt, at_us, number % 3 > 0),

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from policies import (
     BytesPerToken,
     CircuitSet,
+    EarlyRatio,
     Finished,
     FirstToken,
     Fitted,
@@ -28,6 +29,7 @@ from policies import (
     Left,
     Op,
     Placed,
+    Reported,
     Started,
     Trim,
     WorkerGone,
@@ -175,7 +177,10 @@ class Replication(RuleBasedStateMachine):
     @rule(
         number=st.integers(0, 2),
         kind=st.sampled_from(
-            (WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Fitted, BytesPerToken)
+            (
+                *(WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Reported),
+                *(Fitted, BytesPerToken, EarlyRatio),
+            )
         ),
         subject=st.integers(0, 1),
         value=st.integers(1, 4),
@@ -194,6 +199,10 @@ class Replication(RuleBasedStateMachine):
             op = CircuitSet(worker, at_us, replica.name, state, at_us + value * SECOND, value)
         elif kind is Started:
             op = Started(worker, at_us, replica.name, value, cold=value % 2 == 0)
+        elif kind is Reported:
+            op = Reported(worker, at_us, replica.name, value, value - 2, 100 * value, value % 2)
+        elif kind is EarlyRatio:
+            op = EarlyRatio(CLASSES[subject], at_us, replica.name, value / 4)
         elif kind is Fitted:
             op = Fitted(CLASSES[subject], at_us, replica.name, value / 100, value / 1e5, value * 1e4)
         else:

@@ -15,6 +15,7 @@ from policies import (
     BytesPerToken,
     CachePool,
     Chosen,
+    EarlyRatio,
     FirstToken,
     Fitted,
     FleetRules,
@@ -315,6 +316,27 @@ def test_a_first_byte_that_is_no_clean_prefill_teaches_nothing(
     for _ in range(60):
         setup.answer(4096, 0, ttft_s=ttft_s, tried=attempt(0, **changes))
     assert not setup.shared.said(Fitted)
+
+
+def test_how_early_queues_end_is_learned_from_streams_behind_a_backlog(setup: Setup) -> None:
+    """0.8 s were predicted. An idle worker, or an answer that is not streamed, says nothing of queues."""
+    for _ in range(10):
+        setup.answer(4096, 0, ttft_s=0.1)
+        setup.answer(4096, 0, ttft_s=None, tried=attempt(backlog_s=0.5))
+    assert not setup.shared.said(EarlyRatio)
+    for _ in range(300):
+        setup.answer(4096, 0, ttft_s=0.4, tried=attempt(backlog_s=0.5))
+    said = setup.shared.said(EarlyRatio)
+    assert said[-1].worker_class == "default"
+    assert said[-1].ratio == pytest.approx(0.5, rel=0.06)
+    assert len(said) < 20, "a small change is not worth a word"
+    assert setup.shared.fleet.early_ratio("default") == said[-1].ratio
+
+
+def test_queues_that_end_as_predicted_are_not_worth_a_word(setup: Setup) -> None:
+    for _ in range(60):
+        setup.answer(4096, 0, ttft_s=0.9, tried=attempt(backlog_s=0.5))
+    assert not setup.shared.said(EarlyRatio)
 
 
 def test_without_a_report_of_the_cache_the_prediction_stands_in(setup: Setup) -> None:

@@ -1,0 +1,272 @@
+"""A crowd of all kinds of clients, in an open loop whose rate and phase can be changed while it runs.
+
+What a request is, is drawn from a seeded generator: the same seed sends the same requests in the same order,
+whatever comes of them, except that a follow-up goes on where an earlier answer ended.
+
+    kind        share   prompt tokens                        uncached, if all is well
+    short        70 %   200 to 1,000, new                    all
+    follow-up    20 %   an answered prompt and 250 more      250; all of it before anything was answered
+    long         10 %   6,000 to 12,000, new                 all
+
+    priority    high 10 %, normal 60 %, low 30 %             as the header x-priority
+    tenant      those given, in turn                         as headers of their own
+    deadline    a quarter of all says x-request-timeout
+    leaving     one in twenty leaves after a while, answered or not
+    streamed    two of three
+
+Nobody tries again: what is rejected is gone, so the rate is the load.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from loadtest.chaos.visitor import End, Visit, visit
+from loadtest.engine import EngineSettings
+from loadtest.workload import MODEL, words
+
+PATH = "/v1/chat/completions"
+PRIORITIES = {"high": 0.1, "normal": 0.6, "low": 0.3}
+SHORT_TOKENS = (200, 1000)
+LONG_TOKENS = (6000, 12_000)
+FOLLOW_UP_TOKENS = 250
+CONTEXT_TOKENS_MAX = 6000
+SHARES = {"short": 0.7, "follow-up": 0.2, "long": 0.1}
+STREAMED_SHARE = 2 / 3
+DEADLINE_SHARE = 0.25
+LEAVING_SHARE = 0.05
+LEAVES_AFTER_S = (0.1, 3.0)
+OUTPUT_TOKENS = (4, 24)
+CONTEXTS_MAX = 64
+OPEN_MAX = 4000
+"""More connections at once are not made: the machine's own limits would be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one client will ask.
+
+    Attributes:
+        number: Position in the order of sending.
+        kind: A key of `SHARES`.
+        priority: A key of `PRIORITIES`.
+        tenant: Who asks.
+        text: The prompt.
+        uncached_tokens: What of it is new, if everything sent before is still cached.
+        prompt_tokens: Its length.
+        output_tokens: Length of the answer.
+        streamed: Whether the answer shall be streamed.
+        deadline_s: What it says in ``x-request-timeout``; None for nothing.
+        leaves_after_s: When the client leaves; None if it stays.
+    """
+
+    number: int
+    kind: str
+    priority: str
+    tenant: str
+    text: str
+    uncached_tokens: int
+    prompt_tokens: int
+    output_tokens: int
+    streamed: bool
+    deadline_s: float | None
+    leaves_after_s: float | None
+
+    def body(self) -> bytes:
+        """The JSON that is sent."""
+        asked: dict[str, object] = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": self.text}],
+            "max_tokens": self.output_tokens,
+            "ignore_eos": True,
+        }
+        return json.dumps(asked | ({"stream": True} if self.streamed else {})).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A request without its text, and what came of it."""
+
+    kind: str
+    priority: str
+    tenant: str
+    phase: str
+    replica: str
+    streamed: bool
+    deadline_s: float | None
+    visit: Visit
+
+
+class Draw:
+    """Draws the requests of a crowd.
+
+    Args:
+        tenants: Their names.
+        deadline_s: What those say that have a deadline.
+        seed: The same one draws the same requests.
+    """
+
+    def __init__(self, tenants: Sequence[str], deadline_s: float, seed: int) -> None:
+        self._tenants = tenants
+        self._deadline_s = deadline_s
+        self._chance = random.Random(seed)
+        self._numbers = itertools.count()
+        self._contexts: deque[tuple[str, int]] = deque(maxlen=CONTEXTS_MAX)
+
+    def next(self) -> Request:
+        """Draw one."""
+        chance, number = self._chance, next(self._numbers)
+        kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
+        priority = chance.choices(list(PRIORITIES), list(PRIORITIES.values()))[0]
+        text, context_tokens = "", 0
+        new_tokens = FOLLOW_UP_TOKENS
+        if kind != "follow-up":
+            new_tokens = chance.randint(*(SHORT_TOKENS if kind == "short" else LONG_TOKENS))
+        elif self._contexts:
+            text, context_tokens = self._contexts[chance.randrange(len(self._contexts))]
+        streamed = chance.random() < STREAMED_SHARE
+        deadline_s = self._deadline_s if chance.random() < DEADLINE_SHARE else None
+        leaves_after_s = chance.uniform(*LEAVES_AFTER_S) if chance.random() < LEAVING_SHARE else None
+        return Request(
+            number=number,
+            kind=kind,
+            priority=priority,
+            tenant=self._tenants[number % len(self._tenants)],
+            text=text + words(chance, new_tokens),
+            uncached_tokens=new_tokens,
+            prompt_tokens=context_tokens + new_tokens,
+            output_tokens=chance.randint(*OUTPUT_TOKENS),
+            streamed=streamed,
+            deadline_s=deadline_s,
+            leaves_after_s=leaves_after_s,
+        )
+
+    def answered(self, request: Request) -> None:
+        """Others may go on from here."""
+        if request.prompt_tokens <= CONTEXT_TOKENS_MAX:
+            self._contexts.append((request.text, request.prompt_tokens))
+
+
+def mean_service_s(engine: EngineSettings, *, draws: int = 2000, seed: int = 0) -> float:
+    """Mean time in seconds that an engine prefills a request of such a crowd, if caches serve it well.
+
+    ``a + b·u·(1 + (c + u/2)/c0)`` of its settings (`loadtest.engine.timing`).
+    """
+    draw, total_s = Draw([""], 1.0, seed), 0.0
+    for _ in range(draws):
+        request = draw.next()
+        draw.answered(request)
+        new, cached = request.uncached_tokens, request.prompt_tokens - request.uncached_tokens
+        slower = 1 + (cached + new / 2) / engine.context_tokens
+        total_s += engine.prefill_base_ms / 1e3 + new / engine.prefill_tokens_per_s * slower
+    return total_s / draws
+
+
+class Crowd:
+    """Sends requests from entering its context to `stop` or leaving it.
+
+    Args:
+        urls: The replicas, asked in turn; may be changed while it runs.
+        tenants: Headers by tenant.
+        rate_per_s: Requests per second; may be changed while it runs.
+        deadline_s: What those say that have a deadline.
+        patience_s: A request that is not over by then hangs.
+        seed: See `Draw`.
+
+    Attributes:
+        phase: What the requests that are sent now belong to.
+        sent: Requests sent so far, by replica.
+        served: What came of all that are over.
+        unsent: Requests that were not sent, because `OPEN_MAX` were open.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        tenants: Mapping[str, Mapping[str, str]],
+        *,
+        rate_per_s: float,
+        deadline_s: float,
+        patience_s: float,
+        seed: int = 1,
+    ) -> None:
+        self.urls = list(urls)
+        self.rate_per_s = rate_per_s
+        self.phase = ""
+        self.sent: Counter[str] = Counter()
+        self.served: list[Served] = []
+        self.unsent = 0
+        self._tenants = tenants
+        self._patience_s = patience_s
+        self._draw = Draw(list(tenants), deadline_s, seed)
+        self._running: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def open(self) -> int:
+        """Requests without an end."""
+        return len(self._running)
+
+    async def __aenter__(self) -> Self:
+        self._ticker = asyncio.create_task(self._tick(), name="crowd")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            for task in self._running:
+                task.cancel()
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Send no more, and wait for the last ends; at most as long as patience lasts."""
+        assert self._ticker is not None
+        self._ticker.cancel()
+        await asyncio.gather(self._ticker, *self._running, return_exceptions=True)
+
+    async def _tick(self) -> None:
+        """Send until cancelled. What fell due while the machine was busy is sent at once."""
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        while True:
+            due_s += 1 / self.rate_per_s
+            await asyncio.sleep(due_s - loop.time())
+            if self.open >= OPEN_MAX:
+                self.unsent += 1
+                continue
+            request = self._draw.next()
+            url = self.urls[request.number % len(self.urls)]
+            self.sent[url] += 1
+            task = asyncio.create_task(self._send(request, url, self.phase, due_s), name="crowd-request")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _send(self, request: Request, url: str, phase: str, due_s: float) -> None:
+        headers = {**self._tenants[request.tenant], "x-priority": request.priority}
+        if request.deadline_s is not None:
+            headers["x-request-timeout"] = f"{request.deadline_s:g}"
+        seen = await visit(
+            url,
+            PATH,
+            request.body(),
+            headers=headers,
+            streamed=request.streamed,
+            patience_s=self._patience_s,
+            leaves_after_s=request.leaves_after_s,
+            due_s=due_s,
+        )
+        self.served.append(
+            Served(
+                *(request.kind, request.priority, request.tenant, phase, url),
+                *(request.streamed, request.deadline_s, seen),
+            )
+        )
+        if seen.end is End.ANSWERED:
+            self._draw.answered(request)

@@ -1,0 +1,176 @@
+"""What an overloaded gateway promises, judged by what was seen (`loadtest.chaos.overload`).
+
+Normal is what the calm load before had: a window of a second after the overload is normal when no more than
+a quarter of its streams began later than `NORMAL_FACTOR` times, and `NORMAL_S` beyond, the 90th percentile
+before, or did not begin at all. The fleet has recovered at the end of the last window that is not.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from loadtest.chaos.crowd import Served
+from loadtest.chaos.overload import OverloadRun
+from loadtest.chaos.visitor import End
+from loadtest.report import percentile
+
+RECOVERY_S_MAX = 10.0
+NORMAL_FACTOR = 1.5
+NORMAL_S = 0.1
+BUSY_MIN = 0.9
+WINDOW_S = 1.0
+STARVED_S = 10.0
+ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED))
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """One promise.
+
+    Attributes:
+        name: What was promised.
+        kept: Whether it was kept.
+        seen: What was seen, in words.
+    """
+
+    name: str
+    kept: bool
+    seen: str
+
+
+def judge(run: OverloadRun) -> list[Promise]:
+    """Judge all promises."""
+    return [
+        _accounted(run),
+        _answered(run),
+        _cut(run),
+        _retry_after(run),
+        _in_time(run),
+        _nobody_starves(run),
+        _busy(run),
+        _recovered(run),
+        Promise("nothing is left behind", not run.left, "; ".join(run.left) or "all empty"),
+        Promise("no replica logs an error", not run.errors, _first(run.errors)),
+    ]
+
+
+def ttft_s(served: Iterable[Served]) -> list[float]:
+    """Times to first token of answered streams, in ascending order."""
+    return sorted(
+        one.visit.ttft_s
+        for one in served
+        if one.streamed and one.visit.end is End.ANSWERED and one.visit.ttft_s is not None
+    )
+
+
+def recovery_s(run: OverloadRun) -> float:
+    """Seconds from the end of the overload until times to first token are normal; infinite if never."""
+    before = percentile(ttft_s(one for one in run.served if one.phase == "before"), 0.9)
+    if before is None:
+        return math.inf
+    normal_s = max(before * NORMAL_FACTOR, before + NORMAL_S)
+    total: Counter[int] = Counter()
+    late: Counter[int] = Counter()
+    for one in run.served:
+        if one.phase == "after" and one.streamed and one.visit.end is not End.LEFT:
+            window = int((one.visit.sent_s - run.stopped_s) // WINDOW_S)
+            total[window] += 1
+            late[window] += (
+                one.visit.end is not End.ANSWERED or one.visit.ttft_s is None or one.visit.ttft_s > normal_s
+            )
+    abnormal = [window for window in total if late[window] > total[window] / 4]
+    if not total or (abnormal and max(abnormal) == max(total)):
+        return math.inf
+    return (max(abnormal) + 1) * WINDOW_S if abnormal else 0.0
+
+
+def _accounted(run: OverloadRun) -> Promise:
+    return Promise(
+        "every client is accounted for",
+        len(run.served) == run.sent and not run.unsent,
+        f"{run.sent} sent, {len(run.served)} ended, {run.unsent} not sent for want of connections",
+    )
+
+
+def _answered(run: OverloadRun) -> Promise:
+    """Whoever stayed, and was not at the dead replica, has 200, 429 or 408."""
+    wrong = [
+        one
+        for one in run.served
+        if one.visit.end not in ANSWERS
+        and one.visit.end is not End.LEFT
+        and not (one.replica == run.dead and one.visit.end in (End.CUT, End.REFUSED))
+    ]
+    ends = Counter(one.visit.end.value for one in run.served)
+    seen = ", ".join(f"{count} {end}" for end, count in ends.most_common())
+    if wrong:
+        seen += f"; the first: {wrong[0].visit.problem or wrong[0].visit.end}"
+    return Promise("every client gets 200, 429 or 408, and none hangs", not wrong, seen)
+
+
+def _cut(run: OverloadRun) -> Promise:
+    cut = [one for one in run.served if one.visit.end in (End.CUT, End.REFUSED)]
+    innocent = sum(one.replica != run.dead for one in cut)
+    return Promise(
+        "only clients of a killed replica lose their connection",
+        not innocent and (bool(cut) or not run.dead),
+        f"{len(cut) - innocent} of the killed replica, {innocent} of others",
+    )
+
+
+def _retry_after(run: OverloadRun) -> Promise:
+    """RFC 9110 section 10.2.3 allows a date, too; clients of the peers read whole seconds."""
+    rejected = [one.visit.retry_after for one in run.served if one.visit.end is End.REJECTED]
+    wrong = [said for said in rejected if said is None or not said.isdecimal() or int(said) < 1]
+    times = sorted(int(said) for said in rejected if said is not None and said.isdecimal())
+    seen = f"{times[0]} to {times[-1]} s in {len(rejected)} answers" if times else "nobody was rejected"
+    return Promise("every 429 says in whole seconds when to come back", not wrong, seen)
+
+
+def _in_time(run: OverloadRun) -> Promise:
+    """A second for a busy machine, and for what is sent when the deadline is near."""
+    late = [
+        one.visit.ended_s - one.visit.sent_s - one.deadline_s
+        for one in run.served
+        if one.deadline_s is not None and one.visit.end is End.EXPIRED
+    ]
+    worst_s = max(late, default=0.0)
+    return Promise(
+        "who has a deadline hears of it in time",
+        worst_s < 1.0,
+        f"{len(late)} expired, at most {worst_s:.2f} s behind their deadline",
+    )
+
+
+def _nobody_starves(run: OverloadRun) -> Promise:
+    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload."""
+    overload = [one for one in run.served if one.phase == "overload" and one.visit.end is not End.LEFT]
+    began_s = min((one.visit.sent_s for one in overload), default=0.0)
+    asked: Counter[str] = Counter()
+    for one in overload:
+        window = int((one.visit.sent_s - began_s) / STARVED_S)
+        for name in ("priority", "tenant", "kind"):
+            asked[f"{name} {getattr(one, name)} from {window * STARVED_S:g} s on"] += (
+                one.visit.end is End.ANSWERED
+            )
+    starved = [name for name, answered in asked.items() if not answered]
+    return Promise("no class, tenant or kind starves", not starved, _first(starved, "all, all the time"))
+
+
+def _busy(run: OverloadRun) -> Promise:
+    return Promise(
+        "engines are never idle while work waits",
+        run.busy >= BUSY_MIN,
+        f"they prefilled {run.busy:.1%} of the overload",
+    )
+
+
+def _recovered(run: OverloadRun) -> Promise:
+    took_s = recovery_s(run)
+    seen = "not before the end" if math.isinf(took_s) else f"after {took_s:g} s"
+    return Promise("times are normal again soon after", took_s <= RECOVERY_S_MAX, seen)
+
+
+def _first(lines: Sequence[str], none: str = "none") -> str:
+    return f"{len(lines)}: {lines[0][:300]}" if lines else none

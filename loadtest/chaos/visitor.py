@@ -1,0 +1,223 @@
+"""One client with one request and a connection of its own: whatever comes of it has a name.
+
+A visitor decodes nothing: it sees the head, when the first byte of the body came, and whether the answer
+ended as it should. Every way to end is an `End`; `visit` raises nothing but cancellation, and returns within
+``patience_s`` whatever the server does.
+
+    ANSWERED   200, and complete; a stream with its [DONE] and without an error event
+    REJECTED   429
+    EXPIRED    408
+    LEFT       the visitor had enough and closed the connection itself
+    CUT        the connection broke before the answer was complete
+    REFUSED    nobody listened
+    FAILED     any other answer: its status and the beginning of its body are kept
+    HUNG       nothing was final when patience ended
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+TAIL_BYTES = 64
+"""Of a stream's end is kept: more than ``data: [DONE]`` needs."""
+
+ERROR_BYTES_MAX = 4096
+"""Of a body that is no answer is kept at most so much."""
+
+PROBLEM_CHARS = 300
+
+
+class End(StrEnum):
+    """How a visit ended; see the module."""
+
+    ANSWERED = "answered"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    LEFT = "left"
+    CUT = "cut"
+    REFUSED = "refused"
+    FAILED = "failed"
+    HUNG = "hung"
+
+
+_ENDS = {429: End.REJECTED, 408: End.EXPIRED}
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What came of one request.
+
+    Attributes:
+        end: How it ended.
+        sent_s: When it was due, in event loop time.
+        ended_s: When it was over.
+        ttft_s: From when it was due to the first byte of a 200's body; None if none came.
+        status: HTTP status; 0 if no head came.
+        code: ``error.code`` of an error's body; empty if there was none.
+        retry_after: The header as it came; None if it did not.
+        problem: What was wrong, in words; empty if nothing was.
+    """
+
+    end: End
+    sent_s: float
+    ended_s: float
+    ttft_s: float | None
+    status: int
+    code: str
+    retry_after: str | None
+    problem: str
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+async def visit(
+    base_url: str,
+    path: str,
+    body: bytes,
+    *,
+    headers: Mapping[str, str] | None = None,
+    streamed: bool,
+    patience_s: float,
+    leaves_after_s: float | None = None,
+    due_s: float | None = None,
+) -> Visit:
+    """POST one JSON body and see how it ends.
+
+    Args:
+        base_url: ``http://host:port``.
+        path: For example ``/v1/chat/completions``.
+        body: The JSON body.
+        headers: More headers.
+        streamed: Whether the body asks for a stream, which then must end with ``[DONE]``.
+        patience_s: A visit that is not over by then hangs.
+        leaves_after_s: The visitor closes the connection then, if the answer is not complete; None to stay.
+        due_s: Event loop time at which it should have been sent. Default: now.
+    """
+    loop = asyncio.get_running_loop()
+    due_s = loop.time() if due_s is None else due_s
+    url = urlsplit(base_url)
+    host, port = url.hostname or "127.0.0.1", url.port or 80
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+    )
+    until_s = due_s + (patience_s if leaves_after_s is None else min(patience_s, leaves_after_s))
+    connection: _Connection | None = None
+    try:
+        async with asyncio.timeout_at(until_s):
+            _, connection = await loop.create_connection(lambda: _Connection(loop), host, port)
+            connection.write(head.encode() + body)
+            await connection.over
+    except TimeoutError:
+        left = leaves_after_s is not None and leaves_after_s < patience_s
+        return _ended(connection, End.LEFT if left else End.HUNG, due_s, loop.time())
+    except OSError as error:
+        return _ended(connection, End.REFUSED, due_s, loop.time(), f"cannot connect: {error}")
+    finally:
+        if connection is not None:
+            connection.abort()
+    return _ended(connection, connection.end(streamed=streamed), due_s, loop.time())
+
+
+def _ended(
+    connection: "_Connection | None", end: End, due_s: float, now_s: float, problem: str = ""
+) -> Visit:
+    if connection is None:
+        return Visit(end, due_s, now_s, None, 0, "", None, problem)
+    code = ""
+    if connection.status >= 400:
+        try:
+            code = msgspec.json.decode(connection.beginning, type=_ErrorBody).error.code or ""
+        except msgspec.DecodeError:
+            code = "no error body"
+    if end in (End.CUT, End.FAILED, End.HUNG):
+        seen = connection.beginning.decode(errors="replace")[:PROBLEM_CHARS]
+        problem = f"{connection.problem or end.value}, status {connection.status}: {seen}"
+    first_s = connection.first_s if connection.status == 200 else None
+    ttft_s = None if first_s is None else first_s - due_s
+    return Visit(end, due_s, now_s, ttft_s, connection.status, code, connection.retry_after, problem)
+
+
+class _Connection(asyncio.Protocol):
+    """The visitor's connection, and what came on it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._complete = False
+        self._tail = b""
+        self.over: asyncio.Future[None] = loop.create_future()
+        self.status = 0
+        self.retry_after: str | None = None
+        self.first_s: float | None = None
+        self.beginning = b""
+        self.problem = ""
+
+    def write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def abort(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    def end(self, *, streamed: bool) -> End:
+        """How a visit that is over ended."""
+        if not self._complete:
+            return End.CUT
+        if self.status != 200:
+            return _ENDS.get(self.status, End.FAILED)
+        if streamed and not self._tail.rstrip().endswith(b"data: [DONE]"):
+            self.problem = "a stream without [DONE]"
+            return End.FAILED
+        return End.ANSWERED
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.problem = f"not HTTP: {error}"
+            self._over()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.problem = self.problem or f"connection lost: {exc or 'closed'}"
+        self._over()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self.retry_after = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, data: bytes) -> None:
+        if self.first_s is None:
+            self.first_s = self._loop.time()
+        if len(self.beginning) < ERROR_BYTES_MAX:
+            self.beginning += data[: ERROR_BYTES_MAX - len(self.beginning)]
+        self._tail = (self._tail + data)[-TAIL_BYTES:]
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        self._over()
+
+    def _over(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)

@@ -1,0 +1,319 @@
+"""The waiting requests of all replicas, in one order: who goes first when a worker has room.
+
+    (nothing) ── Waiting ──> waiting ── Placed, Finished with its id ──> ended
+                               │  └── Waiting, later ──> waiting, with another key or for another worker
+                               └── Left ──> given up ── Waiting, later ──> waiting
+
+The order is by key, ``arrival + k · s`` with the cheapest predicted prefill ``s`` (theory E3.3: linear
+aging, a static key): few uncached tokens go first, and nobody is overtaken by a request that arrived more
+than ``k · s`` later, s its own. k = 0 is first come first served, a great k shortest first. Between flows
+`policies.fairness` decides who may go at all.
+
+A ticket waits for one worker, whose cache is worth the wait, or for any of its lane. A worker with room takes
+the best of those who wait for it and those who wait for any of its lanes.
+
+It is part of the fold (`policies.fleet`): the newest `Waiting` of a request counts, an end counts for ever.
+Which requests have ended, and which replicas have left, is remembered by `policies.loads`, whoever says it.
+
+When a request that waited is placed, and one with a lesser key waited for that worker and might have gone,
+the order was not that of a single queue: an *inversion*. Replicas hear of each other's tickets a moment
+later, so there are some. Who knows both sees it, so each replica counts those of its own tickets.
+"""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+
+import msgspec
+
+from policies.fairness import Fairness
+from policies.ops import Waiting
+from policies.waiting_lines import Line, Lines, OwnLines, Ticket
+from policies.work_ahead import WorkAhead
+
+
+class Inversions(msgspec.Struct, gc=False):
+    """Requests that were placed although one with a lesser key waited for that worker.
+
+    Attributes:
+        count: How many.
+        us_max: By how much the key of one was greater, at most.
+    """
+
+    count: int = 0
+    us_max: int = 0
+
+
+class Tickets:
+    """All tickets, and who is next.
+
+    Args:
+        fairness: Who may go.
+
+    Attributes:
+        fairness: As given.
+        count: How many wait, at all replicas.
+        tokens: Their uncached tokens.
+        service_us: Their predicted prefill, microseconds.
+        watched: Replica whose overtaken tickets are counted; everybody's if None.
+        inversions: Since the start.
+    """
+
+    def __init__(self, fairness: Fairness, watched: str | None = None) -> None:
+        self.fairness = fairness
+        self.watched = watched
+        self.count = 0
+        self.tokens = 0
+        self.service_us = 0
+        self.inversions = Inversions()
+        self._waiting: dict[str, Ticket] = {}
+        self._of_replica: dict[str, dict[str, Ticket]] = {}
+        self._lines = Lines()
+        self._own: dict[str, OwnLines] = {}
+        """Made for a replica when it is first asked for."""
+        self._lanes: dict[str, WorkAhead] = {}
+
+    # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
+
+    def put(self, op: Waiting, slot: int) -> None:
+        """Let a request wait, or wait otherwise than before.
+
+        Args:
+            op: What was said.
+            slot: Of the worker it waits for; -1 if for any.
+        """
+        ticket = Ticket(
+            key_us=op.key_us,
+            arrived_us=op.arrived_us,
+            request_id=op.request_id,
+            at_us=op.at_us,
+            replica=op.replica,
+            lane=op.lane,
+            slot=slot,
+            flow=op.flow,
+            service_us=op.service_us,
+            uncached_tokens=op.uncached_tokens,
+            context_tokens=op.context_tokens,
+        )
+        known = self._waiting.get(op.request_id)
+        if known is not None:
+            # Of two of one moment any, but everywhere the same.
+            if (op.at_us, ticket) <= (known.at_us, known):
+                return
+            self._drop(known)
+        self._waiting[op.request_id] = ticket
+        self._of_replica.setdefault(op.replica, {})[op.request_id] = ticket
+        self._lines.put(ticket)
+        own = self._own.get(op.replica)
+        if own is not None:
+            own.put(ticket)
+        lane = self._lanes.get(op.lane)
+        if lane is None:
+            lane = self._lanes[op.lane] = WorkAhead()
+        lane.put(ticket)
+        self.count += 1
+        self.tokens += ticket.uncached_tokens
+        self.service_us += ticket.service_us
+
+    def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
+        """A request was placed: if it waited, it no longer does.
+
+        Args:
+            request_id: Of the request.
+            slot: Of its worker.
+            at_us: Log time.
+
+        Returns:
+            Its ticket, if it waited.
+        """
+        ticket = self._waiting.get(request_id)
+        if ticket is None:
+            return None
+        best = self.best(slot, (ticket.lane,), at_us)
+        if (
+            best is not None
+            and best.key_us < ticket.key_us
+            and best.at_us < at_us
+            and self.watched in (None, best.replica)
+        ):
+            self.inversions.count += 1
+            self.inversions.us_max = max(self.inversions.us_max, ticket.key_us - best.key_us)
+        self._drop(ticket)
+        return ticket
+
+    def finished(self, request_id: str) -> Ticket | None:
+        """A request ended: if it waited, it no longer does. Returns its ticket then."""
+        ticket = self._waiting.get(request_id)
+        if ticket is not None:
+            self._drop(ticket)
+        return ticket
+
+    def left(self, replica: str, at_us: int) -> list[Ticket]:
+        """Give up what a replica said at or before a log time, and say what that was."""
+        gone = [ticket for ticket in self.of_replica(replica) if ticket.at_us <= at_us]
+        for ticket in gone:
+            self._drop(ticket)
+        return gone
+
+    def collect(self, now_us: int, lifetime_us_max: int) -> int:
+        """Give up what has waited for too long, and say how many: each one is a bug somewhere."""
+        expired = [each for each in self._waiting.values() if now_us - each.at_us > lifetime_us_max]
+        for ticket in expired:
+            self._drop(ticket)
+        return len(expired)
+
+    def retain(self, listed: Container[str], own: str) -> None:
+        """Give up what others wait with and a snapshot does not list (`policies.loads.Loads.retain`)."""
+        for ticket in list(self._waiting.values()):
+            if ticket.replica != own and ticket.request_id not in listed:
+                self._drop(ticket)
+
+    def dump_steps(self) -> Iterator[Waiting | None]:
+        """What waits, with slots in place of worker ids (the fleet names them), while it goes on changing.
+
+        Yields:
+            An operation, or None for a request that ended meanwhile.
+        """
+        for request_id in list(self._waiting):
+            ticket = self._waiting.get(request_id)
+            yield (
+                None
+                if ticket is None
+                else Waiting(
+                    request_id,
+                    ticket.at_us,
+                    ticket.replica,
+                    ticket.arrived_us,
+                    ticket.key_us,
+                    ticket.lane,
+                    str(ticket.slot) if ticket.slot >= 0 else "",
+                    ticket.flow,
+                    ticket.service_us,
+                    ticket.uncached_tokens,
+                    ticket.context_tokens,
+                )
+            )
+
+    # Questions.
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """All that wait."""
+        return iter(self._waiting.values())
+
+    def get(self, request_id: str) -> Ticket | None:
+        """The ticket of a request, if it waits."""
+        return self._waiting.get(request_id)
+
+    def of_replica(self, replica: str) -> list[Ticket]:
+        """What waits at one replica."""
+        return list(self._of_replica.get(replica, {}).values())
+
+    def waits_for(self, slot: int) -> bool:
+        """Whether anybody waits for this worker and no other."""
+        return self._lines.waits_for(slot)
+
+    def best(
+        self, slot: int, lanes: Sequence[str], now_us: int, *, replica: str | None = None
+    ) -> Ticket | None:
+        """Who is next on a worker that has room.
+
+        Args:
+            slot: Of the worker.
+            lanes: Those that it serves.
+            now_us: Log time.
+            replica: Ask only among those that wait there, as if there were no others.
+
+        Returns:
+            The least key of the flows that may go, among those who wait for this worker or for any of its
+            lanes; None if nobody does.
+        """
+        lines = self._lines if replica is None else self._own_lines(replica).lines
+        return self._best(lines.at(slot, lanes), now_us)
+
+    def best_of_lanes(self, lanes: Sequence[str], now_us: int, *, replica: str) -> Ticket | None:
+        """The same among all of one replica that these lanes may take, whichever worker they wait for."""
+        return self._best(self._own_lines(replica).of_lanes(lanes), now_us)
+
+    def ahead_of(
+        self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
+    ) -> bool:
+        """Whether somebody who waits goes before a request that does not yet.
+
+        Args:
+            slot: Of the worker that has room.
+            lanes: Those that it serves.
+            key_us: Key of the request.
+            now_us: Log time.
+            flow: Its flow, if it competes with the flows that wait; else only keys are compared.
+        """
+        if not self.count:
+            return False
+        first = self._first_of_flows(self._lines.at(slot, lanes))
+        if not first:
+            return False
+        if flow is None:
+            return any(first[name].key_us < key_us for name in self.fairness.may_go(first, now_us))
+        allowed = set(self.fairness.may_go({**first, flow: None}, now_us))
+        return flow not in allowed or any(
+            ticket.key_us < key_us for name, ticket in first.items() if name in allowed
+        )
+
+    def ahead_service_us(self, lane: str, key_us: int) -> int:
+        """Predicted prefill that waits in a lane before a key, microseconds (`policies.work_ahead`)."""
+        work = self._lanes.get(lane)
+        return work.before_us(key_us) if work is not None else 0
+
+    def lane_totals(self) -> Mapping[str, WorkAhead]:
+        """What waits, by lane."""
+        return self._lanes
+
+    def worst(self, replica: str) -> Ticket | None:
+        """Whom to displace first at a replica: the greatest key of the class with the least weight."""
+        own = self._own_lines(replica)
+        name = min(own.classes(), key=self.fairness.weight_of, default=None)
+        return own.last_of(name, self._waiting) if name is not None else None
+
+    # Inside.
+
+    def _own_lines(self, replica: str) -> OwnLines:
+        own = self._own.get(replica)
+        if own is None:
+            own = self._own[replica] = OwnLines(self._of_replica.get(replica, {}).values())
+        return own
+
+    def _first_of_flows(self, lines: list[Line]) -> dict[str, Ticket]:
+        """The least key of each flow in some lines."""
+        first: dict[str, Ticket] = {}
+        for line in lines:
+            for flow, heap in line.flows.items():
+                ticket = heap.first(self._waiting)
+                known = first.get(flow)
+                if known is None or ticket < known:
+                    first[flow] = ticket
+        return first
+
+    def _best(self, lines: list[Line], now_us: int) -> Ticket | None:
+        """The least key of the flows that may go in some lines."""
+        if not lines:
+            return None
+        first = self._first_of_flows(lines)
+        if len(first) == 1:
+            return next(iter(first.values()))
+        return min(first[flow] for flow in self.fairness.may_go(first, now_us))
+
+    def _drop(self, ticket: Ticket) -> None:
+        """It waits no longer."""
+        del self._waiting[ticket.request_id]
+        mine = self._of_replica[ticket.replica]
+        del mine[ticket.request_id]
+        if not mine:
+            del self._of_replica[ticket.replica]
+        self._lines.drop(ticket, self._waiting)
+        own = self._own.get(ticket.replica)
+        if own is not None:
+            own.drop(ticket, self._waiting)
+        lane = self._lanes[ticket.lane]
+        lane.drop(ticket)
+        if not lane.count:
+            del self._lanes[ticket.lane]
+        self.count -= 1
+        self.tokens -= ticket.uncached_tokens
+        self.service_us -= ticket.service_us

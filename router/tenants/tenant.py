@@ -1,0 +1,56 @@
+"""Who is served: a tenant, and how much of the fleet is theirs.
+
+A request belongs to exactly one tenant, found from its key or, without a keys file, from a header
+(`router.tenants.door`). Everything that treats tenants differently reads it here: fairness the weight, the
+queue the class, the tree and the engines the salt, the limits what they allow.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """What a tenant may use of the whole gateway, over all replicas; 0 stands for no limit.
+
+    Attributes:
+        requests_per_minute: Requests that are admitted.
+        tokens_per_minute: Prompt and output tokens of admitted requests.
+        concurrent_tokens: Prompt and expected output tokens of requests that have not ended.
+    """
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrent_tokens: int = 0
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether there is nothing to keep to."""
+        return not (self.requests_per_minute or self.tokens_per_minute or self.concurrent_tokens)
+
+
+UNLIMITED = TenantLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant, as this replica knows it now. A reload makes a new one: never keep it beyond a request.
+
+    Attributes:
+        name: Unique; '' for requests of nobody in particular.
+        weight: Share of the fleet next to the other tenants, > 0, while they have to wait.
+        priority: Class of its requests unless they say otherwise; '' for the default class.
+        salt: What keeps its cache apart; '' if it shares with others.
+        limits: What it may use.
+        configured: Whether the keys file names it: only then may its name be a label of a metric.
+    """
+
+    name: str
+    weight: float = 1.0
+    priority: str = ""
+    salt: str = ""
+    limits: TenantLimits = UNLIMITED
+    configured: bool = False
+
+
+ANONYMOUS = Tenant("")
+"""Requests of nobody in particular."""

@@ -1,0 +1,87 @@
+"""The crowd sends what it says, at the rate it says, and accounts for every request."""
+
+import asyncio
+
+import pytest
+from fakes.running import free_port, until
+
+from loadtest.chaos import Crowd, End
+from loadtest.chaos.crowd import PRIORITIES, SHARES, Draw, mean_service_s
+from loadtest.engine import EmulatedEngine, EngineSettings
+from loadtest.workload import MODEL
+
+FAST = EngineSettings(models=(MODEL,), prefill_base_ms=0.5, prefill_tokens_per_s=1e7, tpot_ms=0.2)
+TENANTS = {"one": {"x-tenant-id": "one"}, "two": {"x-tenant-id": "two"}}
+
+
+def crowd(url: str) -> Crowd:
+    return Crowd([url], TENANTS, rate_per_s=200, deadline_s=20.0, patience_s=20.0)
+
+
+def test_the_same_seed_draws_the_same_requests() -> None:
+    first, second, other = Draw(["a"], 1.0, 1), Draw(["a"], 1.0, 1), Draw(["a"], 1.0, 2)
+    drawn = [first.next() for _ in range(50)]
+    assert drawn == [second.next() for _ in range(50)]
+    assert drawn != [other.next() for _ in range(50)]
+
+
+def test_every_kind_class_and_tenant_comes() -> None:
+    draw = Draw(["a", "b"], 1.0, 1)
+    drawn = [draw.next() for _ in range(300)]
+    assert {request.kind for request in drawn} == set(SHARES)
+    assert {request.priority for request in drawn} == set(PRIORITIES)
+    assert {request.tenant for request in drawn} == {"a", "b"}
+    assert {request.streamed for request in drawn} == {True, False}
+    assert {request.deadline_s for request in drawn} == {1.0, None}
+
+
+def test_a_follow_up_goes_on_where_an_answered_request_ended() -> None:
+    draw = Draw(["a"], 1.0, 1)
+    texts = []
+    for _ in range(100):
+        request = draw.next()
+        cached = request.prompt_tokens - request.uncached_tokens
+        assert (cached > 0) == any(request.text.startswith(text) for text in texts)
+        assert len(request.text) == 4 * request.prompt_tokens
+        texts.append(request.text)
+        draw.answered(request)
+
+
+def test_an_engine_twice_as_fast_needs_half_the_time() -> None:
+    slow = EngineSettings(prefill_tokens_per_s=1000, prefill_base_ms=20)
+    fast = EngineSettings(prefill_tokens_per_s=2000, prefill_base_ms=10)
+    assert mean_service_s(slow) == pytest.approx(2 * mean_service_s(fast))
+
+
+async def test_all_requests_are_accounted_for_and_keep_the_phase_in_which_they_were_sent() -> None:
+    async with EmulatedEngine(FAST) as engine:
+        running = crowd(engine.url)
+        running.phase = "first"
+        async with running:
+            await until(lambda: running.sent.total() >= 20)
+            running.phase = "second"
+            sent = running.sent.total()
+            await until(lambda: running.sent.total() >= sent + 20)
+            await running.stop()
+        assert running.open == 0
+        assert len(running.served) == running.sent.total()
+        assert {one.visit.end for one in running.served} <= {End.ANSWERED, End.LEFT}
+        assert sum(one.phase == "first" for one in running.served) == sent
+
+
+async def test_what_nobody_answers_is_accounted_for_too() -> None:
+    async with crowd(f"http://127.0.0.1:{free_port()}") as running:
+        await until(lambda: len(running.served) >= 10)
+    assert {one.visit.end for one in running.served} == {End.REFUSED}
+
+
+async def test_a_crowd_in_an_error_leaves_nothing_running() -> None:
+    async def fails() -> None:
+        async with crowd(f"http://127.0.0.1:{free_port()}") as running:
+            await until(lambda: running.sent)
+            raise RuntimeError
+
+    before = len(asyncio.all_tasks())
+    with pytest.raises(RuntimeError):
+        await fails()
+    assert len(asyncio.all_tasks()) == before

@@ -1,0 +1,98 @@
+"""Each promise is broken by what breaks it, and by nothing else."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from loadtest.chaos import End, OverloadPlan, OverloadRun, Visit, judge
+from loadtest.chaos.crowd import Served
+from loadtest.chaos.promises import recovery_s
+
+DEAD = "http://dead"
+
+
+def served(
+    phase: str,
+    at_s: float,
+    *,
+    end: End = End.ANSWERED,
+    ttft_s: float = 0.1,
+    took_s: float = 0.2,
+    retry_after: str | None = None,
+    deadline_s: float | None = None,
+    replica: str = "http://alive",
+    priority: str = "normal",
+) -> Served:
+    seen = Visit(end, at_s, at_s + took_s, ttft_s if end is End.ANSWERED else None, 200, "", retry_after, "")
+    return Served("short", priority, "one", phase, replica, True, deadline_s, seen)
+
+
+def run(*more: Served, dead: str = "") -> OverloadRun:
+    """Ten calm seconds, ten of overload, twenty calm ones; ten requests a second; all promises kept."""
+    phases = [("before", 0, 10), ("overload", 10, 20), ("after", 20, 40)]
+    requests = [served(phase, at / 10) for phase, start, end in phases for at in range(10 * start, 10 * end)]
+    requests += more
+    return OverloadRun(
+        OverloadPlan(), served=requests, sent=len(requests), dead=dead, stopped_s=20.0, busy=0.99
+    )
+
+
+def broken(seen: OverloadRun) -> list[str]:
+    return [promise.name for promise in judge(seen) if not promise.kept]
+
+
+def test_a_run_without_a_blemish_keeps_all_promises() -> None:
+    rejected = served("overload", 11.0, end=End.REJECTED, retry_after="3")
+    expired = served("overload", 11.0, end=End.EXPIRED, deadline_s=4.0, took_s=4.01)
+    left = served("overload", 11.0, end=End.LEFT)
+    cut = served("overload", 11.0, end=End.CUT, replica=DEAD)
+    assert broken(run(rejected, expired, left)) == []
+    assert broken(run(cut, dead=DEAD)) == []
+
+
+@pytest.mark.parametrize(
+    ("seen", "names"),
+    [
+        (run(served("overload", 11.0, end=End.HUNG)), ["every client gets"]),
+        (run(served("overload", 11.0, end=End.FAILED)), ["every client gets"]),
+        (run(served("overload", 11.0, end=End.CUT)), ["every client gets", "only clients of"]),
+        (run(served("overload", 11.0, end=End.CUT), dead=DEAD), ["every client gets", "only clients of"]),
+        (run(dead=DEAD), ["only clients of"]),
+        (run(served("overload", 11.0, end=End.REJECTED)), ["every 429"]),
+        (run(served("overload", 11.0, end=End.REJECTED, retry_after="1.5")), ["every 429"]),
+        (run(served("overload", 11.0, end=End.REJECTED, retry_after="0")), ["every 429"]),
+        (run(served("overload", 11.0, end=End.EXPIRED, deadline_s=4.0, took_s=5.1)), ["who has a deadline"]),
+        (
+            run(served("overload", 11.0, end=End.REJECTED, retry_after="1", priority="low")),
+            ["no class, tenant or kind"],
+        ),
+        (replace(run(), sent=401), ["every client is accounted for"]),
+        (replace(run(), unsent=1), ["every client is accounted for"]),
+        (replace(run(), busy=0.5), ["engines are never idle"]),
+        (replace(run(), left=["r1: waiting 1"]), ["nothing is left"]),
+        (replace(run(), errors=["r1: {}"]), ["no replica logs"]),
+    ],
+)
+def test_what_breaks_a_promise_is_seen(seen: OverloadRun, names: list[str]) -> None:
+    assert [name for name in broken(seen) if not name.startswith(tuple(names))] == []
+    assert len(broken(seen)) == len(names)
+
+
+def test_recovery_lasts_until_the_last_window_with_too_many_late_streams() -> None:
+    """Normal is 0.2 s here: 0.1 s before, and 0.1 s beyond. Four of fourteen are more than a quarter."""
+    late = [served("after", 25.5, ttft_s=0.21) for _ in range(4)]
+    assert recovery_s(run()) == 0.0
+    assert recovery_s(run(*late[:3])) == 0.0
+    assert recovery_s(run(*late)) == 6.0
+    assert broken(run(*late)) == []
+
+
+def test_what_is_not_answered_after_the_overload_is_late_too() -> None:
+    rejected = [served("after", 31.5, end=End.REJECTED, retry_after="1") for _ in range(4)]
+    assert recovery_s(run(*rejected)) == 12.0
+    assert broken(run(*rejected)) == ["times are normal again soon after"]
+
+
+def test_a_fleet_that_is_late_to_the_end_has_not_recovered() -> None:
+    assert recovery_s(run(*(served("after", 39.5, ttft_s=9.0) for _ in range(4)))) == math.inf
