@@ -3,6 +3,7 @@
 from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.bucket_members import BucketMembers
+from policies.bucket_plan import Demand, Division, Member, PlanRules, Verdict, plan
 from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
@@ -60,6 +61,8 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "Demand",
+    "Division",
     "EarlyEnds",
     "EarlyRatio",
     "Fairness",
@@ -74,8 +77,10 @@ __all__ = [
     "Inversions",
     "Left",
     "LengthBuckets",
+    "Member",
     "Op",
     "Placed",
+    "PlanRules",
     "Policy",
     "Reason",
     "Redispatch",
@@ -90,6 +95,7 @@ __all__ = [
     "Ticket",
     "Tickets",
     "Trim",
+    "Verdict",
     "Waiting",
     "WorkAhead",
     "Worker",
@@ -102,6 +108,7 @@ __all__ = [
     "encode_ops",
     "make_policy",
     "place",
+    "plan",
     "probe_from_us",
     "redispatch",
     "shares",

@@ -12,6 +12,7 @@ dropped, and the move takes no longer than the last old prefill, however that en
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -19,6 +20,9 @@ from numpy.typing import NDArray
 
 from policies.buckets import ANY_BUCKET, LengthBuckets
 from policies.ops import BucketPlan
+
+KEPT_MAX = 100
+"""Lists of slots (one per model and bucket) that are kept without those that drain."""
 
 PLANS_KEPT = 8
 """Newest plans that are remembered, with their reasons; all but the newest without their members."""
@@ -36,10 +40,11 @@ class BucketMembers:
         automatic: As given.
         plans: The newest ones, the newest last.
         moving: Slots of workers that drain first, with the log time of their move.
+        watched: Whether somebody belongs to a bucket, or may come to.
     """
 
     def __init__(self, lengths: LengthBuckets | None, *, automatic: bool) -> None:
-        self.automatic = automatic and lengths is not None
+        self.automatic = self.watched = automatic and lengths is not None
         self.plans: list[BucketPlan] = []
         self.moving: dict[int, int] = {}
         self.lengths: LengthBuckets | None = None
@@ -47,6 +52,7 @@ class BucketMembers:
         self._bounds = lengths
         self._labels: dict[int, tuple[str, str]] = {}
         self._members: dict[int, int] = {}
+        self._settled: dict[int, tuple[NDArray[np.intp], NDArray[np.intp]]] = {}
 
     @property
     def bounds(self) -> LengthBuckets | None:
@@ -66,21 +72,24 @@ class BucketMembers:
             self._settle_in((slot,))
 
     def planned(self, op: BucketPlan) -> bool:
-        """Take in a plan; the newest counts.
+        """Take in a plan; the newest counts. One that other settings made is none.
 
         Returns:
             Whether members changed.
         """
-        if any((op.at_us, op.replica) == (known.at_us, known.replica) for known in self.plans):
+        if not self._fits(op) or any(
+            (op.at_us, op.replica) == (known.at_us, known.replica) for known in self.plans
+        ):
             return False
         newest = self.newest
         self.plans.append(op)
         self.plans.sort(key=lambda plan: (plan.at_us, plan.replica))
         del self.plans[:-PLANS_KEPT]
         self.plans[:-1] = [msgspec.structs.replace(plan, workers={}) for plan in self.plans[:-1]]
-        if not self.automatic or self.newest is newest:
+        if self.newest is newest:
             return False
         self._bounds = LengthBuckets(op.tokens_max)
+        self._settled.clear()
         self.moving = {slot: op.at_us for slot, (name, _) in self._labels.items() if name in op.moved}
         self._settle_in(tuple(self._labels))
         return True
@@ -108,6 +117,11 @@ class BucketMembers:
     def of(self, slot: int) -> int:
         """Number of the bucket that a worker belongs to; `ANY_BUCKET` if it takes any length."""
         return self._members.get(slot, ANY_BUCKET)
+
+    def pinned(self, slot: int) -> bool:
+        """Whether a label says where a worker belongs."""
+        label = self._labels.get(slot, ("", ""))[1]
+        return self._configured is not None and self._configured.labelled(label) != ANY_BUCKET
 
     def taken_by(self, slot: int) -> Sequence[int]:
         """Buckets of the requests that a worker may take: its own first, then the nearest."""
@@ -146,17 +160,24 @@ class BucketMembers:
         return slots[home]
 
     def may_take(self, slots: NDArray[np.intp], oldest_prefill_us: Callable[[int], int]) -> NDArray[np.intp]:
-        """Of some workers, those that do not drain for a move; all of them if all do.
+        """Of some workers, those that do not drain for a move, all of them if all do; the same array again.
 
         Args:
             slots: Who is asked for.
             oldest_prefill_us: See `policies.loads.Loads.oldest_prefill_us`.
         """
-        for slot, moved_us in list(self.moving.items()):
-            if oldest_prefill_us(slot) > moved_us:
-                del self.moving[slot]
-        settled = slots[~np.isin(slots, list(self.moving))]
-        return settled if len(settled) else slots
+        settled = [slot for slot, moved_us in self.moving.items() if oldest_prefill_us(slot) > moved_us]
+        for slot in settled:
+            del self.moving[slot]
+        if settled:
+            self._settled.clear()
+        kept = self._settled.get(id(slots))
+        if kept is None or kept[0] is not slots:
+            if len(self._settled) >= KEPT_MAX:
+                self._settled.clear()
+            others = slots[~np.isin(slots, list(self.moving))]
+            kept = self._settled[id(slots)] = slots, others if len(others) else slots
+        return kept[1]
 
     def together_with(self, slots: NDArray[np.intp], partner: int) -> NDArray[np.intp]:
         """Of some workers, those that may share a request with one: prefill and decode of one bucket.
@@ -181,12 +202,23 @@ class BucketMembers:
 
     # Inside.
 
+    def _fits(self, op: BucketPlan) -> bool:
+        """Whether plans count, and this one has as many buckets as the settings, and their last bound."""
+        configured = self._configured
+        return (
+            self.automatic
+            and configured is not None
+            and len(op.tokens_max) == len(configured)
+            and op.tokens_max[-1] == configured.tokens_max[-1]
+            and all(low < high for low, high in pairwise((0, *op.tokens_max)))
+        )
+
     def _settle_in(self, slots: Sequence[int]) -> None:
         """Find out anew where these belong, and whether anybody belongs anywhere."""
         configured, bounds = self._configured, self._bounds
         if configured is None or bounds is None:
             return
-        planned = self.newest.workers if self.automatic and self.newest is not None else {}
+        planned = self.newest.workers if self.newest is not None else {}
         for slot in slots:
             worker_id, label = self._labels.get(slot, ("", ""))
             number = configured.labelled(label)
@@ -198,3 +230,4 @@ class BucketMembers:
                 self._members.pop(slot, None)
                 self.moving.pop(slot, None)
         self.lengths = bounds if self._members else None
+        self.watched = self.automatic or self.lengths is not None

@@ -22,9 +22,9 @@ more). That happens for as much of the time as somebody is beside it, the utilis
 
 with rho no lower than `BUSY_RATIO_MIN`. The visitor sits at c + u/2 on average, the others in the middle of
 their bucket. It is part of the work x of that placement, so an idle neighbour is almost free and a
-conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have the
-same price: they share their step. That a long prefill also stands in front of more requests where short ones
-come is priced by kappa, which is measured for each bucket (`policies.costs.congestion_per_s`).
+conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have
+the same price: they share their step. That a long prefill also stands in front of more requests where short
+ones come is priced by kappa, which is measured for each bucket (`policies.costs.congestion_per_s`).
 """
 
 import itertools

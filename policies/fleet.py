@@ -37,6 +37,7 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWr
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
+from policies.length_histogram import LengthHistogram
 from policies.loads import Loads
 from policies.ops import (
     BucketPlan,
@@ -172,6 +173,8 @@ class FleetState:
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
+        self.lengths = LengthHistogram()
+        """What came lately, while somebody belongs to a length bucket, or may come to."""
         self.reports = Reports()
         self.early_revision = 0
         """Counts changes of what `early_ratio` says."""
@@ -368,6 +371,7 @@ class FleetState:
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
         history, charges = self.loads.dump_history(), self.fairness.dump()
+        lengths = self.lengths.dump()
         # Of what is in flight only what was already at the start, so that it agrees with the history.
         inflight = pages = 0
         for piece in self._inflight_steps():
@@ -400,6 +404,7 @@ class FleetState:
                 histories,
                 marks,
                 charges,
+                lengths,
             )
         )
 
@@ -486,6 +491,8 @@ class FleetState:
             self.loads.retain(listed, own)
             self.tickets.retain(listed, own)
         self.fairness.merge(summary.charges)
+        if summary.lengths is not None:
+            self.lengths.merge(*summary.lengths)
         for worker_id, history in zip(summary.workers, summary.histories, strict=True):
             self.loads.merge_history(self._slot(worker_id), *history)
             yield 0.0
@@ -649,8 +656,11 @@ class FleetState:
         slot = self._slot(op.worker)
         if self.tickets.count:
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
-        if self.loads.placed(op, slot) and op.flow:
-            self.fairness.charge(op.flow, op.at_us, op.service_us)
+        if self.loads.placed(op, slot):
+            if op.flow:
+                self.fairness.charge(op.flow, op.at_us, op.service_us)
+            if self.buckets.watched:
+                self.lengths.add(op.at_us, op.context_tokens // (len(op.paths) or 1), op.service_us)
         self._hold(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])

@@ -231,7 +231,7 @@ class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False)
         replica: Who planned.
         tokens_max: Upper bounds, as in `policies.buckets.LengthBuckets`.
         workers: Number of the bucket of each worker that belongs to one; empty if it was forgotten.
-        moved: Workers that were in another bucket before, and its number: they drain first.
+        moved: Workers that were in another bucket before: from which they go to which, after they drained.
         reason: Why, in a sentence.
         cost_s: Predicted mean seconds to the first token.
         cost_before_s: The same had nothing been changed; 0 if there was no plan.
@@ -241,7 +241,7 @@ class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False)
     replica: str
     tokens_max: tuple[int, ...]
     workers: dict[str, int]
-    moved: dict[str, int] = {}
+    moved: dict[str, tuple[int, int]] = {}
     reason: str = ""
     cost_s: float = 0.0
     cost_before_s: float = 0.0
