@@ -3,10 +3,19 @@
 from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.bucket_members import BucketMembers
-from policies.bucket_plan import Demand, Division, Member, PlanRules, Verdict, plan
+from policies.bucket_plan import (
+    BucketDivision,
+    BucketMember,
+    BucketRules,
+    BucketVerdict,
+    LengthDemand,
+    plan_buckets,
+)
 from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
+from policies.decodes import DecodeFit, decoding_after
+from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.ops import (
@@ -31,11 +40,12 @@ from policies.ops import (
     encode_ops,
 )
 from policies.placement import Reason, place
+from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
@@ -53,18 +63,22 @@ __all__ = [
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
+    "BucketDivision",
+    "BucketMember",
     "BucketMembers",
     "BucketPlan",
+    "BucketRules",
+    "BucketVerdict",
     "BytesPerToken",
     "CachePool",
     "Candidates",
     "Chosen",
     "Circuit",
     "CircuitSet",
-    "Demand",
-    "Division",
+    "DecodeFit",
     "EarlyEnds",
     "EarlyRatio",
+    "EarlyRejection",
     "Fairness",
     "Finished",
     "FirstToken",
@@ -77,11 +91,13 @@ __all__ = [
     "Inversions",
     "Left",
     "LengthBuckets",
-    "Member",
+    "LengthDemand",
+    "Miss",
     "Op",
+    "Outlook",
     "Placed",
-    "PlanRules",
     "Policy",
+    "Prospect",
     "Reason",
     "Redispatch",
     "RedispatchRules",
@@ -89,13 +105,14 @@ __all__ = [
     "RequestView",
     "RetryBudget",
     "ServiceFit",
+    "ServiceLevel",
     "ServiceModel",
     "Shed",
+    "Slots",
     "Started",
     "Ticket",
     "Tickets",
     "Trim",
-    "Verdict",
     "Waiting",
     "WorkAhead",
     "Worker",
@@ -104,12 +121,14 @@ __all__ = [
     "admitted",
     "class_of",
     "decode_ops",
+    "decoding_after",
     "encode_op",
     "encode_ops",
     "make_policy",
     "place",
-    "plan",
+    "plan_buckets",
     "probe_from_us",
+    "prospect",
     "redispatch",
     "shares",
     "turn_of",

@@ -19,9 +19,9 @@ A change is one bound moved by a quarter, half or whole octave, or one worker (a
 are many) given to the next bucket. Requests spill between buckets at run time (`policies.buckets`), so a
 division need not be exact; but each change costs caches and a drain, so it must be worth it (hysteresis):
 
-    no change within `PlanRules.dwell_s` of the last
-    none that is not predicted to save `PlanRules.gain_ratio_min` of the cost; twice that to undo a late one
-    none on fewer than `PlanRules.requests_min` requests
+    no change within `BucketRules.dwell_s` of the last
+    none that is not predicted to save `BucketRules.gain_ratio_min` of the cost; twice that to undo a late one
+    none on fewer than `BucketRules.requests_min` requests
 
 Two things wait for nothing: a new worker gets a bucket, and a bucket that has lost its last worker gets one.
 The first plan goes as many steps as it likes, since nobody drains for it. Whoever moves is the one that holds
@@ -56,7 +56,7 @@ STEPS_FIRST_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
-class PlanRules:
+class BucketRules:
     """Hysteresis.
 
     Attributes:
@@ -73,7 +73,7 @@ class PlanRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class BucketMember:
     """A worker that may be given a bucket.
 
     Attributes:
@@ -90,7 +90,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class BucketDivision:
     """Buckets and how many workers each has.
 
     Attributes:
@@ -103,7 +103,7 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BucketVerdict:
     """What was found, whether something is changed or not.
 
     Attributes:
@@ -119,7 +119,7 @@ class Verdict:
     reason: str
     plan: BucketPlan | None = None
     cost_s: float = 0.0
-    best: Division | None = None
+    best: BucketDivision | None = None
     best_cost_s: float = 0.0
     needed_ratio: float = 0.0
     wait_s: float = 0.0
@@ -131,7 +131,7 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class Demand:
+class LengthDemand:
     """What came lately, ready to be divided.
 
     Args:
@@ -160,14 +160,14 @@ class Demand:
         """Requests in all."""
         return float(self.requests.sum())
 
-    def load_of(self, division: Division) -> list[float]:
+    def load_of(self, division: BucketDivision) -> list[float]:
         """Load of each bucket, without drag: predicted worker-seconds per second and worker."""
         return [
             float(self.service_s[low:high].sum()) / self.window_s / max(workers, 1)
             for (low, high), workers in zip(_rows(division.tokens_max), division.workers, strict=True)
         ]
 
-    def cost_s(self, division: Division) -> float:
+    def cost_s(self, division: BucketDivision) -> float:
         """Predicted mean time to first token, seconds; 0 if nothing came."""
         costs = [
             self._bucket_cost(low, high, workers)
@@ -202,17 +202,17 @@ class Demand:
         return float(count * (wait_s + mean_s + max(load - LOAD_MAX, 0.0) * OVERLOAD_WAIT_S))
 
 
-def plan(
-    demand: Demand,
+def plan_buckets(
+    demand: LengthDemand,
     buckets: LengthBuckets,
-    members: Sequence[Member],
+    members: Sequence[BucketMember],
     history: Sequence[BucketPlan],
     *,
     replica: str,
     now_us: int,
     absent: Mapping[str, int] = MappingProxyType({}),
-    rules: PlanRules = PlanRules(),
-) -> Verdict:
+    rules: BucketRules = BucketRules(),
+) -> BucketVerdict:
     """Say what should change now, if anything.
 
     Args:
@@ -227,13 +227,13 @@ def plan(
     """
     count = len(buckets)
     if len(members) < count:
-        return Verdict(f"{len(members)} workers cannot be divided into {count} buckets")
+        return BucketVerdict(f"{len(members)} workers cannot be divided into {count} buckets")
     said = _Saying(members, absent, replica, now_us)
     counts = Counter(member.bucket for member in members)
-    now = Division(buckets.tokens_max, tuple(counts[number] for number in range(count)))
+    now = BucketDivision(buckets.tokens_max, tuple(counts[number] for number in range(count)))
     if demand.total < rules.requests_min:
         # Nobody belongs anywhere before something is known, so that nothing is worse than without buckets.
-        return Verdict(f"{demand.total:.0f} requests in the window are too few to judge by")
+        return BucketVerdict(f"{demand.total:.0f} requests in the window are too few to judge by")
     if not history:
         found = _first(demand, now, members)
         return said.verdict(found, "the first division", demand.cost_s(found), 0.0)
@@ -245,7 +245,7 @@ def plan(
     floors = Counter(member.bucket for member in members if member.pinned)
     best = min(_changes(now, floors), key=demand.cost_s, default=None)
     if best is None:
-        return Verdict("nothing can be changed", cost_s=cost_s)
+        return BucketVerdict("nothing can be changed", cost_s=cost_s)
     best_cost_s = demand.cost_s(best)
     needed = rules.gain_ratio_min * (1 + _undoes(now, best, history, now_us, rules))
     wait_s = max(0.0, rules.dwell_s - (now_us - history[-1].at_us) / 1e6)
@@ -253,7 +253,7 @@ def plan(
         reason = (
             f"the last change is {rules.dwell_s - wait_s:.0f} s old" if wait_s else "no change saves enough"
         )
-        return Verdict(reason, None, cost_s, best, best_cost_s, needed, wait_s)
+        return BucketVerdict(reason, None, cost_s, best, best_cost_s, needed, wait_s)
     return said.verdict(best, _words(now, best), best_cost_s, cost_s, needed)
 
 
@@ -261,14 +261,14 @@ def plan(
 class _Saying:
     """Puts a division into an operation."""
 
-    members: Sequence[Member]
+    members: Sequence[BucketMember]
     absent: Mapping[str, int]
     replica: str
     now_us: int
 
     def verdict(
-        self, found: Division, why: str, cost_s: float, before_s: float, needed: float = 0.0
-    ) -> Verdict:
+        self, found: BucketDivision, why: str, cost_s: float, before_s: float, needed: float = 0.0
+    ) -> BucketVerdict:
         """The verdict that changes to a division."""
         assigned = _assigned(found, self.members)
         was = {member.worker_id: member.bucket for member in self.members}
@@ -281,13 +281,13 @@ class _Saying:
         reason = f"{why}: {loads} instead of {before_s:.2f}" if before_s else f"{why}: {loads}"
         workers = {**self.absent, **assigned}
         op = BucketPlan(self.now_us, self.replica, found.tokens_max, workers, moved, reason, cost_s, before_s)
-        return Verdict(reason, op, before_s, found, cost_s, needed)
+        return BucketVerdict(reason, op, before_s, found, cost_s, needed)
 
 
-def _first(demand: Demand, now: Division, members: Sequence[Member]) -> Division:
+def _first(demand: LengthDemand, now: BucketDivision, members: Sequence[BucketMember]) -> BucketDivision:
     """Divide everybody from scratch, beginning with the bounds of the settings."""
     pinned = Counter(member.bucket for member in members if member.pinned)
-    start = Division(now.tokens_max, tuple(pinned[number] for number in range(len(now.workers))))
+    start = BucketDivision(now.tokens_max, tuple(pinned[number] for number in range(len(now.workers))))
     found = _filled(demand, start, len(members) - sum(start.workers))
     for _ in range(STEPS_FIRST_MAX):
         best = min(_changes(found, pinned), key=demand.cost_s, default=found)
@@ -297,7 +297,7 @@ def _first(demand: Demand, now: Division, members: Sequence[Member]) -> Division
     return found
 
 
-def _filled(demand: Demand, division: Division, more: int) -> Division:
+def _filled(demand: LengthDemand, division: BucketDivision, more: int) -> BucketDivision:
     """Give so many workers more to where they save most, beginning with buckets that have none."""
     workers = list(division.workers)
     for _ in range(workers.count(0)):
@@ -311,17 +311,17 @@ def _filled(demand: Demand, division: Division, more: int) -> Division:
     while more:
         given = min(step, more)
         options = [
-            Division(
+            BucketDivision(
                 division.tokens_max, (*workers[:number], workers[number] + given, *workers[number + 1 :])
             )
             for number in range(len(workers))
         ]
         workers = list(min(options, key=demand.cost_s).workers)
         more -= given
-    return Division(division.tokens_max, tuple(workers))
+    return BucketDivision(division.tokens_max, tuple(workers))
 
 
-def _changes(now: Division, floors: Mapping[int, int]) -> Iterator[Division]:
+def _changes(now: BucketDivision, floors: Mapping[int, int]) -> Iterator[BucketDivision]:
     """All divisions one step away; no bucket has fewer workers than its labels say, nor none."""
     edges = [0, *_ends(now.tokens_max)]
     for number in range(1, len(edges) - 1):
@@ -330,7 +330,7 @@ def _changes(now: Division, floors: Mapping[int, int]) -> Iterator[Division]:
             if edges[number - 1] < row < edges[number + 1]:
                 bounds = list(now.tokens_max)
                 bounds[number - 1] = ROW_TOKENS_MAX[row - 1]
-                yield Division(tuple(bounds), now.workers)
+                yield BucketDivision(tuple(bounds), now.workers)
     given = max(1, round(SHARE_MOVED * sum(now.workers)))
     for number in range(len(now.workers) - 1):
         for giver, taker in ((number, number + 1), (number + 1, number)):
@@ -338,7 +338,7 @@ def _changes(now: Division, floors: Mapping[int, int]) -> Iterator[Division]:
                 workers = list(now.workers)
                 workers[giver] -= given
                 workers[taker] += given
-                yield Division(now.tokens_max, tuple(workers))
+                yield BucketDivision(now.tokens_max, tuple(workers))
 
 
 def _ends(tokens_max: Sequence[int]) -> list[int]:
@@ -352,7 +352,7 @@ def _rows(tokens_max: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise((0, *_ends(tokens_max)[:-1], ROWS)))
 
 
-def _assigned(found: Division, members: Sequence[Member]) -> dict[str, int]:
+def _assigned(found: BucketDivision, members: Sequence[BucketMember]) -> dict[str, int]:
     """Give every worker a bucket, so that as few as possible change theirs."""
     wanted = list(found.workers)
     assigned: dict[str, int] = {}
@@ -372,7 +372,7 @@ def _assigned(found: Division, members: Sequence[Member]) -> dict[str, int]:
 
 
 def _undoes(
-    now: Division, best: Division, history: Sequence[BucketPlan], now_us: int, rules: PlanRules
+    now: BucketDivision, best: BucketDivision, history: Sequence[BucketPlan], now_us: int, rules: BucketRules
 ) -> bool:
     """Whether a change is the reverse of one that was made lately."""
     flows = _flows(now.workers, best.workers)
@@ -394,7 +394,7 @@ def _flows(before: Sequence[int], after: Sequence[int]) -> set[tuple[int, int]]:
     return {(giver, taker) for giver in givers for taker in takers}
 
 
-def _words(now: Division, best: Division) -> str:
+def _words(now: BucketDivision, best: BucketDivision) -> str:
     """A change in words."""
     for old, new in zip(now.tokens_max, best.tokens_max, strict=True):
         if old != new:

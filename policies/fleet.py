@@ -667,14 +667,14 @@ class FleetState:
 
     def _first_token(self, op: FirstToken) -> None:
         if self.tickets.count:
-            self._relieve(self.loads.slot_of(op.request_id))
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
     def _finished(self, op: Finished) -> None:
         if self.tickets.count:
-            self._waits_no_longer(self.tickets.finished(op.request_id), self.loads.slot_of(op.request_id))
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)

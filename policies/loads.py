@@ -130,6 +130,7 @@ class Loads:
             return array
 
         self.prefill_us = grown("prefill_us", (rows,))
+        self.prefill_requests = grown("prefill_requests", (rows,))
         self.prefill_tokens = grown("prefill_tokens", (rows,))
         self.inflight_requests = grown("inflight_requests", (rows,))
         self.inflight_tokens = grown("inflight_tokens", (rows,))
@@ -139,6 +140,7 @@ class Loads:
         self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
         self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
         self._prefill_us_at = _numbers(self.prefill_us)
+        self._prefill_requests_at = _numbers(self.prefill_requests)
         self._prefill_tokens_at = _numbers(self.prefill_tokens)
         self._inflight_requests_at = _numbers(self.inflight_requests)
         self._inflight_tokens_at = _numbers(self.inflight_tokens)
@@ -198,6 +200,7 @@ class Loads:
         self._inflight_tokens_at[slot] += op.context_tokens
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
+            self._prefill_requests_at[slot] += 1
             self._prefill_tokens_at[slot] += op.uncached_tokens
             self._queue(request_id, request)
         return arrives
@@ -435,6 +438,7 @@ class Loads:
 
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
+        self._prefill_requests_at[request.slot] -= 1
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
 
     def _prefill_done(self, slot: int, at_us: int) -> None:

@@ -139,8 +139,8 @@ class Tickets:
         self._drop(ticket)
         return ticket
 
-    def finished(self, request_id: str) -> Ticket | None:
-        """A request ended: if it waited, it no longer does. Returns its ticket then."""
+    def ended(self, request_id: str) -> Ticket | None:
+        """A request was answered or ended: if it waited, it no longer does. Returns its ticket then."""
         ticket = self._waiting.get(request_id)
         if ticket is not None:
             self._drop(ticket)

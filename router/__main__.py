@@ -41,7 +41,14 @@ def _plan(argv: list[str]) -> int:
     return plan(argv)
 
 
+def _keys(argv: list[str]) -> int:
+    from router.tenants.cli import main as keys
+
+    return keys(argv)
+
+
 TOOLS = {
+    "keys": (_keys, "make and check the keys of tenants"),
     "engine": (_engine, "run emulated engines (extra: loadtest)"),
     "demo": (_demo, "compare policies on emulated engines (extra: loadtest)"),
     "simulate": (_simulate, "compare policies on recorded traffic in virtual time (extra: loadtest)"),

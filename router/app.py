@@ -24,7 +24,7 @@ import httpx
 from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
-from router.admin import AdminPorts, make_api, serve_metrics
+from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
 from router.fleet import Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
@@ -32,8 +32,9 @@ from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, Settings, UpstreamSettings
+from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
 from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.tenants import Keyring, KeysWatch
 from router.tls import worker_context
 from router.values import token_count
 
@@ -47,9 +48,14 @@ HOUSEKEEPING_S = 1.0
 
 
 class _OpCounts(NoListener):
-    """Counts operations and refused snapshots for the metrics."""
+    """Counts operations and refused snapshots for the metrics, and tells of those that others appended.
 
-    def __init__(self) -> None:
+    Args:
+        changed: Called when some were applied.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self.published_ops = 0
         self.applied_ops = 0
         self.snapshots_refused = 0
@@ -59,8 +65,9 @@ class _OpCounts(NoListener):
         self.published_ops += ops
 
     def applied(self, ops: int, lag_s: float) -> None:
-        """Count what others appended."""
+        """Count what others appended; it may let a request go that waits here."""
         self.applied_ops += ops
+        self._changed()
 
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """Count what was of no use; the log line says why."""
@@ -89,7 +96,7 @@ class GatewayProcess:
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
         self.fleet = FleetState(_fleet_rules(settings))
         self.clock = LogClock()
-        self._ops = _OpCounts()
+        self._ops = _OpCounts(lambda: self.gateway.room.changed())
         self.shared = SharedState(
             SharedConfig(
                 url=redis_url,
@@ -139,6 +146,8 @@ class GatewayProcess:
             ),
         )
         self._trace = _opened_trace(settings.observability)
+        keys_file = settings.tenancy.keys_file
+        self._keys = KeysWatch(keys_file, Keyring()) if keys_file else None
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -151,9 +160,14 @@ class GatewayProcess:
             request_log=request_log,
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
+            log_lag_s=lambda: self.shared.status.lag_s,
+            keys=None if self._keys is None else self._keys.keyring,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        if self._keys is not None:
+            self._keys.load()
+            self.metrics.tenant_keys_end = self._keys.keys_end
         self.ending = Ending()
         self._multiprocess = multiprocess_dir is not None
         self.api = make_api(
@@ -166,10 +180,21 @@ class GatewayProcess:
                 now_us=self.clock.now_us,
                 log_status=lambda: self.shared.status,
                 request_id_of=self.gateway.request_id_of,
-                authorized=self.gateway.authorized,
+                door=self.gateway.door,
+                keys=self._keys,
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
+                queue=QueuePorts(
+                    replica=self.replica,
+                    fleet=self.fleet,
+                    registry=self.registry,
+                    admission=self.gateway.admission,
+                    room=self.gateway.room,
+                    settings=settings.queue,
+                    refusals=self.gateway.refusals,
+                    now_us=self.clock.now_us,
+                ),
             ),
             self._lifespan,
         )
@@ -195,6 +220,8 @@ class GatewayProcess:
             ("housekeeping", self._housekeeping),
             ("loop lag", LoopLag(self.metrics.loop_lag).run),
         ]
+        if self._keys is not None:
+            loops.append(("keys", self._keys.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -269,6 +296,13 @@ class GatewayProcess:
         """Tell the metrics what is read rather than counted."""
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
+        inversions = self.fleet.tickets.inversions
+        self.metrics.queue(
+            self.gateway.waiting(),
+            inversions=inversions.count,
+            inversion_s_max=inversions.us_max / 1e6,
+            rooms_overdue=self.gateway.room.overdue,
+        )
         self.metrics.degraded(Component.REDIS, on=status.degraded_reason is not None)
         workers = self.registry.all()
         self.metrics.degraded(
@@ -284,6 +318,9 @@ class GatewayProcess:
             skipped_ops=status.skipped_ops,
             snapshots_refused=self._ops.snapshots_refused,
         )
+        if self._keys is not None:
+            self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
+            self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:
@@ -337,6 +374,13 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
+def _weights(queue: QueueSettings) -> Callable[[str], float]:
+    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
+    classes = queue.classes
+    least = min(classes.values())
+    return lambda name: 1.0 if "/" in name else classes.get(name, least)
+
+
 def _fleet_rules(settings: Settings) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
@@ -359,6 +403,9 @@ def _fleet_rules(settings: Settings) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
+        weight_of=_weights(settings.queue),
+        quantum_s=settings.queue.fairness_quantum_s,
+        fairness_window_s=settings.queue.fairness_window_s,
     )
 
 

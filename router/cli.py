@@ -3,6 +3,7 @@
     cacheway serve [FLAGS]      run the gateway
     cacheway config [FLAGS]     show the effective settings, or write the reference pages
     cacheway version
+    cacheway keys ...           make and check the keys of tenants
     cacheway engine|demo ...    development tools, in the optional extra
 
 The commands that do the work are handed in by `router.__main__`: this module parses, loads the settings and
@@ -39,7 +40,7 @@ def main(
         environ: The environment.
         serve: Runs the gateway until it is told to stop; raises `SettingsError` if what the settings
             name cannot be used.
-        tools: Commands of the optional extra by name, with a line of help. They parse their own arguments.
+        tools: Commands that parse their own arguments, by name, with a line of help.
 
     Returns:
         The exit status: 2 for a wrong command line or wrong settings.
@@ -98,7 +99,7 @@ def _parser(tools: Mapping[str, tuple[Tool, str]]) -> Parser:
 
 
 def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
-    """Run a command of the optional extra, or say that the extra is not installed."""
+    """Run a command, or say that the optional extra is not installed, which most of them need."""
     try:
         return tool(argv)
     except ModuleNotFoundError as error:

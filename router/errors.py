@@ -2,10 +2,12 @@
 
     RouterError
     ├── ClientError             the request is at fault     4xx or 505; never tried again
-    │   └── InvalidKey            the gateway's key is missing or wrong
-    ├── Overloaded              we are at fault, for now    429 or 503 + Retry-After
+    │   └── InvalidKey            a key is needed, and this is none
+    ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
     │   ├── NoWorker              nobody may take it now
     │   ├── RequestRejected       before it was queued
+    │   ├── RequestExpired        its deadline passed in the queue, or before its answer began
+    │   ├── RequestDisplaced      a more urgent request took its place in the queue
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
@@ -50,14 +52,15 @@ class ClientError(RouterError):
 
 
 class InvalidKey(ClientError):
-    """The gateway has a key, and the request does not carry it."""
+    """A key is needed, and the request carries none that is valid."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "This gateway needs a key: send it as 'Authorization: Bearer ...'.",
-            code="invalid_api_key",
-            status=401,
+    def __init__(self, *, presented: bool = False) -> None:
+        message = (
+            "The key is not known here, or not valid now."
+            if presented
+            else "This gateway needs a key: send it as 'Authorization: Bearer ...'."
         )
+        super().__init__(message, code="invalid_api_key", status=401)
 
 
 class Overloaded(RouterError):
@@ -83,6 +86,28 @@ class RequestRejected(Overloaded):
 
     status = 429
     code = "rejected"
+
+
+class RequestExpired(Overloaded):
+    """Its deadline passed before its answer began."""
+
+    status = 408
+    code = "request_expired"
+
+    def __init__(self, waited_s: float) -> None:
+        super().__init__(f"The request's deadline passed after {waited_s:.1f} s.", retry_after_s=1.0)
+
+
+class RequestDisplaced(Overloaded):
+    """A more urgent request took its place in the queue."""
+
+    status = 429
+    code = "request_displaced"
+
+    def __init__(self, *, retry_after_s: float) -> None:
+        super().__init__(
+            "The queue is full, and a more urgent request took this one's place.", retry_after_s=retry_after_s
+        )
 
 
 class ShuttingDown(Overloaded):

@@ -62,7 +62,7 @@ class Family:
 
     Attributes:
         name: Without prefix and without ``_total``.
-        kind: ``worker`` is a gauge that is read from the fleet when scraped.
+        kind: ``worker`` is a gauge that is read from its owner when scraped.
         about: What it says, for people.
         labels: Label names.
         buckets: Upper bounds of a histogram; each is inclusive.
@@ -166,6 +166,40 @@ ANSWER_BYTES = Family("answer_body_bytes", "counter", "Bytes of answer bodies pa
 INFLIGHT_REQUESTS = Family(
     "inflight_requests", "gauge", "Requests of this gateway that have not ended.", combine="livesum"
 )
+WAITING_REQUESTS = Family(
+    "waiting_requests",
+    "gauge",
+    "Requests of this gateway that wait for a worker with room, by class.",
+    ("class",),
+    combine="livesum",
+)
+WAITING_TOKENS = Family(
+    "waiting_tokens", "gauge", "Uncached prompt tokens of those requests.", ("class",), combine="livesum"
+)
+WAIT_SECONDS = Family(
+    "wait_seconds", "histogram", "How long requests waited that then went to a worker.", ("class",), SECONDS
+)
+WAITS = Family(
+    "waits",
+    "counter",
+    "Waits that ended, by how: dispatched, expired, displaced, left (by the client, or at shutdown) or "
+    "no_worker; and rejected, which never began.",
+    ("class", "outcome"),
+)
+INVERSIONS = Family(
+    "queue_inversions",
+    "counter",
+    "Requests of any replica that went before a better one which waited for the same worker: what the log's "
+    "delay costs the common order.",
+)
+INVERSION_MAX = Family(
+    "queue_inversion_max_seconds", "gauge", "By how much the worst of them was out of order, as keys differ."
+)
+ROOMS_OVERDUE = Family(
+    "queue_rooms_overdue",
+    "counter",
+    "Times a worker's room was taken because the replica with the better request left it unused.",
+)
 DEGRADED = Family("degraded", "gauge", "1 while a component is degraded; serving goes on.", ("component",))
 LOG_LAG = Family("log_lag_seconds", "gauge", "Age of the newest entry of the shared log when it was applied.")
 SNAPSHOT_AGE = Family("snapshot_age_seconds", "gauge", "Age of the newest snapshot of the shared state.")
@@ -186,6 +220,33 @@ TRACE_LINES_DROPPED = Family(
     "request_trace_lines_dropped",
     "counter",
     "Lines of the request trace dropped because the disk was full or slow.",
+)
+TENANT_REQUESTS = Family(
+    "tenant_requests",
+    "counter",
+    "Requests that ended, of each tenant of the keys file, by outcome as in requests_total.",
+    ("tenant", "outcome"),
+)
+TENANT_PROMPT_TOKENS = Family(
+    "tenant_prompt_tokens", "counter", "Prompt tokens of each tenant, as workers reported them.", ("tenant",)
+)
+TENANT_CACHED_TOKENS = Family(
+    "tenant_cached_tokens",
+    "counter",
+    "Prompt tokens of each tenant that workers found in their caches, as reported.",
+    ("tenant",),
+)
+TENANT_OUTPUT_TOKENS = Family(
+    "tenant_output_tokens",
+    "counter",
+    "Generated tokens of each tenant, as workers reported them.",
+    ("tenant",),
+)
+KEYS_READ = Family(
+    "keys_file_reads",
+    "counter",
+    "Times a new keys file was read: loaded, or refused because something in it is wrong.",
+    ("outcome",),
 )
 BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
 
@@ -227,6 +288,13 @@ WORKER_PREFILL = Family(
 )
 WORKER_HELD = Family(
     "held_tokens", "worker", "Tokens the prefix tree believes a worker to hold.", ("worker",)
+)
+
+TENANT_KEYS_END = Family(
+    "tenant_keys_end_timestamp_seconds",
+    "worker",
+    "Unix time at which the last of a tenant's keys expires; tenants with a key that does not are left out.",
+    ("tenant",),
 )
 
 FAMILIES: tuple[Family, ...] = tuple(

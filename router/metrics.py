@@ -33,7 +33,7 @@ from prometheus_client.registry import Collector
 
 from router import metric_families as families
 from router.metric_families import Family
-from router.tallies import BatchHistogram, Count, Distribution, Sum, Total
+from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 
 FLUSH_INTERVAL_S = 1.0
 
@@ -48,6 +48,7 @@ class Component(StrEnum):
 
     REDIS = "redis"
     WORKERS = "workers"
+    KEYS = "keys"
 
 
 class WorkerState(StrEnum):
@@ -115,8 +116,10 @@ class Metrics:
         """Called before numbers are handed over; they set gauges and totals."""
         self.workers: Callable[[], Iterable[WorkerSample]] = tuple
         """Asked for the workers at each scrape."""
+        self.tenant_keys_end: Callable[[], Iterable[tuple[str, float]]] = tuple
+        """Asked at each scrape for the tenants whose keys all expire, and when the last one does (Unix)."""
         self._registry = CollectorRegistry()
-        self._tallies: list[Distribution | Count | Sum] = []
+        self._tallies: list[Distribution | Count | Sum | Sums] = []
         self._gathered = 0
 
         self._requests = self._count(families.REQUESTS)
@@ -129,6 +132,11 @@ class Metrics:
         self._redispatches = self._count(families.REDISPATCHES)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
+        self._waits = self._count(families.WAITS)
+        self._tenant_requests = self._count(families.TENANT_REQUESTS)
+        self._tenant_prompt_tokens = self._sums(families.TENANT_PROMPT_TOKENS)
+        self._tenant_cached_tokens = self._sums(families.TENANT_CACHED_TOKENS)
+        self._tenant_output_tokens = self._sums(families.TENANT_OUTPUT_TOKENS)
         self._request_bytes = self._sum(families.REQUEST_BYTES)
         self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
@@ -140,8 +148,13 @@ class Metrics:
         self._loop_lag_s = self._distribution(families.LOOP_LAG)
         self._durations = self._histogram(families.REQUEST_SECONDS)
         self._duration_s: dict[str, Distribution] = {}
+        self._waits_s = self._histogram(families.WAIT_SECONDS)
+        self._wait_s: dict[str, Distribution] = {}
 
         self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
+        self._waiting_requests = self._gauge(families.WAITING_REQUESTS)
+        self._waiting_tokens = self._gauge(families.WAITING_TOKENS)
+        self._inversion_max_s = self._gauge(families.INVERSION_MAX)
         self._degraded = self._gauge(families.DEGRADED)
         self._log_lag = self._gauge(families.LOG_LAG)
         self._snapshot_age = self._gauge(families.SNAPSHOT_AGE)
@@ -155,8 +168,13 @@ class Metrics:
         self._ops_dropped = Total(self._counter(families.OPS_DROPPED))
         self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
         self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
+        self._inversions = Total(self._counter(families.INVERSIONS))
+        self._rooms_overdue = Total(self._counter(families.ROOMS_OVERDUE))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
+        keys_read = self._counter(families.KEYS_READ)
+        self._keys_loaded = Total(keys_read.labels("loaded"))
+        self._keys_refused = Total(keys_read.labels("refused"))
 
         for component in Component:
             self.degraded(component, on=False)
@@ -166,6 +184,7 @@ class Metrics:
             self._exposed = CollectorRegistry()
             MultiProcessCollector(self._exposed, multiprocess_dir)  # type: ignore[no-untyped-call]
         self._exposed.register(_Workers(self))
+        self._exposed.register(_Tenants(self))
 
     # The hot path.
 
@@ -183,6 +202,7 @@ class Metrics:
         pieces: int,
         predicted_cached_tokens: int,
         usage: ReportedUsage | None,
+        tenant: str = "",
     ) -> None:
         """A worker's answer is complete.
 
@@ -194,6 +214,7 @@ class Metrics:
             pieces: In how many pieces it came: about its tokens, where the worker did not report those.
             predicted_cached_tokens: What placement expected.
             usage: What the worker reported, if it did.
+            tenant: Whose it was; empty if the keys file does not name them.
         """
         output_tokens = None if usage is None else usage.completion_tokens
         if streamed:
@@ -213,6 +234,10 @@ class Metrics:
             self._reported_cached_tokens.add(cached_tokens)
             self._predicted_cached_tokens.add(predicted_cached_tokens)
             self._cached_error.observe(predicted_cached_tokens - cached_tokens)
+        if tenant:
+            self._tenant_prompt_tokens.add((tenant, usage.prompt_tokens))
+            self._tenant_cached_tokens.add((tenant, cached_tokens or 0))
+            self._tenant_output_tokens.add((tenant, output_tokens or 0))
 
     def finished(
         self,
@@ -221,6 +246,7 @@ class Metrics:
         duration_s: float,
         request_bytes: int = 0,
         answer_bytes: int = 0,
+        tenant: str = "",
     ) -> None:
         """A request ended.
 
@@ -230,9 +256,12 @@ class Metrics:
             duration_s: From the last byte of the request to the last byte of the answer.
             request_bytes: Length of its body.
             answer_bytes: Length of the body sent back.
+            tenant: Whose it was; empty if the keys file does not name them.
         """
         name = "none" if endpoint is None else endpoint
         self._requests.add((name, outcome))
+        if tenant:
+            self._tenant_requests.add((tenant, outcome))
         self._request_bytes.add(request_bytes)
         self._answer_bytes.add(answer_bytes)
         duration = self._duration_s.get(name)
@@ -257,6 +286,24 @@ class Metrics:
         """A client left before its answer was complete."""
         self._client_disconnects.add(1)
 
+    def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
+        """A wait ended, or was not allowed to begin.
+
+        Args:
+            class_name: Of the request.
+            outcome: A `router.gateway.waiting_room.WaitEnd`.
+            wait_s: How long it was.
+        """
+        self._waits.add((class_name, outcome))
+        if outcome != "dispatched":
+            return
+        waited = self._wait_s.get(class_name)
+        if waited is None:
+            waited = self._wait_s[class_name] = self._bound(
+                self._waits_s.labels(class_name), families.WAIT_SECONDS
+            )
+        waited.observe(wait_s)
+
     def loop_lag(self, lag_s: float) -> None:
         """The event loop came this late to what was due."""
         self._loop_lag_s.observe(lag_s)
@@ -266,6 +313,29 @@ class Metrics:
     def inflight(self, requests: int) -> None:
         """Set how many requests have not ended."""
         self._inflight.set(requests)
+
+    def queue(
+        self,
+        waiting: Iterable[tuple[str, int, int]],
+        *,
+        inversions: int,
+        inversion_s_max: float,
+        rooms_overdue: int,
+    ) -> None:
+        """Set the state of the waiting queue; what is counted is a total since the start of this process.
+
+        Args:
+            waiting: For each class its name, how many requests wait here, and their uncached tokens.
+            inversions: Of all replicas.
+            inversion_s_max: The worst of them.
+            rooms_overdue: Of this process.
+        """
+        for name, requests, tokens in waiting:
+            self._waiting_requests.labels(name).set(requests)
+            self._waiting_tokens.labels(name).set(tokens)
+        self._inversions.follow(inversions)
+        self._inversion_max_s.set(inversion_s_max)
+        self._rooms_overdue.follow(rooms_overdue)
 
     def degraded(self, component: Component, *, on: bool) -> None:
         """Set whether a component is degraded."""
@@ -306,6 +376,11 @@ class Metrics:
     def trace_lines_dropped(self, total: int) -> None:
         """Set how many lines of the request trace were dropped since the start of this process."""
         self._trace_lines_dropped.follow(total)
+
+    def keys_read(self, *, loaded: int, refused: int) -> None:
+        """Set how often a keys file was read since the start of this process, with success or not."""
+        self._keys_loaded.follow(loaded)
+        self._keys_refused.follow(refused)
 
     # Towards Prometheus.
 
@@ -353,6 +428,11 @@ class Metrics:
         total = Sum(self._counter(family))
         self._tallies.append(total)
         return total
+
+    def _sums(self, family: Family) -> Sums:
+        sums = Sums(self._counter(family))
+        self._tallies.append(sums)
+        return sums
 
     def _gauge(self, family: Family) -> Gauge:
         assert family.kind == "gauge"
@@ -410,6 +490,24 @@ class _Workers(Collector):
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing: a registry that asks at registration would ask for workers that are not there yet."""
+        return ()
+
+
+class _Tenants(Collector):
+    """Tells of tenants what is true at the scrape."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The one family there is."""
+        gauge = _family(families.TENANT_KEYS_END)
+        for name, end_unix_s in self._metrics.tenant_keys_end():
+            gauge.add_metric([name], end_unix_s)
+        yield gauge
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing, as `_Workers`."""
         return ()
 
 

@@ -9,8 +9,8 @@ Each process listens with a socket of its own (``SO_REUSEPORT``), and the kernel
 every connection. From one socket for all, whoever wakes first would take most of a burst: of 16 connections
 at once to four processes one took all 16 (Linux 6.18), for as long as their clients keep them.
 
-What would fail in every process alike (settings, TLS files, the port) is found by the first one, before
-it starts any other; a process that cannot start all the same ends with status 3, and is not restarted.
+What would fail in every process alike (settings, TLS and keys files, the port) is found by the first one,
+before it starts any other; a process that cannot start all the same ends with status 3, and is not restarted.
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from router.server import GatewayServer
 from router.settings import ServerSettings, Settings
 from router.shared import EmbeddedValkey
 from router.supervisor import Supervisor
+from router.tenants import check_keys_file
 from router.tls import check_tls_files
 
 if TYPE_CHECKING:
@@ -102,9 +103,10 @@ def serve(settings: Settings) -> int:
         signal told it to end at once.
 
     Raises:
-        SettingsError: If a TLS file or the file of the request trace cannot be used.
+        SettingsError: If a TLS file, the keys file or the file of the request trace cannot be used.
     """
     check_tls_files(settings)
+    check_keys_file(settings.tenancy)
     check_request_trace(settings.observability)
     configure_logs(settings.observability.log_level)
     settings = _within_open_files(settings)

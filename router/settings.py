@@ -4,8 +4,10 @@
     ├── server          the socket clients connect to, and its limits
     ├── fleet           the workers and how their health is checked
     ├── placement       how a worker is chosen, and what the prefix tree assumes
+    ├── admission       how much a worker is given before requests wait here
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
+    ├── queue           requests that wait for a worker with room
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     └── observability   logs and metrics
@@ -19,6 +21,7 @@ file. Only `router.app` reads it; everything below gets plain values.
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -27,6 +30,8 @@ from policies import POLICIES, LengthBuckets, make_policy
 from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, TokenCount, distinct, token_count
 
 _MIB = 1024 * 1024
+
+CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
 
 def setting(
@@ -347,6 +352,80 @@ class PlacementSettings(Section):
         return self
 
 
+class AdmissionSettings(Section):
+    """How much a worker is given before requests wait here."""
+
+    backlog_target_s: float = setting(
+        0.5,
+        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
+        "here, where order still counts. Longer than the engine stands still between an answer and the next "
+        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
+        "engine queues itself is served in its own order.",
+        gt=0,
+    )
+    backlog_target_s_max: float = setting(
+        4.0,
+        "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
+        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
+        flag="backlog-target-max-secs",
+        gt=0,
+    )
+    worker_running_max: int = setting(
+        0,
+        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
+        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
+        ge=0,
+    )
+    kv_ratio_max: float = setting(
+        0.95,
+        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
+        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
+        flag="kv-usage-max",
+        gt=0,
+    )
+    engine_metrics_interval_s: float = setting(
+        2.0,
+        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
+        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
+        "has in flight counts.",
+        flag="engine-metrics-interval-secs",
+        ge=0,
+    )
+    report_age_s_max: float = setting(
+        10.0,
+        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
+        "or nothing new, never stops dispatch.",
+        flag="engine-metrics-age-max-secs",
+        gt=0,
+    )
+    ttft_slo_s: float = setting(
+        0.0,
+        "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
+        "before it costs anything. 0: nobody is rejected for it.",
+        flag="ttft-slo-secs",
+        ge=0,
+    )
+    ttft_slo_s_per_1k_tokens: float = setting(
+        0.0,
+        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
+        flag="ttft-slo-secs-per-1k-tokens",
+        ge=0,
+    )
+    tpot_slo_s: float = setting(
+        0.0,
+        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
+        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
+        flag="tpot-slo-secs",
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _the_target_is_within_its_bound(self) -> Self:
+        if self.backlog_target_s_max < self.backlog_target_s:
+            raise ValueError("backlog_target_s_max must not be below backlog_target_s")
+        return self
+
+
 class UpstreamSettings(Section):
     """Connections to workers."""
 
@@ -457,6 +536,95 @@ class ReliabilitySettings(Section):
     )
 
 
+class QueueSettings(Section):
+    """Requests that wait for a worker with room, in one order over all replicas."""
+
+    disable_queue: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
+        "the engine's order.",
+    )
+    size: int = setting(
+        10_000,
+        "Requests that may wait, over all replicas; more are rejected with 429 and a Retry-After of the time "
+        "that those who wait will take. 0 lets none wait: what no worker has room for is rejected. The "
+        "default only keeps memory bounded; queue.timeout_s ends long waits.",
+        flag="queue-size",
+        ge=0,
+    )
+    tokens_max: int = setting(
+        50_000_000,
+        "Uncached prompt tokens that may wait, over all replicas; the request that reaches the bound is the "
+        "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
+        flag="queue-tokens-max",
+        ge=0,
+    )
+    timeout_s: float = setting(
+        60.0,
+        "Longest wait for a worker, in seconds; then the request is answered with 408. The default is the "
+        "peers'. A client may set a shorter time, for all of its request, with the header x-request-timeout.",
+        flag="queue-timeout-secs",
+        gt=0,
+    )
+    uncached_weight: float = setting(
+        4.0,
+        "Weight k of the work: requests go by their arrival plus k times their predicted prefill, in seconds. "
+        "So no request is overtaken by one that arrived more than k times its own prefill later. 0 is first "
+        "come, first served; a large value is the least work first.",
+        flag="queue-uncached-weight",
+        ge=0,
+        le=1000,
+    )
+    classes: dict[str, float] = setting(
+        {"high": 8.0, "normal": 4.0, "low": 1.0},
+        "Classes of requests, the most urgent first, and their shares of the fleet while requests of several "
+        "classes wait. A request names its class with the header x-priority, by name or as a number of "
+        "classes above the default one, or with the fields priority or service_tier of its body. When the "
+        "queue is full, a more urgent request takes the place of a less urgent one of its replica. Must be "
+        "equal in all replicas of a namespace.",
+        flag="queue-classes",
+        allowed="NAME=SHARE with shares above 0, names of lower-case letters, digits, '_' and '-'",
+    )
+    default_class: str = setting(
+        "normal",
+        "Class of a request that names none.",
+        flag="queue-default-class",
+        allowed="one of queue.classes",
+    )
+    low_values_first: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether a lower number is the more urgent priority, as vLLM has it. The default is SGLang's order.",
+        flag="queue-low-values-first",
+    )
+    fairness_quantum_s: float = setting(
+        1.0,
+        "How far a tenant or class may be ahead of its share before others that wait go first, in seconds of "
+        "its share of the fleet. Shorter is fairer, longer keeps the order by uncached work, and locality.",
+        flag="queue-fairness-quantum-secs",
+        gt=0,
+    )
+    fairness_window_s: float = setting(
+        60.0,
+        "Time over which service is compared, in seconds: nobody saves up more than that.",
+        flag="queue-fairness-window-secs",
+        gt=0,
+        le=3600,
+    )
+
+    @model_validator(mode="after")
+    def _the_classes_make_sense(self) -> Self:
+        for name, share in self.classes.items():
+            if not CLASS_NAME.fullmatch(name):
+                raise ValueError(
+                    f"classes: {name[:100]!r} is no name of lower-case letters, digits, '_' and '-'"
+                )
+            if share <= 0:
+                raise ValueError(f"classes: the share of {name!r} must be above 0")
+        if self.default_class not in self.classes:
+            raise ValueError(f"default_class must be one of {', '.join(self.classes) or 'the classes'}")
+        return self
+
+
 class SharedSettings(Section):
     """The log that replicas share through Redis."""
 
@@ -515,7 +683,15 @@ class TenancySettings(Section):
     tenant_header: HeaderName = setting(
         "x-tenant-id",
         "Request header that names the tenant. Tenants never match each other's prefixes. A request "
-        "without it belongs to the tenant ''.",
+        "without it belongs to the tenant ''. With keys_file it is believed only of requests that carry "
+        "server.api_key; tenants are then known by their keys.",
+    )
+    keys_file: str = setting(
+        "",
+        "YAML or JSON file of tenants and the hashes of their keys, which `cacheway keys` makes and checks; "
+        "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
+        "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
+        flag="tenant-keys-file",
     )
 
 
@@ -559,8 +735,10 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     fleet: FleetSettings = FleetSettings()
     placement: PlacementSettings = PlacementSettings()
+    admission: AdmissionSettings = AdmissionSettings()
     upstream: UpstreamSettings = UpstreamSettings()
     reliability: ReliabilitySettings = ReliabilitySettings()
+    queue: QueueSettings = QueueSettings()
     shared: SharedSettings = SharedSettings()
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()

@@ -98,6 +98,32 @@ class Sum:
             self._amounts.clear()
 
 
+class Sums:
+    """Gathers what is added to one counter with one label."""
+
+    __slots__ = ("_amounts", "_counter", "_series", "add")
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._amounts: list[tuple[str, float]] = []
+        self._series: set[str] = set()
+        self.add: Callable[[tuple[str, float]], None] = self._amounts.append
+        """Add an amount to the series of a label value."""
+
+    def flush(self) -> None:
+        """Hand over what has gathered."""
+        sums: dict[str, float] = {}
+        for label, amount in self._amounts:
+            sums[label] = sums.get(label, 0.0) + amount
+        for label, amount in sums.items():
+            if label not in self._series:
+                if len(self._series) >= SERIES_MAX:
+                    label = "other"
+                self._series.add(label)
+            self._counter.labels(label).inc(amount)
+        self._amounts.clear()
+
+
 class Total:
     """A counter that follows a total which somebody else counts."""
 

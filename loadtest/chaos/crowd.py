@@ -184,6 +184,7 @@ class Crowd:
         sent: Requests sent so far, by replica.
         served: What came of all that are over.
         unsent: Requests that were not sent, because `OPEN_MAX` were open.
+        late_s_max: How late it ever came to what was due, seconds: what the machine adds to every time.
     """
 
     def __init__(
@@ -202,6 +203,7 @@ class Crowd:
         self.sent: Counter[str] = Counter()
         self.served: list[Served] = []
         self.unsent = 0
+        self.late_s_max = 0.0
         self._tenants = tenants
         self._patience_s = patience_s
         self._draw = Draw(list(tenants), deadline_s, seed)
@@ -238,6 +240,7 @@ class Crowd:
         while True:
             due_s += 1 / self.rate_per_s
             await asyncio.sleep(due_s - loop.time())
+            self.late_s_max = max(self.late_s_max, loop.time() - due_s)
             if self.open >= OPEN_MAX:
                 self.unsent += 1
                 continue

@@ -114,6 +114,7 @@ class OverloadRun:
         served: What came of every request.
         sent: Requests that were sent.
         unsent: Requests for which the crowd had no connection left.
+        late_s_max: How late the crowd ever came to what was due: the machine's share of every time.
         dead: Base URL of the replica that was killed; empty if none was.
         stopped_s: When the overload stopped, in event loop time.
         samples: Taken all the time.
@@ -128,6 +129,7 @@ class OverloadRun:
     served: list[Served] = field(default_factory=list)
     sent: int = 0
     unsent: int = 0
+    late_s_max: float = 0.0
     dead: str = ""
     stopped_s: float = 0.0
     samples: list[Sample] = field(default_factory=list)
@@ -230,6 +232,7 @@ async def run_overload(plan: OverloadPlan) -> OverloadRun:
             sampler.cancel()
             await asyncio.gather(sampler, return_exceptions=True)
         run.served, run.sent, run.unsent = crowd.served, crowd.sent.total(), crowd.unsent
+        run.late_s_max = crowd.late_s_max
         run.left = await _left(stage)
         for replica in stage.replicas:
             for name, value in (await _metrics(replica)).items():

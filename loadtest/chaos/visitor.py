@@ -4,9 +4,9 @@ A visitor decodes nothing: it sees the head, when the first byte of the body cam
 ended as it should. Every way to end is an `End`; `visit` raises nothing but cancellation, and returns within
 ``patience_s`` whatever the server does.
 
-    ANSWERED   200, and complete; a stream with its [DONE] and without an error event
+    ANSWERED   200, and complete; a stream with its [DONE]
     REJECTED   429
-    EXPIRED    408
+    EXPIRED    408; a stream whose error event says so, since the deadline came after it began
     LEFT       the visitor had enough and closed the connection itself
     CUT        the connection broke before the answer was complete
     REFUSED    nobody listened
@@ -24,8 +24,11 @@ from urllib.parse import urlsplit
 import httptools
 import msgspec
 
-TAIL_BYTES = 64
-"""Of a stream's end is kept: more than ``data: [DONE]`` needs."""
+TAIL_BYTES = 1024
+"""Of a stream's end is kept: more than ``data: [DONE]`` or an error event needs."""
+
+TIMEOUT_CODES = ("request_timeout", "request_expired")
+"""How an error event says that the deadline passed."""
 
 ERROR_BYTES_MAX = 4096
 """Of a body that is no answer is kept at most so much."""
@@ -56,6 +59,7 @@ class Visit:
     Attributes:
         end: How it ended.
         sent_s: When it was due, in event loop time.
+        written_s: When it was written; the same as ``sent_s`` if it never was.
         ended_s: When it was over.
         ttft_s: From when it was due to the first byte of a 200's body; None if none came.
         status: HTTP status; 0 if no head came.
@@ -66,6 +70,7 @@ class Visit:
 
     end: End
     sent_s: float
+    written_s: float
     ended_s: float
     ttft_s: float | None
     status: int
@@ -136,19 +141,25 @@ def _ended(
     connection: "_Connection | None", end: End, due_s: float, now_s: float, problem: str = ""
 ) -> Visit:
     if connection is None:
-        return Visit(end, due_s, now_s, None, 0, "", None, problem)
-    code = ""
-    if connection.status >= 400:
-        try:
-            code = msgspec.json.decode(connection.beginning, type=_ErrorBody).error.code or ""
-        except msgspec.DecodeError:
-            code = "no error body"
+        return Visit(end, due_s, due_s, now_s, None, 0, "", None, problem)
+    code = _code_of(connection.beginning) if connection.status >= 400 else ""
     if end in (End.CUT, End.FAILED, End.HUNG):
         seen = connection.beginning.decode(errors="replace")[:PROBLEM_CHARS]
         problem = f"{connection.problem or end.value}, status {connection.status}: {seen}"
     first_s = connection.first_s if connection.status == 200 else None
     ttft_s = None if first_s is None else first_s - due_s
-    return Visit(end, due_s, now_s, ttft_s, connection.status, code, connection.retry_after, problem)
+    retry_after = connection.retry_after
+    return Visit(
+        end, due_s, connection.written_s, now_s, ttft_s, connection.status, code, retry_after, problem
+    )
+
+
+def _code_of(body: bytes) -> str:
+    """``code`` of an error in the OpenAI shape."""
+    try:
+        return msgspec.json.decode(body, type=_ErrorBody).error.code or ""
+    except msgspec.DecodeError:
+        return "no error body"
 
 
 class _Connection(asyncio.Protocol):
@@ -163,12 +174,14 @@ class _Connection(asyncio.Protocol):
         self.over: asyncio.Future[None] = loop.create_future()
         self.status = 0
         self.retry_after: str | None = None
+        self.written_s = 0.0
         self.first_s: float | None = None
         self.beginning = b""
         self.problem = ""
 
     def write(self, data: bytes) -> None:
         assert self._transport is not None
+        self.written_s = self._loop.time()
         self._transport.write(data)
 
     def abort(self) -> None:
@@ -181,7 +194,10 @@ class _Connection(asyncio.Protocol):
             return End.CUT
         if self.status != 200:
             return _ENDS.get(self.status, End.FAILED)
-        if streamed and not self._tail.rstrip().endswith(b"data: [DONE]"):
+        last = self._tail.rstrip().rpartition(b"data: ")[2]
+        if streamed and last != b"[DONE]":
+            if _code_of(last) in TIMEOUT_CODES:
+                return End.EXPIRED
             self.problem = "a stream without [DONE]"
             return End.FAILED
         return End.ANSWERED

@@ -173,16 +173,26 @@ class Routes:
         """The model's name as the client wrote it, and with whom it may share blocks."""
         settings = self._settings
         asked = body.get("lora_path") if api.native else body.get("model")
-        salt = body.get("cache_salt")
         if asked is not None and asked not in settings.models and asked not in settings.loras:
             names = ", ".join((*settings.models, *settings.loras))
             message = f"The model `{asked}` does not exist. Valid aliases: {names}."
             raise RequestRefused(message, status=404, param="model")
         name = settings.models[0] if asked is None else str(asked)
-        salt = None if salt is None else str(salt)
+        salt = self._salt(body, api)
         if name not in settings.loras:
             return name, Extra(salt)
         return name, Extra(salt, name, settings.loras.index(name) + 1)
+
+    def _salt(self, body: Mapping[str, Any], api: Api) -> str | None:
+        """What keeps the request's cache apart.
+
+        SGLang joins two fields (``entrypoints/openai/serving_base.py``), and its Messages API has neither
+        (``entrypoints/anthropic/protocol.py``).
+        """
+        names: tuple[str, ...] = ("cache_salt",)
+        if not self._vllm:
+            names = () if api.prefix == "msg_" else ("cache_salt", "extra_key")
+        return "".join(str(body[name]) for name in names if body.get(name)) or None
 
     def _outputs(self, intake: Intake) -> list[Output]:
         """Decide all answers.

@@ -35,7 +35,7 @@ from policies import (
     WorkerPut,
 )
 from radix import AttentionProfile
-from router.gateway.decision import Decider
+from router.gateway.decision import Decider, Hold
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
@@ -151,6 +151,7 @@ class Replica:
         decision = self._decider.decide(parsed, profile, self._eligible(parsed), now_us, now_s)
         if isinstance(decision, Shed):
             return decision
+        assert not isinstance(decision, Hold)
         self.publish(decision.placed)
         if not len(self._decode_slots):
             return Dispatch(parsed, decision.attempt)
@@ -161,6 +162,7 @@ class Replica:
         if isinstance(decode, Shed):
             self.publish(Finished(decision.attempt.request_id, now_us))
             return decode
+        assert not isinstance(decode, Hold)
         self.publish(msgspec.structs.replace(decode.placed, service_us=0, uncached_tokens=0))
         return Dispatch(parsed, decision.attempt, decode.attempt)
 

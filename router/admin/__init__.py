@@ -2,5 +2,6 @@
 
 from router.admin.api import AdminPorts, make_api
 from router.admin.metrics_listener import serve_metrics
+from router.admin.queue_view import QueuePorts
 
-__all__ = ["AdminPorts", "make_api", "serve_metrics"]
+__all__ = ["AdminPorts", "QueuePorts", "make_api", "serve_metrics"]

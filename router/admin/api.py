@@ -6,6 +6,7 @@ shared log, so it holds for all replicas.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
@@ -18,6 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
+from router.admin.queue_view import QueuePorts, add_queue_view
+from router.admin.tenants import add_tenants
 from router.errors import (
     ClientError,
     InvalidKey,
@@ -31,6 +34,7 @@ from router.fleet import Health, LocalWorker, Registry, normal_url, worker_id_of
 from router.gateway.answer import retry_after
 from router.metrics import Metrics
 from router.shared import LogStatus
+from router.tenants import Door, KeysWatch
 
 FLUSH_TIMEOUT_S = 10.0
 FLUSHES_AT_ONCE = 64
@@ -48,10 +52,13 @@ class AdminPorts:
     now_us: Callable[[], int]
     log_status: Callable[[], LogStatus]
     request_id_of: Callable[[Sequence[tuple[bytes, bytes]]], bytes]
-    authorized: Callable[[Sequence[tuple[bytes, bytes]]], bool]
+    door: Door
+    keys: KeysWatch | None
     metrics: Metrics
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
+    queue: QueuePorts
+    now_unix_s: Callable[[], float] = time.time
 
 
 class WorkerSpec(BaseModel):
@@ -91,6 +98,8 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _models(api, ports)
     _workers(api, ports)
     _peers_dialect(api, ports)
+    add_tenants(api, ports.keys, ports.now_unix_s)
+    add_queue_view(api, ports.queue)
     return api
 
 
@@ -132,15 +141,26 @@ def _errors(api: FastAPI) -> None:
 
 
 def _authorization(api: FastAPI, ports: AdminPorts) -> None:
-    """Ask for the key everywhere but where probes and scrapers come."""
+    """Ask for the key everywhere but where probes and scrapers come; tenants may list models."""
     open_paths = frozenset(("/health", "/liveness", "/readiness", "/metrics"))
+
+    def refused(path: str, headers: Sequence[tuple[bytes, bytes]]) -> ClientError | None:
+        if path in open_paths or ports.door.is_admin(headers):
+            return None
+        if not ports.door.is_tenant(headers):
+            return InvalidKey(presented=ports.door.presents_key(headers))
+        if path == "/v1/models" or path.startswith("/v1/models/"):
+            return None
+        return ClientError(
+            "This key is a tenant's; the gateway's own is needed here.", code="admin_only", status=403
+        )
 
     @api.middleware("http")
     async def check_key(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        if request.url.path in open_paths or ports.authorized(request.headers.raw):
+        error = refused(request.url.path, request.headers.raw)
+        if error is None:
             response = await call_next(request)
         else:
-            error = InvalidKey()
             response = Response(error_body(error), error.status, media_type="application/json")
         # Every answer has these; one that no worker gave says so.
         response.headers["x-request-id"] = ports.request_id_of(request.headers.raw).decode("latin-1")

@@ -2,11 +2,13 @@
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.engine_info import ServedModel
+from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
 
 __all__ = [
+    "EngineMetrics",
     "Health",
     "HealthChecks",
     "HealthRules",

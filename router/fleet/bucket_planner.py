@@ -1,8 +1,8 @@
-"""Runs automatic length buckets: asks `policies.bucket_plan` now and then, and says what it decides in the log.
+"""Runs automatic length buckets: asks `policies.bucket_plan` now and then, and says its answer in the log.
 
-`BucketPlanner.run` is started by `router.app` and looks every `INTERVAL_S`. One replica decides, the one whose
-turn it is (`policies.turn_of`); if it dies, the next round is another's. If two ever decide at once the later
-plan counts, everywhere. Nothing else depends on a plan being made: without one any worker takes any length.
+`BucketPlanner.run` is started by `router.app` and looks every `INTERVAL_S`. One replica decides, the one
+whose turn it is (`policies.turn_of`); if it dies, the next round is another's. If two ever decide at once,
+the later plan counts, everywhere. Nothing depends on a plan: without one any worker takes any length.
 """
 
 import asyncio
@@ -10,7 +10,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from policies import ANY_BUCKET, Demand, FleetState, Member, Op, Verdict, plan, turn_of
+from policies import (
+    ANY_BUCKET,
+    BucketMember,
+    BucketVerdict,
+    FleetState,
+    LengthDemand,
+    Op,
+    plan_buckets,
+    turn_of,
+)
 from router.fleet.local_worker import Health
 from router.fleet.registry import Registry
 
@@ -69,30 +78,30 @@ class BucketPlanner:
             },
         )
 
-    def demand(self) -> Demand:
+    def demand(self) -> LengthDemand:
         """What came lately, by length."""
         fleet = self.fleet
         requests, service_s, window_s = fleet.lengths.totals(self.now_us())
         worker_class = next((local.worker.worker_class for local in self.registry.all()), "default")
-        return Demand(requests, service_s, window_s, fleet.service_model(worker_class))
+        return LengthDemand(requests, service_s, window_s, fleet.service_model(worker_class))
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> BucketVerdict | None:
         """What this replica would decide now; None if buckets are not automatic."""
         fleet, buckets = self.fleet, self.fleet.buckets
         bounds = buckets.bounds
         if not buckets.automatic or bounds is None:
             return None
-        members: list[Member] = []
+        members: list[BucketMember] = []
         absent: dict[str, int] = {}
         for local in self.registry.all():
             worker, number = local.worker, buckets.of(local.worker.slot)
             if local.health is Health.HEALTHY and not worker.draining:
                 held_tokens = fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens
                 pinned = buckets.pinned(worker.slot)
-                members.append(Member(worker.worker_id, number, pinned, held_tokens))
+                members.append(BucketMember(worker.worker_id, number, pinned, held_tokens))
             elif number != ANY_BUCKET:
                 absent[worker.worker_id] = number
-        return plan(
+        return plan_buckets(
             self.demand(),
             bounds,
             members,

@@ -1,7 +1,8 @@
 """What an engine says about itself, read leniently: formats drift between versions (`wire.md` 3).
 
 GET /v1/models         which models it serves, and how long their context may be
-GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks)
+GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), and
+                       how many requests each runs at a time (``effective_max_running_requests_per_dp``)
 GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
@@ -64,6 +65,25 @@ def sglang_capacity_tokens(answer: Any) -> int:
         if isinstance(value, int) and value > 0:
             return value * (ranks if isinstance(ranks, int) and ranks > 0 else 1)
     return 0
+
+
+def sglang_running_max(answer: Any) -> int:
+    """Requests that all data-parallel ranks run at a time, from SGLang's server info; 0 if it does not say.
+
+    What the scheduler settled on counts, for its pools may be too small for what it was told (SGLang
+    managers/scheduler.py ``get_internal_state``).
+    """
+    if not isinstance(answer, dict):
+        return 0
+    ranks = answer.get("dp_size")
+    ranks = ranks if isinstance(ranks, int) and ranks > 0 else 1
+    states = answer.get("internal_states")
+    for state in states if isinstance(states, list) else ():
+        value = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
+        if isinstance(value, int) and value > 0:
+            return value * ranks
+    value = answer.get("max_running_requests")
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def vllm_capacity_tokens(metrics: str) -> int:

@@ -19,10 +19,12 @@ import httpx
 from router.fleet.engine_info import (
     served_models,
     sglang_capacity_tokens,
+    sglang_running_max,
     started_unix_ms,
     vllm_capacity_tokens,
 )
 from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.pages import page
 from router.fleet.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,6 @@ DESCRIBE_EVERY = 10
 SUSPICION_INTERVAL_S = 1.0
 """Least time between a probe and the next because of a suspicion: an engine that closes every connection soon
 is not to be asked every time."""
-ANSWER_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,34 +160,24 @@ class HealthChecks:
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
-        engine, capacity_tokens = "", 0
+        engine, capacity_tokens, running_max = "", 0, 0
         if not local.worker.capacity_tokens or not local.engine:
-            capacity_tokens = sglang_capacity_tokens(_json(await self._text(local, "/get_server_info")))
+            info = _json(await self._text(local, "/get_server_info"))
+            capacity_tokens, running_max = sglang_capacity_tokens(info), sglang_running_max(info)
             if capacity_tokens:
                 engine = "sglang"
             else:
                 capacity_tokens = vllm_capacity_tokens(metrics)
                 engine = "vllm" if "vllm:" in metrics else ("sglang" if "sglang:" in metrics else "")
-        self._registry.described(local, models, engine, capacity_tokens)
+        self._registry.described(local, models, engine, capacity_tokens, running_max)
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)
 
     async def _text(self, local: LocalWorker, path: str) -> str:
         """What a worker answers, whole and in time; empty if it does not."""
-        timeout_s, body = self._rules.timeout_s, bytearray()
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._client.stream("GET", local.worker.url + path, timeout=timeout_s) as answer,
-            ):
-                async for data in answer.aiter_bytes():
-                    body += data
-                    if len(body) > ANSWER_BYTES_MAX:
-                        return ""
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-            return ""
-        return body.decode(errors="replace") if answer.is_success else ""
+        body = await page(self._client, local.worker.url + path, self._rules.timeout_s)
+        return "" if body is None else body.decode(errors="replace")
 
 
 def _json(text: str) -> Any:

@@ -28,6 +28,7 @@ class LocalWorker:
         detail: What the last one said.
         models: What it serves; None while it has not said.
         engine: ``sglang``, ``vllm`` or empty.
+        running_max: Most requests that its engine runs at a time; 0 while it has not said.
         failures: Failed probes in a row.
         successes: Good probes in a row.
         probes: How many there were.
@@ -44,6 +45,7 @@ class LocalWorker:
     detail: str = "not probed yet"
     models: tuple[ServedModel, ...] | None = None
     engine: str = ""
+    running_max: int = 0
     failures: int = 0
     successes: int = 0
     probes: int = 0

@@ -322,13 +322,19 @@ class Registry:
         return local.health is not before
 
     def described(
-        self, local: LocalWorker, models: tuple[ServedModel, ...] | None, engine: str, capacity_tokens: int
+        self,
+        local: LocalWorker,
+        models: tuple[ServedModel, ...] | None,
+        engine: str,
+        capacity_tokens: int,
+        running_max: int = 0,
     ) -> None:
         """Take in what the engine says about itself."""
         if models != local.models:
             local.models = models
             self._lists_changed()
         local.engine = engine or local.engine
+        local.running_max = running_max or local.running_max
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 

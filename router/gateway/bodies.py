@@ -27,7 +27,7 @@ from router.gateway.endpoints import PASSED_THROUGH, Endpoint
 ABSENT = msgspec.Raw()
 """Value of a raw field that the body does not have."""
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 
 TokenIdsOrTexts = str | list[str | int | list[int]]
 
@@ -56,7 +56,8 @@ class Scalars(msgspec.Struct, gc=False):
     max_output_tokens: int | None = None
     n: int | None = None
     priority: int | None = None
-    cache_salt: str | None = None
+    service_tier: str | None = None
+    cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     prompt_cache_key: str | None = None
 
 
@@ -191,7 +192,7 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scala
         ClientError: If it cannot be a request.
         ValueError: If it is not JSON.
     """
-    value = loads(body.removeprefix(_BOM))
+    value = loads(body.removeprefix(BOM))
     if not isinstance(value, dict):
         raise ClientError("The body must be a JSON object.", code="not_an_object")
     scalars = {name: value[name] for name in _SCALARS & value.keys()}
@@ -206,7 +207,7 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scala
             f"{path.rstrip('`')}: {message}", code="invalid_value", param=path.rstrip("`") or None
         ) from error
     for name in _RAW[kind]:
-        if value.get(name) is not None:
+        if name in value:
             setattr(fields, name, msgspec.Raw(canonical_json(value[name])))
     for name, shape in _SHAPES[kind].items():
         setattr(fields, name, shape(value.get(name), digest))

@@ -1,6 +1,18 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
-    ParsedRequest, slots ──> tokens, candidates ──> place ──> Decision (attempt, Placed)  or  Shed
+    ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
+                                                      │            └────────> Hold (Waiting)
+                                                      └──> Shed
+
+A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
+asked next, of requests with a `Claim`:
+
+1. The chosen worker has room (`policies.Admission`), and nobody with a better key waits for it: go.
+2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
+   hard caps to the best that is not. Work is never held while a worker is idle. If the chosen one is another,
+   its queue is sooner, and every request that joins it makes that less true.
+3. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
+   idle or others have room and it prefers this one all the same, else for any worker of its lane.
 
 Nothing is sent, published or awaited here, and no clock is read. So the simulator decides with the very same
 lines (`loadtest.simulator.replica`).
@@ -10,11 +22,25 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import ANY_BUCKET, Chosen, FleetState, Placed, Policy, RequestView, Shed, place
+from policies import (
+    ANY_BUCKET,
+    Admission,
+    Candidates,
+    Chosen,
+    FleetState,
+    Placed,
+    Policy,
+    RequestView,
+    Shed,
+    Waiting,
+    place,
+    prospect,
+)
 from radix import AttentionProfile
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import Lanes
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
@@ -32,6 +58,51 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     placed: Placed
 
 
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """It is not the request's turn: it waits here.
+
+    Attributes:
+        waiting: What the log must hear of it; under the id of the attempt that will end the wait.
+    """
+
+    waiting: Waiting
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """What a request that may have to wait brings along.
+
+    Attributes:
+        arrived_us: Log time of its arrival, however often it has been dispatched since.
+        lane: Who may take it (`router.gateway.queue_lanes`).
+        flow: Who is to be treated fairly (`policies.fairness`).
+        ticket_id: Under which it waits already; empty if it does not.
+        turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
+        narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
+    """
+
+    arrived_us: int
+    lane: str
+    flow: str
+    ticket_id: str = ""
+    turn: int = -1
+    narrowed: bool = False
+
+
+class Order(msgspec.Struct, frozen=True):
+    """How requests take turns.
+
+    Attributes:
+        admission: Who has room.
+        lanes: Who serves which of those that wait.
+        k: Key of a request: its arrival plus so many times its predicted work (`policies.waiting`).
+            0 is first come, first served; a large one is shortest first.
+    """
+
+    admission: Admission
+    lanes: Lanes
+    k: float
+
+
 class Decider:
     """Decides for one replica.
 
@@ -44,6 +115,7 @@ class Decider:
         block_tokens: Block size of token ids.
         block_bytes: Block size of text.
         expected_output_tokens: Of a request that states no limit.
+        order: How requests take turns; None: nobody ever waits.
 
     Attributes:
         policy: As given.
@@ -61,6 +133,7 @@ class Decider:
         block_tokens: int,
         block_bytes: int,
         expected_output_tokens: int,
+        order: Order | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
@@ -70,6 +143,7 @@ class Decider:
         self._block_tokens = float(block_tokens)
         self._block_bytes = block_bytes
         self._expected_output_tokens = float(expected_output_tokens)
+        self._order = order
         self.placed_count = 0
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
@@ -92,9 +166,15 @@ class Decider:
         return buckets.of_length(tokens + output_tokens)
 
     def decide(
-        self, parsed: ParsedRequest, profile: AttentionProfile, slots: Slots, now_us: int, now_s: float
-    ) -> Decision | Shed:
-        """Choose a worker.
+        self,
+        parsed: ParsedRequest,
+        profile: AttentionProfile,
+        slots: Slots,
+        now_us: int,
+        now_s: float,
+        claim: Claim | None = None,
+    ) -> Decision | Hold | Shed:
+        """Choose a worker, and say whether it is the request's turn there.
 
         Args:
             parsed: What is asked.
@@ -102,6 +182,7 @@ class Decider:
             slots: Who may take it, not empty.
             now_us: Log time.
             now_s: Monotonic seconds, at which it will have been sent.
+            claim: What it brings along if it may have to wait; None: it never does.
         """
         fleet = self._fleet
         bucket = self.bucket_of(parsed)
@@ -124,9 +205,30 @@ class Decider:
                 return shed
             case Chosen() as chosen:
                 pass
+        order = self._order
+        if (
+            claim is not None
+            and order is not None
+            and (fleet.tickets.count or not order.admission.has_room(chosen.slot, now_us))
+        ):
+
+            def again(fewer: Slots) -> Chosen | Shed:
+                """Choose among fewer workers."""
+                return place(
+                    view,
+                    fleet.candidates(
+                        fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+                    ),
+                    self.policy,
+                )
+
+            turn = self._turn(order, claim, view, candidates, chosen, again)
+            if isinstance(turn, Waiting):
+                return Hold(turn)
+            chosen = turn
         self.placed_count += 1
         attempt = Attempt(
-            self._next_attempt_id(),
+            claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
             fleet.at_slot(chosen.slot).worker_id,
             chosen,
             now_us,
@@ -145,5 +247,61 @@ class Decider:
             round(prompt_tokens + view.output_tokens),
             parsed.paths or NO_PROMPT,
             profile.needs_ends,
+            claim.flow if claim is not None and fleet.tickets.count else "",
         )
         return Decision(attempt, placed)
+
+    def _turn(
+        self,
+        order: Order,
+        claim: Claim,
+        view: RequestView,
+        candidates: Candidates,
+        chosen: Chosen,
+        again: Callable[[Slots], Chosen | Shed],
+    ) -> Chosen | Waiting:
+        """Whose turn it is, if anybody waits or the chosen worker has no room."""
+        admission, slots, now_us = order.admission, candidates.slots, candidates.now_us
+        ahead = prospect(candidates, view.prompt_tokens, chosen.slot)
+        service_us = round(ahead.work_s * 1e6)
+        key_us = claim.arrived_us + round(order.k * service_us)
+        has_room = admission.has_room(chosen.slot, now_us)
+        if has_room and (
+            claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
+        ):
+            return chosen
+        if admission.idle(slots, now_us) and (
+            claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us)
+        ):
+            if admission.below_caps(chosen.slot, now_us):
+                return chosen
+            other = again(admission.capped(slots, now_us))
+            if isinstance(other, Chosen):
+                return other
+        prefers = ahead.affine or claim.narrowed or len(admission.with_room(slots, now_us)) > has_room
+        return Waiting(
+            claim.ticket_id or self._next_attempt_id(),
+            now_us,
+            self._replica,
+            claim.arrived_us,
+            key_us,
+            claim.lane,
+            self._fleet.at_slot(chosen.slot).worker_id if prefers else "",
+            claim.flow,
+            service_us,
+            chosen.uncached_tokens,
+            round(view.prompt_tokens + view.output_tokens),
+        )
+
+    def _overtakes(self, order: Order, claim: Claim, slot: int, key_us: int, now_us: int) -> bool:
+        """Whether somebody with a better key waits for the room that a worker has."""
+        tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
+        if not claim.ticket_id:
+            return tickets.ahead_of(slot, lanes, key_us, now_us, flow=claim.flow)
+        best = tickets.best(slot, lanes, now_us)
+        return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
+
+    def _is_behind_own(self, claim: Claim, key_us: int, now_us: int) -> bool:
+        """Whether somebody with a better key waits here, who then goes to the idle worker at once."""
+        best = self._fleet.tickets.best_of_lanes((claim.lane,), now_us, replica=self._replica)
+        return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us

@@ -1,9 +1,10 @@
 """One client request, from its last byte to the last byte of its answer.
 
-    begin ──parse──> place ──send──> waiting ──first body byte──> answering ──> done
-       │               ^ ^              │ failed, budget left          │
-       └── parsing ────┘ └ redispatch ──┘                              └ failed: stream ends with its error
-        (a large body, in steps)
+    begin ──parse──> place ──send──> in flight ──first body byte──> answering ──> done
+       │              ^ │ ^              │ failed, budget left          │
+       └── parsing ───┘ │ └─ redispatch ─┘                              └ failed: stream ends with its error
+        (a large body,  └─ waits in the `WaitingRoom`, if it is not its turn, and places afresh
+         in steps)
 
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an
 empty body), so that until then a failure can be redispatched unseen. Whatever happens, the
@@ -19,14 +20,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 import numpy as np
 
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
+    ClientError,
     NoWorker,
+    Overloaded,
+    RequestExpired,
     RouterError,
     ShuttingDown,
     StreamBroken,
@@ -37,22 +41,23 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Decision
+from router.gateway.decision import Claim, Decision, Hold
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import lane_of
+from router.gateway.salting import IGNORED_BY, salted, takes_salt
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
+from router.tenants import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
 
 logger = logging.getLogger(__name__)
-
-CRASHED = "request failed inside the gateway"
 
 PAUSE_S = 0.1
 """Before the only worker left is asked a second time; doubled each time after."""
@@ -78,13 +83,16 @@ class RequestExchange:
 
     __slots__ = (
         "_answer_head",
+        "_arrived_us",
         "_attempt",
         "_attempts",
         "_bytes_sent",
         "_client",
+        "_deadline_timer",
         "_done",
         "_endpoint",
         "_first_byte_s",
+        "_flow",
         "_gateway",
         "_local",
         "_parsed",
@@ -99,8 +107,13 @@ class RequestExchange:
         "_request_id",
         "_sending",
         "_tail",
+        "_tenant",
+        "_ticket_id",
+        "_timeout_s",
         "_tried",
         "_upstream",
+        "_wait_s",
+        "_waits_since_s",
     )
 
     def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
@@ -109,6 +122,7 @@ class RequestExchange:
         self._request_bytes = len(request.body)
         self._client = client
         self._request_id = b""
+        self._tenant = ANONYMOUS
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
         self._parsing: Steps | None = None
@@ -128,6 +142,12 @@ class RequestExchange:
         self._pieces = 0
         self._first_byte_s = 0.0
         self._pause_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._timeout_s = 0.0
+        self._arrived_us = 0
+        self._flow = ""
+        self._ticket_id = ""
+        self._waits_since_s = self._wait_s = 0.0
 
     @property
     def received_s(self) -> float:
@@ -144,19 +164,19 @@ class RequestExchange:
         try:
             noted = gateway.noted(self._request.headers)
             self._request_id = gateway.request_id_of(noted)
-            gateway.admit(noted)
+            self._tenant = tenant = gateway.admit(noted)
             self._endpoint = gateway.endpoint_of(self._request.path)
+            if noted:
+                self._set_deadline(noted)
             if self._request_bytes >= LARGE_BODY_BYTES:
-                self._parsing = self._parse_large(self._endpoint, noted)
+                self._parsing = self._parse_large(self._endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            self._parsed = gateway.parse(self._endpoint, self._request.body, noted)
-            self._dispatch()
+            self._begin_dispatch(gateway.parse(self._endpoint, self._request.body, tenant), noted)
         except RouterError as error:
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def pause(self) -> None:
         """The client reads too slowly."""
@@ -259,13 +279,18 @@ class RequestExchange:
             self._prefilled = True
             assert self._attempt is not None
             self._gateway.publish(FirstToken(self._attempt.request_id, self._gateway.clock.now_us()))
+            if self._gateway.fleet.relieved:
+                self._gateway.room.changed()
 
     def out_of_time(self) -> None:
-        """The request took longer than its timeout allows."""
-        message = f"The request took longer than {self._gateway.request_timeout_s:g} s."
+        """The request took longer than the gateway allows."""
+        timeout_s = self._gateway.request_timeout_s
+        message = f"The request took longer than {timeout_s:g} s."
         self._end_early(
             broken=StreamBroken(message, code="request_timeout"),
-            unanswered=WorkerSilent(message, code="request_timeout"),
+            unanswered=RequestExpired(timeout_s)
+            if self._ticket_id
+            else WorkerSilent(message, code="request_timeout"),
         )
 
     def renew(self, left_us: int, now_us: int) -> None:
@@ -275,6 +300,8 @@ class RequestExchange:
             left_us: Log time up to which its placements were dropped.
             now_us: Log time, later than that.
         """
+        if self._ticket_id:
+            self._gateway.room.say_again(self._ticket_id, left_us, now_us)
         if self._released or self._placed is None or self._placed.at_us > left_us:
             return
         self._placed = msgspec.structs.replace(self._placed, at_us=now_us, paths=())
@@ -282,65 +309,151 @@ class RequestExchange:
         if self._prefilled:
             self._gateway.publish(FirstToken(self._placed.request_id, now_us))
 
+    # From the waiting room (`router.gateway.waiting_room.Waiter`).
+
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        """Choose a worker, and see whether it is this request's turn there.
+
+        Raises:
+            RouterError: If nobody may take it.
+        """
+        try:
+            return self._decide(ticket_id, turn)
+        except RouterError:
+            raise
+        except Exception as error:
+            raise crashed() from error
+
+    def dispatched(self, decision: Decision) -> None:
+        """It is this request's turn: go."""
+        self._ticket_id = ""
+        self._wait_s += self._gateway.now_s() - self._waits_since_s
+        try:
+            self._send(decision)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
+
+    def refused(self, error: RouterError) -> None:
+        """It waited for nothing."""
+        self._ticket_id = ""
+        self._wait_s += self._gateway.now_s() - self._waits_since_s
+        self._fail(error)
+
     # Inside.
 
-    def _parse_large(self, endpoint: Endpoint, noted: Sequence[Header]) -> Steps:
+    def _set_deadline(self, noted: Sequence[Header]) -> None:
+        """Take note of the client's own deadline, if it has one.
+
+        Raises:
+            ClientError: If it is no time.
+        """
+        gateway = self._gateway
+        self._timeout_s = timeout_s = gateway.timeout_s_of(noted)
+        if timeout_s:
+            left_s = timeout_s - (gateway.now_s() - self._request.received_s)
+            self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
+
+    def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
+        """The request is understood: dispatch it for the first time.
+
+        Raises:
+            RouterError: As `_dispatch` does, or if a header has no meaning.
+        """
+        self._parsed = parsed
+        self._flow = self._gateway.flow_of(parsed, noted)
+        self._dispatch()
+
+    def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            self._parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, noted)
+            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
-            self._dispatch()
+            self._begin_dispatch(parsed, noted)
         except RouterError as error:
             self._parsing = None
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
+        except Exception:  # noqa: BLE001 - the top of a request
             self._parsing = None
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+            self._fail(crashed())
 
     def _dispatch(self) -> None:
-        """Choose a worker, reserve, send.
+        """Choose a worker, and go there or wait.
 
         Raises:
             NoWorker: If nobody may take it.
             ClientError: If nobody ever could.
+            RequestRejected: If it had to wait, and too many wait already.
         """
+        match self._decide("", -1):
+            case Decision() as decision:
+                self._send(decision)
+            case Hold() as hold:
+                self._wait(hold)
+            case Shed(retry_after_s=retry_after_s):
+                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case never:
+                assert_never(never)
+
+    def _decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        """Choose a worker."""
         gateway, parsed = self._gateway, self._parsed
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
         bucket = gateway.decider.bucket_of(parsed)
-        slots = registry.eligible(parsed.model, now_us, bucket)
+        slots = every = registry.eligible(parsed.model, now_us, bucket)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
         if not len(slots):
             raise gateway.nobody_for(parsed.model, bucket)
         slots = registry.ramped(slots, parsed.key, now_us)
-        match gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s):
-            case Shed(retry_after_s=retry_after_s):
-                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
-            case Decision(attempt=attempt, placed=placed):
-                chosen = attempt.chosen
-        self._local = local = registry.at_slot(chosen.slot)
+        claim = None
+        if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
+            if not self._arrived_us:
+                self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
+            lane = lane_of(parsed.model, bucket)
+            claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
+        return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
+
+    def _wait(self, hold: Hold) -> None:
+        """Wait for a worker that has room.
+
+        Raises:
+            RequestRejected: If too many wait already.
+        """
+        gateway = self._gateway
+        deadline_us = self._arrived_us + round(self._timeout_s * 1e6) if self._timeout_s else None
+        gateway.room.enter(self, hold, deadline_us, again=self._attempts > 0)
+        self._ticket_id = hold.waiting.request_id
+        self._waits_since_s = gateway.now_s()
+
+    def _send(self, decision: Decision) -> None:
+        """Reserve, and send to the chosen worker."""
+        gateway, parsed, attempt = self._gateway, self._parsed, decision.attempt
+        assert parsed is not None
+        chosen = attempt.chosen
+        self._local = local = gateway.registry.at_slot(chosen.slot)
         self._attempts += 1
-        self._attempt, self._placed = attempt, placed
-        registry.circuits.dispatched(local, now_us)
-        gateway.publish(placed)
+        self._attempt, self._placed = attempt, decision.placed
+        gateway.registry.circuits.dispatched(local, attempt.placed_us)
+        gateway.publish(decision.placed)
         self._released = False
         self._prefilled = False
         self._answer_head = None
         self._tail = None
-        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, gateway.now_s() - now_s)
+        decision_s = gateway.now_s() - attempt.started_s
+        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, decision_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
-            gateway.prefill_ends.expect(attempt.request_id, self, now_s + chosen.estimated_ttft_s)
+            ends_s = attempt.started_s + chosen.estimated_ttft_s
+            gateway.prefill_ends.expect(attempt.request_id, self, ends_s)
         self._upstream = local.pool.send(
             method=self._request.method,
             path=self._request.path,
             query=self._request.query,
             lines=self._worker_lines(),
-            body=(self._request.body,),
+            body=self._worker_body(local, parsed) if self._tenant.salt else (self._request.body,),
             sink=self,
             patient=not parsed.stream,
         )
@@ -408,9 +521,8 @@ class RequestExchange:
             self._dispatch()
         except RouterError:
             self._fail(error)
-        except Exception:
-            logger.exception(CRASHED, extra={"event": "request.crashed"})
-            self._fail(RouterError("The gateway failed to serve this request; its log says why."))
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def _worker_failed(self, error: UpstreamError) -> None:
         local, attempt = self._local, self._attempt
@@ -437,6 +549,8 @@ class RequestExchange:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
         gateway.publish(Finished(request_id, now_us, 0 if self._prefilled else prefilled_us))
+        if gateway.fleet.relieved:
+            gateway.room.changed()
         gateway.registry.circuits.released(self._local, now_us, self._attempt.placed_us)
         if abandoned:
             gateway.feedback.abandoned(self._parsed, self._attempt)
@@ -458,6 +572,7 @@ class RequestExchange:
             self._pieces,
             attempt.chosen.safe_tokens,
             usage,
+            self._tenant.name if self._tenant.configured else "",
         )
         if usage is not None:
             gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
@@ -486,6 +601,21 @@ class RequestExchange:
             lines += b"authorization: %b\r\n" % gateway.worker_authorization
         return b"%bx-request-id: %b\r\n" % (lines, self._request_id)
 
+    def _worker_body(self, local: LocalWorker, parsed: ParsedRequest) -> Sequence[bytes | memoryview]:
+        """The body with the salt that keeps the tenant's cache apart.
+
+        Raises:
+            ClientError: If this worker's engine would overlook it.
+        """
+        if not takes_salt(parsed.endpoint):
+            return (self._request.body,)
+        if parsed.endpoint in IGNORED_BY.get(local.engine, ()):
+            raise ClientError(
+                f"Your cache is kept apart, which {local.engine} cannot do at {parsed.endpoint}.",
+                code="isolation_unsupported",
+            )
+        return salted(parsed.endpoint, self._request.body, self._tenant.salt, parsed.salt_span)
+
     def _fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
         if self._done:
@@ -496,6 +626,8 @@ class RequestExchange:
         lines = b"content-type: application/json\r\n" + self._own_lines()
         if error.status in (429, 503):
             lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        if isinstance(error, Overloaded):
+            self._gateway.refusals.add(error.code, self._flow, error.retry_after_s)
         self._client.send_head(error.status, lines, length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()
@@ -512,6 +644,13 @@ class RequestExchange:
             self._client.finish()
         else:
             self._client.abort()
+
+    def _deadline_passed(self) -> None:
+        """The client's own deadline passed."""
+        message = f"The answer did not end within the {self._timeout_s:g} s that its request allowed."
+        self._end_early(
+            broken=StreamBroken(message, code="request_timeout"), unanswered=RequestExpired(self._timeout_s)
+        )
 
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
         """End without the worker: a stream with one error, a request without an answer with the other."""
@@ -530,12 +669,18 @@ class RequestExchange:
         self._done = True
         if self._pause_timer is not None:
             self._pause_timer.cancel()
+        if self._deadline_timer is not None:
+            self._deadline_timer.cancel()
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
         self._upstream = None
         gateway, parsed, attempt = self._gateway, self._parsed, self._attempt
         gateway.exchanges.discard(self)
+        if self._ticket_id:
+            gateway.room.leave(self._ticket_id)
+            self._ticket_id = ""
+            self._wait_s += gateway.now_s() - self._waits_since_s
         duration_s = gateway.now_s() - self._request.received_s
         gateway.metrics.finished(
             self._endpoint,
@@ -543,6 +688,7 @@ class RequestExchange:
             duration_s,
             self._request_bytes,
             self._bytes_sent,
+            self._tenant.name if self._tenant.configured else "",
         )
         if gateway.tracer is not None and outcome != "completed":  # else when the engine's counts are known
             self._trace(gateway.tracer, outcome, status)
@@ -560,6 +706,8 @@ class RequestExchange:
             "answer_bytes": self._bytes_sent,
             "attempts": self._attempts,
         }
+        if self._tenant.name:
+            fields["tenant"] = self._tenant.name
         if parsed is not None:
             fields["model"] = parsed.model
             fields["stream"] = parsed.stream
@@ -571,6 +719,9 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
+        if self._wait_s:
+            fields["flow"] = self._flow
+            fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:
             fields["detail"] = error.message
         gateway.request_log(fields)
@@ -592,6 +743,12 @@ class RequestExchange:
             pieces=self._pieces,
             attempts=self._attempts,
         )
+
+
+def crashed() -> RouterError:
+    """Log the exception that is handled, a mistake of ours; and what the client is told of it."""
+    logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
+    return RouterError("The gateway failed to serve this request; its log says why.")
 
 
 def _answered(status: int) -> UpstreamError:

@@ -1,17 +1,29 @@
 """What all exchanges of a process share: the rules, the fleet, and how to parse."""
 
 import asyncio
-import hmac
 import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
 
-from policies import ANY_BUCKET, FleetState, Op, Policy, RedispatchRules, RetryBudget
+from policies import (
+    ANY_BUCKET,
+    Admission,
+    AdmissionRules,
+    FleetState,
+    Op,
+    Policy,
+    RedispatchRules,
+    RetryBudget,
+    Slots,
+    Waiting,
+    class_of,
+)
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, InvalidKey, NoWorker, RequestRejected
+from router.errors import ClientError, NoWorker, RequestRejected
 from router.fleet import Registry
-from router.gateway.decision import Decider
+from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
+from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
@@ -20,15 +32,25 @@ from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
+from router.gateway.priorities import PRIORITY_HEADER, Priorities
+from router.gateway.queue_lanes import Lanes, model_and_bucket
+from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
+from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
+from router.tenants import Door, Keyring, Tenant
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
+
+GRACE_S = 0.02
+GRACE_LAGS = 4.0
+"""How long a worker's room is left to another replica whose request is the best for it: so many times what
+the log takes, and no less than two pauses between looks."""
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is replaced: it would go into every log line and to the worker."""
@@ -52,6 +74,8 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
+        log_lag_s: Callable[[], float] = lambda: 0.0,
+        keys: Keyring | None = None,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -84,6 +108,27 @@ class Gateway:
         self._identifier = Identifier(
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
+        queue = settings.queue
+        self.admission = Admission(AdmissionRules(), fleet)
+        fleet.tickets.watched = replica
+        lanes = Lanes(self._slots_of)
+        self.priorities = Priorities(
+            tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
+        )
+        self._default_flow = f"{queue.default_class}/"
+        self.room = WaitingRoom(
+            replica=replica,
+            fleet=fleet,
+            admission=self.admission,
+            lanes=lanes,
+            rules=RoomRules(queue.size, queue.tokens_max, queue.timeout_s),
+            publish=publish,
+            now_us=clock.now_us,
+            call_later=loop.call_later,
+            grace_s=lambda: max(GRACE_S, GRACE_LAGS * log_lag_s()),
+            ended=self._wait_ended,
+        )
+        self.refusals = Refusals(clock.now_us)
         self.decider = Decider(
             fleet,
             policy,
@@ -93,24 +138,28 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
+            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
-        self._tenant_header = settings.tenancy.tenant_header.encode()
-        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
-        self._noted = frozenset((*self._id_headers, self._tenant_header, b"authorization", b"x-api-key"))
-        self._inflight_max = settings.server.max_concurrent_requests
         key = settings.server.api_key
-        self._api_key = key.get_secret_value().encode() if key is not None else None
+        self.door = Door(
+            admin_key=key.get_secret_value().encode() if key is not None else None,
+            tenant_header=settings.tenancy.tenant_header.encode(),
+            keys=keys,
+        )
+        self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
+        self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
+        self._inflight_max = settings.server.max_concurrent_requests
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
         )
-        # A client's own key is the worker's business only if it is not the gateway's.
-        self.forwards_authorization = self._api_key is None and self.worker_authorization is None
+        # A client's own key is the worker's business only if it is none of ours.
+        self.forwards_authorization = not self.door.hands_out_keys and self.worker_authorization is None
         self._profiles = {
             name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
             for name, model in settings.placement.models.items()
@@ -133,6 +182,14 @@ class Gateway:
     def inflight(self) -> int:
         """Exchanges that have not ended."""
         return len(self.exchanges)
+
+    def waiting(self) -> list[tuple[str, int, int]]:
+        """For each class its name, how many requests wait here, and their uncached tokens."""
+        sums = dict.fromkeys(self.priorities.names, (0, 0))
+        for said in self.room.tickets():
+            requests, tokens = sums[class_of(said.flow)]
+            sums[class_of(said.flow)] = requests + 1, tokens + said.uncached_tokens
+        return [(name, requests, tokens) for name, (requests, tokens) in sums.items()]
 
     def given_up(self, left_us: int) -> None:
         """The others gave this replica up although it lives: reserve again what is in flight.
@@ -162,17 +219,49 @@ class Gateway:
         """Those of a request's headers that the methods below ask for."""
         return [header for header in headers if header[0] in self._noted]
 
-    def parse(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> ParsedRequest:
+    def parse(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> ParsedRequest:
         """Parse and identify a request.
 
         Raises:
             ClientError: If it is not what the endpoint takes.
         """
-        return self._identifier.parse(endpoint, body, tenant=self._tenant_of(headers))
+        return self._identifier.parse(endpoint, body, tenant=tenant)
 
-    def parse_in_steps(self, endpoint: Endpoint, body: bytes, headers: Sequence[Header]) -> Parsing:
+    def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do what `parse` does, in steps."""
-        return parse_in_steps(self._identifier, endpoint, body, tenant=self._tenant_of(headers))
+        return parse_in_steps(self._identifier, endpoint, body, tenant=tenant)
+
+    def timeout_s_of(self, headers: Sequence[Header]) -> float:
+        """Seconds after which the client wants no answer any more; 0 if it does not say.
+
+        Raises:
+            ClientError: If what it says is no time.
+        """
+        for name, value in headers:
+            if name == TIMEOUT_HEADER:
+                return timeout_s_of(value)
+        return 0.0
+
+    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
+        """Who is to be treated fairly: the request's class and tenant.
+
+        Raises:
+            ClientError: If a header names no class.
+        """
+        for name, value in headers:
+            if name == PRIORITY_HEADER:
+                return f"{self.priorities.named(value)}/{parsed.tenant}"
+        if parsed.priority or parsed.service_tier:
+            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
+        return self._default_flow + parsed.tenant
+
+    def _slots_of(self, lane: str) -> Slots:
+        """Who may take the requests of a lane now."""
+        model, bucket = model_and_bucket(lane)
+        return self.registry.eligible(model, self.clock.now_us(), bucket)
+
+    def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
+        self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
     def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
         """Why no worker can take a request: its model is not served here, it is too long, or not now."""
@@ -197,12 +286,6 @@ class Gateway:
             retry_after_s=self.retry_after_s,
         )
 
-    def _tenant_of(self, headers: Sequence[Header]) -> bytes:
-        for name, value in headers:
-            if name == self._tenant_header:
-                return value
-        return b""
-
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""
         return self._profiles.get(model or "", self._default_profile)
@@ -219,32 +302,21 @@ class Gateway:
         """A log-wide unique id of one attempt."""
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
-    def admit(self, headers: Sequence[Header]) -> None:
-        """Check the key and the limit of concurrent requests.
+    def admit(self, headers: Sequence[Header]) -> Tenant:
+        """Find out whose a request is, and check the limit of concurrent requests.
 
         Raises:
-            InvalidKey: If the key is missing or wrong.
+            InvalidKey: If a key is needed, and this is none of ours.
             RequestRejected: If too many requests are in flight (429).
         """
-        if self._api_key is not None and not self.authorized(headers):
-            raise InvalidKey
+        tenant = self.door.tenant_of(headers)
         if 0 < self._inflight_max < self.inflight:
             raise RequestRejected(
                 f"{self._inflight_max} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )
-
-    def authorized(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries the gateway's key, if there is one."""
-        if self._api_key is None:
-            return True
-        for name, value in headers:
-            if name == b"authorization" and value[:7].lower() == b"bearer ":
-                return hmac.compare_digest(value[7:].strip(), self._api_key)
-            if name == b"x-api-key":  # Anthropic clients
-                return hmac.compare_digest(value.strip(), self._api_key)
-        return False
+        return tenant
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

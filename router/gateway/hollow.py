@@ -163,13 +163,21 @@ class Hollow:
             yield
 
     def _cut_out(self, hole: Hole) -> None:
-        placeholder = _MARK_BYTES + b"%d;" % len(self._holes)
-        self._hashed[opaque(placeholder)] = placeholder
-        if hole.is_array:
-            placeholder = b'"%b"' % placeholder
-        self._kept += (self._body[self._kept_to : hole.start], placeholder)
+        index = len(self._holes)
+        name = _name(index)
+        self._hashed[opaque(name)] = name
+        self._kept += (self._body[self._kept_to : hole.start], _placeholder(index, hole))
         self._kept_to = hole.end
         self._holes.append(hole)
+
+    def place(self, position: int) -> int:
+        """Where in the body something of the skeleton is that is in no placeholder."""
+        moved = 0
+        for index, hole in enumerate(self._holes):
+            if position <= hole.start - moved:
+                break
+            moved += hole.end - hole.start - len(_placeholder(index, hole))
+        return position + moved
 
     # What was cut out
 
@@ -318,6 +326,14 @@ class Hollow:
                 break
             at = escape
         return at if at > start else end
+
+
+def _name(index: int) -> bytes:
+    return _MARK_BYTES + b"%d;" % index
+
+
+def _placeholder(index: int, hole: Hole) -> bytes:
+    return b'"%b"' % _name(index) if hole.is_array else _name(index)
 
 
 def packed_ids(ids: list[int]) -> bytes:

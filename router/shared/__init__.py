@@ -1,17 +1,23 @@
-"""The shared log, snapshots and heartbeats on Redis."""
+"""The shared log, snapshots, heartbeats and limits on Redis."""
 
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig, Warming
 from router.shared.embedded import EmbeddedValkey
+from router.shared.lease_account import Charge, LeaseAccount, Refusal
+from router.shared.leases import Leases
 from router.shared.ports import Fold, NoListener, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
 
 __all__ = [
+    "Charge",
     "EmbeddedValkey",
     "Fold",
+    "LeaseAccount",
+    "Leases",
     "LogClock",
     "LogStatus",
     "NoListener",
+    "Refusal",
     "RefusalReason",
     "SharedConfig",
     "SharedListener",

@@ -59,3 +59,7 @@ class Keys:
     def replica(self, replica: str) -> str:
         """The heartbeat of one replica."""
         return f"cw:{{{self.namespace}}}:replica:{replica}"
+
+    def limits(self, account: str) -> str:
+        """What is used of the limits of one account."""
+        return f"cw:{{{self.namespace}}}:limits:{account}"

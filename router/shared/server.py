@@ -59,6 +59,11 @@ class RedisLink:
         self._connecting = asyncio.Lock()
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection that is not known to be lost."""
+        return self._connection is not None and self._connection.lost is None
+
+    @property
     def silence_s(self) -> float:
         """How long nothing has come although an answer is due, seconds; 0 if none is."""
         return self._connection.silence_s if self._connection else 0.0

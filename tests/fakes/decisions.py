@@ -1,7 +1,8 @@
 """What decisions see of a fold, beside what they must see by definition, in a world where much collides.
 
-Two workers and a few prompts with common beginnings. Congestion is apart from the rest: it counts
-arrivals, and a snapshot cannot tell its reader which of them both have counted (`policies.loads`).
+Two workers and a few prompts with common beginnings. Congestion and what flows were served are apart from the
+rest: they count arrivals, and a snapshot cannot tell its reader which of them both have counted
+(`policies.loads`).
 """
 
 from math import fsum
@@ -9,7 +10,7 @@ from math import fsum
 import numpy as np
 from fakes.naive_fold import NaiveFold
 
-from policies import FULL_ATTENTION, AttentionProfile, Circuit, FleetState
+from policies import FULL_ATTENTION, AttentionProfile, Circuit, FleetState, Ticket
 from radix import chain_bytes
 
 WORKERS = ("a:1", "b:1")
@@ -17,6 +18,9 @@ PROMPTS = ("a", "ab", "abc", "abca", "abd", "ac", "b")
 CLASSES = ("default", "slow")
 CIRCUITS = (Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN)
 MODELS = ("small", "large")
+LANE = "|"
+WAITING_FLOW = "normal/one"
+SERVED_FLOWS = ("normal/one", "normal/two", "high/one")
 PROFILES = (
     FULL_ATTENTION,
     AttentionProfile("sliding_window", window_tokens=128),
@@ -40,7 +44,7 @@ def differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> Differences
 
 
 def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> Differences:
-    """The same for congestion, of a fold that was first asked now and never met a snapshot."""
+    """The same for congestion and service, of a fold that was first asked now and never met a snapshot."""
     workers = fleet.workers()
     slots = np.array([worker.slot for worker in workers], dtype=np.intp)
     view = fleet.candidates(slots, PATHS[:1], FULL_ATTENTION, 1e9, 256.0, now_us)
@@ -51,11 +55,13 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
             for worker, held_tokens, kappa in zip(
                 workers, view.held_tokens.tolist(), view.slow.congestion_per_s.tolist(), strict=True
             )
-        },
+        }
+        | {flow: fleet.fairness.service_us(flow, now_us) for flow in SERVED_FLOWS},
         {
             worker: (256.0 * len(naive.blocks(worker)), fsum(kappas) / len(kappas))
             for worker in naive.workers()
-        },
+        }
+        | {flow: naive.served_us(flow, now_us) for flow in SERVED_FLOWS},
     )
 
 
@@ -82,6 +88,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for column in (
             *(view.slow.a_s, view.slow.b_s, view.slow.c0_tokens),
             *(view.backlog_s, view.prefill_tokens, view.inflight_requests, view.inflight_tokens),
+            fleet.loads.prefill_requests[slots],
         )
     ]
     rows: dict[str, object] = {
@@ -93,6 +100,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
             (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
             fleet.started(worker.worker_id),
             fleet.reports.get(worker.worker_id),
+            _id(fleet.tickets.best(worker.slot, (LANE,), now_us)),
         )
         for row, worker in enumerate(workers)
     }
@@ -101,8 +109,20 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for request_id, request in fleet.loads.requests.items()
     }
     rows["early ratios"] = {worker_class: fleet.early_ratio(worker_class) for worker_class in CLASSES}
+    rows["waiting"] = {
+        ticket.request_id: (
+            (ticket.at_us, ticket.replica, ticket.arrived_us, ticket.key_us, ticket.lane, ticket.flow),
+            fleet.at_slot(ticket.slot).worker_id if ticket.slot >= 0 else "",
+            (ticket.service_us, ticket.uncached_tokens, ticket.context_tokens),
+        )
+        for ticket in fleet.tickets
+    }
     rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
     return rows
+
+
+def _id(ticket: Ticket | None) -> str | None:
+    return ticket.request_id if ticket is not None else None
 
 
 def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
@@ -119,11 +139,20 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
             (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
             started.get(worker_id),
             reports.get(worker_id),
+            naive.first(worker_id),
         )
     rows["requests"] = {
         request_id: (request.worker, request.replica, request.at_us, request.prefilled)
         for request_id, request in naive.requests().items()
     }
     rows["early ratios"] = dict.fromkeys(CLASSES, 1.0) | naive.early_ratios()
+    rows["waiting"] = {
+        request_id: (
+            (op.at_us, op.replica, op.arrived_us, op.key_us, op.lane, op.flow),
+            op.worker,
+            (op.service_us, op.uncached_tokens, op.context_tokens),
+        )
+        for request_id, op in naive.waiting().items()
+    }
     rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
     return rows

@@ -30,6 +30,7 @@ from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
+from router.tenants import Keyring
 
 CALM_S = 3600.0
 """When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
@@ -264,10 +265,11 @@ class Bench:
 
     Args:
         workers: How many.
+        keys: Of tenants; None without a keys file.
         sections: Of the settings.
     """
 
-    def __init__(self, workers: int = 2, **sections: dict[str, Any]) -> None:
+    def __init__(self, workers: int = 2, keys: Keyring | None = None, **sections: dict[str, Any]) -> None:
         self.time = VirtualTime()
         self.shared = FakeShared()
         self.upstreams: list[FakeUpstream] = []
@@ -292,6 +294,7 @@ class Bench:
             loop=cast(Any, self.time),
             now_s=self.time.time,
             trace_request=self.trace.append,
+            keys=keys,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):

@@ -26,6 +26,7 @@ from policies import (
     Reported,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
     encode_ops,
@@ -36,6 +37,8 @@ BLOCK_TOKENS = 256
 RATE_WINDOW_S = 16
 CONGESTION_MAX_PER_S = 50.0
 UTILISATION_MAX = 0.95
+FAIRNESS_WINDOW_S = 60.0
+FAIRNESS_BUCKETS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,14 @@ class NaiveFold:
                 yield op.request_id, op.at_us
             elif isinstance(op, Finished) and op.prefilled_us:
                 yield op.request_id, op.prefilled_us
+
+    def _left_us(self) -> dict[str, int]:
+        """Log time at which each replica left last."""
+        left_us: dict[str, int] = {}
+        for op in self.said.values():
+            if isinstance(op, Left):
+                left_us[op.replica] = max(op.at_us, left_us.get(op.replica, -1))
+        return left_us
 
     # Registers: the newest word wins.
 
@@ -213,10 +224,7 @@ class NaiveFold:
         said = self.said.values()
         finished = {op.request_id for op in said if isinstance(op, Finished)}
         prefilled = {request_id for request_id, _ in self._first_tokens()}
-        left_us: dict[str, int] = {}
-        for op in said:
-            if isinstance(op, Left):
-                left_us[op.replica] = max(op.at_us, left_us.get(op.replica, -1))
+        left_us = self._left_us()
         newest: dict[str, Placed] = {}
         for op in self._placed():
             newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda placed: placed.at_us)
@@ -234,8 +242,35 @@ class NaiveFold:
             if request_id not in finished and op.at_us > left_us.get(op.replica, -1)
         }
 
-    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float]:
-        """Backlog in seconds, prefill tokens, requests in flight and their tokens."""
+    def waiting(self) -> dict[str, Waiting]:
+        """Said to wait, not placed or ended, and its replica has not left since."""
+        said = self.said.values()
+        ended = {op.request_id for op in said if isinstance(op, Placed | FirstToken | Finished)}
+        newest: dict[str, Waiting] = {}
+        for op in said:
+            if isinstance(op, Waiting) and op.request_id not in ended:
+                newest[op.request_id] = max(op, newest.get(op.request_id, op), key=lambda op: op.at_us)
+        left_us = self._left_us()
+        return {key: op for key, op in newest.items() if op.at_us > left_us.get(op.replica, -1)}
+
+    def first(self, worker: str) -> str | None:
+        """Who of them is next on a worker that any of them may go to; all are of one flow."""
+        waiting = [op for op in self.waiting().values() if op.worker in ("", worker)]
+        waiting.sort(key=lambda op: (op.key_us, op.arrived_us, op.request_id))
+        return waiting[0].request_id if waiting else None
+
+    def served_us(self, flow: str, now_us: int) -> int:
+        """Prefill charged to a flow in the last window."""
+        bucket_us = round(FAIRNESS_WINDOW_S * 1e6) // FAIRNESS_BUCKETS
+        charged = {
+            op.request_id: op.service_us
+            for op in self._placed()
+            if op.paths and op.flow == flow and op.at_us // bucket_us > now_us // bucket_us - FAIRNESS_BUCKETS
+        }
+        return sum(charged.values())
+
+    def loads(self, worker: str, now_us: int) -> tuple[float, float, float, float, float]:
+        """Backlog in seconds, prefill tokens, requests in flight and their tokens, requests in prefill."""
         mine = {key: request for key, request in self.requests().items() if request.worker == worker}
         waiting = {key: request for key, request in mine.items() if not request.prefilled}
         backlog_us = sum(request.service_us for request in waiting.values())
@@ -250,6 +285,7 @@ class NaiveFold:
             sum(request.uncached_tokens for request in waiting.values()),
             len(mine),
             sum(request.context_tokens for request in mine.values()),
+            len(waiting),
         )
 
     def congestion_per_s(self, worker: str, now_us: int) -> float:

@@ -16,8 +16,8 @@ The protocol is the one that `router.shared` follows, and these are its rules:
   what the log held when that was written, the writer had read before it began.
 * Whoever starts, or fell behind the trimmed log, goes on with what others have in flight as the snapshot
   says, and reads everything behind what that covers.
-* Whoever dropped operations says `Left` and what it has in flight anew, and then writes a snapshot and a
-  mark, on which everybody merges it.
+* Whoever dropped operations says `Left` and what it has in flight or waiting anew, and then writes a
+  snapshot and a mark, on which everybody merges it.
 * A replica that starts says first that its former life has `Left`.
 """
 
@@ -28,7 +28,7 @@ from itertools import islice
 from fakes.naive_fold import NaiveFold
 from msgspec import structs
 
-from policies import FirstToken, FleetRules, FleetState, Left, Op, Placed, decode_ops, encode_ops
+from policies import FirstToken, FleetRules, FleetState, Left, Op, Placed, Waiting, decode_ops, encode_ops
 
 EVERY_STEP = 1_000_000
 
@@ -99,6 +99,7 @@ class SimulatedReplica:
         self.beat_us = now_us
         self.said_us = now_us
         self.prefilled: dict[str, bool] = {}
+        self.waiting: dict[str, Waiting] = {}
         self.snapshot: SnapshotInProgress | None = None
         if log.snapshot is not None:
             self._merge(missed=True)
@@ -166,7 +167,9 @@ class SimulatedReplica:
         self.renew()
 
     def renew(self) -> None:
-        """Say of all requests in flight here that they go on."""
+        """Say of all requests in flight or waiting here that they go on."""
+        for op in self.waiting.values():
+            self.publish(structs.replace(op, at_us=self.moment(self.said_us)))
         placed = {op.request_id: op for op in self.naive.said.values() if isinstance(op, Placed)}
         for request_id, prefilled in self.prefilled.items():
             at_us = self.moment(self.said_us)

@@ -246,7 +246,7 @@ def _paths(gateway: Any) -> list[bytes]:
     identifier = gateway.process.gateway._identifier
     from router.gateway.endpoints import Endpoint
 
-    return list(identifier.parse(Endpoint.CHAT, json.dumps(chat(stream=True)).encode(), tenant=b"").paths)
+    return list(identifier.parse(Endpoint.CHAT, json.dumps(chat(stream=True)).encode()).paths)
 
 
 @pytest.mark.parametrize(

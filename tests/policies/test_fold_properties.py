@@ -9,8 +9,11 @@ from random import Random
 from fakes.decisions import (
     CIRCUITS,
     CLASSES,
+    LANE,
     MODELS,
     PROMPTS,
+    SERVED_FLOWS,
+    WAITING_FLOW,
     WORKERS,
     congestion_differences,
     differences,
@@ -36,6 +39,7 @@ from policies import (
     Reported,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
 )
@@ -46,21 +50,9 @@ TICK_US = 200_000
 REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
 KINDS = (
-    *(*["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2, "left", "left"),
-    *(
-        "put",
-        "gone",
-        "circuit",
-        "started",
-        "reported",
-        "fit",
-        "early",
-        "bytes",
-        "insert",
-        "trim",
-        "trim",
-        "forget",
-    ),
+    *(*["waiting"] * 5, *["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2),
+    *("left", "left", "put", "gone", "circuit", "started", "reported", "fit", "early", "bytes"),
+    *("insert", "trim", "trim", "forget"),
 )
 
 SAY_FIRST = ("first", "answered")
@@ -73,10 +65,32 @@ def made(kind: str, number: int, tick: int) -> Op:
     at_us, replica, subject = START_US + tick * TICK_US, REPLICAS[number % 2], number // 2 % 2
     worker, prompt, request_id = WORKERS[subject], path(PROMPTS[number % len(PROMPTS)]), f"r{number}"
     placed = Placed(
-        request_id, START_US + number % 4 * TICK_US, worker, replica, 400_000, 300, 500, (prompt,)
+        request_id,
+        START_US + number % 4 * TICK_US,
+        worker,
+        replica,
+        400_000,
+        300,
+        500,
+        (prompt,),
+        flow=SERVED_FLOWS[number % len(SERVED_FLOWS)],
     )
     value = 1 + (tick + number) % 4
+    waiting = Waiting(
+        request_id,
+        at_us,
+        replica,
+        START_US,
+        START_US + value * TICK_US,
+        LANE,
+        worker if tick % 2 else "",
+        WAITING_FLOW,
+        value * 100_000,
+        value * 300,
+        500,
+    )
     made_of: dict[str, Op] = {
+        "waiting": waiting,
         "placed": placed,
         "renewed": Placed(request_id, at_us, worker, replica, 400_000, 300, 500),
         "first": FirstToken(request_id, at_us),
@@ -148,14 +162,20 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     the same reason a renewed reservation says its first token again.
     """
     placed: dict[int, Placed] = {}
+    waited: set[int] = set()
     prefilled: set[int] = set()
     ended: set[int] = set()
     left_us = dict.fromkeys(REPLICAS, 0)
     ops: list[Op] = []
     for kind, number, tick in drawn:
         op = made(kind, number, tick)
-        if isinstance(op, Placed | FirstToken | Finished):
-            if number in ended or (kind != "placed" and number not in placed):
+        if isinstance(op, Waiting):
+            if number in ended or number in placed:
+                continue
+            waited.add(number)
+        elif isinstance(op, Placed | FirstToken | Finished):
+            withdrawn = kind == "finished" and number in waited
+            if number in ended or (kind != "placed" and number not in placed and not withdrawn):
                 continue
             if isinstance(op, Placed):
                 placed[number] = max(op, placed.get(number, op), key=lambda placed: placed.at_us)
@@ -181,7 +201,7 @@ def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, tic
     ops = STATIC + as_logged(drawn)
     now_us = START_US + ticks * TICK_US
     own = [op for op in ops if getattr(op, "replica", "") == "one"]
-    own_ids = {op.request_id for op in own if isinstance(op, Placed)}
+    own_ids = {op.request_id for op in own if isinstance(op, Placed | Waiting)}
     own += [op for op in ops if isinstance(op, FirstToken | Finished) and op.request_id in own_ids]
     fleet = folded(FleetState(), ops[:read] + own)
     fleet.loads.collect(now_us, 10**12)

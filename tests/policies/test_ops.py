@@ -17,6 +17,7 @@ from policies import (
     Placed,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
     decode_ops,
@@ -25,11 +26,12 @@ from policies import (
 )
 
 ALL: list[Op] = [
-    Placed("r1", 5, "a:1", "one", 200_000, 100, 400, (b"12345678", b""), True),
+    Placed("r1", 5, "a:1", "one", 200_000, 100, 400, (b"12345678", b""), True, "normal/acme"),
     FirstToken("r1", 6),
     Finished("r1", 7),
     Finished("r2", 7, 6),
     Left("one", 8),
+    Waiting("r3", 5, "one", 4, 9, "tiny|0-64K", "a:1", "normal/acme", 100_000, 50, 200),
     WorkerPut("a:1", 9, "one", "http://a:1", "plain", True, 1000, {"worker_class": "h200"}),
     WorkerGone("a:1", 10, "one"),
     CircuitSet("a:1", 10, "one", Circuit.HALF_OPEN, 20, 2),
@@ -47,7 +49,7 @@ def test_every_operation_survives_the_wire() -> None:
 
 
 def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
-    """14 of them: the head of a msgpack array is one byte."""
+    """15 of them: the head of a msgpack array is one byte."""
     assert encode_ops(ALL)[1:] == b"".join(map(encode_op, ALL))
 
 

@@ -9,7 +9,17 @@ To run it for long: ``python -m pytest tests/policies/test_replication.py --hypo
 --timeout=0``.
 """
 
-from fakes.decisions import CIRCUITS, CLASSES, MODELS, PROMPTS, WORKERS, differences, path
+from fakes.decisions import (
+    CIRCUITS,
+    CLASSES,
+    LANE,
+    MODELS,
+    PROMPTS,
+    WAITING_FLOW,
+    WORKERS,
+    differences,
+    path,
+)
 from fakes.naive_fold import NaiveFold
 from fakes.simulated_replicas import SimulatedLog, SimulatedReplica
 from hypothesis import settings
@@ -32,6 +42,7 @@ from policies import (
     Reported,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
 )
@@ -112,9 +123,9 @@ class Replication(RuleBasedStateMachine):
         replica = self._one(number)
         if replica.fleet.worker(worker) is None:
             return
-        self.requests += 1
-        # Ids that do not sort by time: the head is the oldest, whatever its name.
-        request_id = f"{self.requests * 7 % 10}-{self.requests}"
+        # One that waits here, if any does.
+        request_id = min(replica.waiting, default=None) or self._new_id()
+        replica.waiting.pop(request_id, None)
         replica.publish(
             Placed(
                 request_id,
@@ -126,11 +137,47 @@ class Replication(RuleBasedStateMachine):
                 service * 500,
                 tuple(map(path, prompts)),
                 ends,
+                WAITING_FLOW,
             )
         )
         replica.prefilled[request_id] = False
         if flush:
             replica.flush()
+
+    def _new_id(self) -> str:
+        """Ids that do not sort by time: the head is the oldest, whatever its name."""
+        self.requests += 1
+        return f"{self.requests * 7 % 10}-{self.requests}"
+
+    @rule(
+        number=st.integers(0, 2),
+        again=st.booleans(),
+        key=st.integers(1, 4),
+        worker=st.sampled_from(("", *WORKERS)),
+        flush=st.booleans(),
+    )
+    def wait(self, number: int, again: bool, key: int, worker: str, flush: bool) -> None:
+        """No worker has room for a request, or one that waits gets another key."""
+        replica = self._one(number)
+        request_id = (min(replica.waiting, default=None) if again else None) or self._new_id()
+        at_us = replica.moment(self.now_us)
+        op = Waiting(
+            *(request_id, at_us, replica.name, self.now_us, self.now_us + key * SECOND),
+            *(LANE, worker, WAITING_FLOW, key * 400_000, key * 300, key * 500),
+        )
+        replica.waiting[request_id] = op
+        replica.publish(op)
+        if flush:
+            replica.flush()
+
+    @rule(number=st.integers(0, 2))
+    def withdraw(self, number: int) -> None:
+        """A client leaves while its request waits."""
+        replica = self._one(number)
+        if replica.waiting:
+            request_id = max(replica.waiting)
+            del replica.waiting[request_id]
+            replica.publish(Finished(request_id, replica.moment(self.now_us)))
 
     @rule(number=st.integers(0, 2))
     def renew(self, number: int) -> None:
@@ -326,12 +373,13 @@ class Replication(RuleBasedStateMachine):
         self._settle(replicas)
         self._all_agree(replicas)
         for replica in replicas:
-            for request_id in replica.prefilled:
+            for request_id in (*replica.prefilled, *replica.waiting):
                 replica.publish(Finished(request_id, replica.moment(self.now_us)))
         self._settle(replicas)
         self._all_agree(replicas)
         for replica in replicas:
             assert replica.fleet.loads.requests == {}
+            assert list(replica.fleet.tickets) == []
             assert set(reservations(replica.fleet)) == {(0.0, 0.0, 0.0, 0.0)}
 
     def _settle(self, replicas: list[SimulatedReplica]) -> None:

@@ -126,6 +126,39 @@ def test_only_a_stream_has_a_time_to_first_token(metrics: Metrics) -> None:
     assert found["inter_token_latency_seconds_count",] == 0
 
 
+def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> None:
+    for tenant, usage in (("acme", Usage(1000, 512, 7)), ("acme", Usage(500)), ("", Usage(3, 1, 1))):
+        metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, usage, tenant)
+        metrics.finished("/generate", "completed", 0.3, tenant=tenant)
+    metrics.answered(True, 0.2, 0.0, 1.0, 1, 768, None, "acme")
+    metrics.finished("/generate", "client_left", 0.3, tenant="acme")
+    found = scraped(metrics)
+    named = {key: value for key, value in found.items() if key[0].startswith("tenant_")}
+    assert named == {
+        ("tenant_requests_total", "completed", "acme"): 2,
+        ("tenant_requests_total", "client_left", "acme"): 1,
+        ("tenant_prompt_tokens_total", "acme"): 1500,
+        ("tenant_cached_tokens_total", "acme"): 512,
+        ("tenant_output_tokens_total", "acme"): 7,
+    }
+    assert found["prompt_tokens_total",] == 1503
+
+
+def test_the_end_of_a_tenants_keys_is_read_at_the_scrape(metrics: Metrics) -> None:
+    """It is gone when the tenant is."""
+    metrics.tenant_keys_end = lambda: [("acme", 1.5e9)]
+    assert scraped(metrics)["tenant_keys_end_timestamp_seconds", "acme"] == 1.5e9
+    metrics.tenant_keys_end = tuple
+    assert ("tenant_keys_end_timestamp_seconds", "acme") not in scraped(metrics)
+
+
+def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
+    for loaded, refused in ((1, 0), (1, 2), (3, 2)):
+        metrics.keys_read(loaded=loaded, refused=refused)
+    found = scraped(metrics)
+    assert (found["keys_file_reads_total", "loaded"], found["keys_file_reads_total", "refused"]) == (3, 2)
+
+
 def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
     metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
     metrics.redispatched("upstream_timeout")

@@ -45,6 +45,11 @@ def test_a_client_key_without_its_certificate_is_refused() -> None:
         UpstreamSettings(client_key="k.pem")
 
 
+def test_the_target_backlog_is_within_its_own_bound() -> None:
+    with pytest.raises(ValidationError, match="must not be below"):
+        Settings.model_validate({"admission": {"backlog_target_s": 5, "backlog_target_s_max": 4}})
+
+
 def test_a_window_belongs_to_sliding_window_attention_only() -> None:
     assert AttentionSettings(attention="sliding_window", window_tokens=128).window_tokens == 128
     with pytest.raises(ValidationError, match="window_tokens"):

@@ -1,11 +1,12 @@
 """Tallies: what they hand over is what prometheus-client would have counted itself."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from router import tallies
-from router.tallies import BatchHistogram, Count, Distribution, Sum, Total
+from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 
 BOUNDS = (-1.0, 0.0, 0.5, 2.0)
 
@@ -78,6 +79,19 @@ def test_label_sets_beyond_the_bound_share_one_series() -> None:
     assert len(found) == tallies.SERIES_MAX + 1
     assert found[("_total", "other")] == 5
     assert found[("_total", "w0")] == 2
+
+
+def test_sums_add_up_by_label_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tallies, "SERIES_MAX", 2)
+    registry = CollectorRegistry()
+    sums = Sums(Counter("c", "c", ("tenant",), registry=registry))
+    for label, amount in (("a", 1), ("b", 2), ("a", 0.5), ("c", 4), ("d", 8)):
+        sums.add((label, amount))
+    sums.flush()
+    sums.flush()
+    sums.add(("b", 1))
+    sums.flush()
+    assert samples(registry, "c") == {("_total", "a"): 1.5, ("_total", "b"): 3, ("_total", "other"): 12}
 
 
 def test_a_total_is_followed_not_added() -> None:

@@ -24,7 +24,9 @@ def served(
     replica: str = "http://alive",
     priority: str = "normal",
 ) -> Served:
-    seen = Visit(end, at_s, at_s + took_s, ttft_s if end is End.ANSWERED else None, 200, "", retry_after, "")
+    seen = Visit(
+        end, at_s, at_s, at_s + took_s, ttft_s if end is End.ANSWERED else None, 200, "", retry_after, ""
+    )
     return Served("short", priority, "one", phase, replica, True, deadline_s, seen)
 
 

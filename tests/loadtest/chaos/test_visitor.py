@@ -61,6 +61,8 @@ async def visited(
         (answer(b"", b"408 Request Timeout"), End.EXPIRED),
         (answer(b"", b"500 Oops"), End.FAILED),
         (answer(STREAM[:-9]), End.FAILED),
+        (answer(STREAM[:-14] + b'data: {"error":{"code":"shutting_down"}}\n\n'), End.FAILED),
+        (answer(STREAM[:-14] + b'data: {"error":{"code":"request_timeout"}}\n\n'), End.EXPIRED),
         (answer(STREAM)[:-1], End.CUT),
         (b"", End.CUT),
         (b"what?\r\n\r\n", End.CUT),

@@ -1,21 +1,21 @@
 """The admin API over scripted workers: both dialects, and what an operator reads there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.queue_ports import queue_ports
 
 from policies import Circuit, CircuitSet, Forget, Insert, Placed, Started
 from router.admin import AdminPorts, make_api
 from router.fleet import LocalWorker, ServedModel
 from router.metrics import Metrics
 from router.shared import LogStatus
-
-Header = tuple[bytes, bytes]
+from router.tenants import Door, KeysWatch
 
 WELL = LogStatus(
     connected=True,
@@ -34,13 +34,12 @@ WELL = LogStatus(
 class Setup:
     """An API without a gateway behind it; the test writes the workers' answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, admin_key: bytes | None = None, keys: KeysWatch | None = None) -> None:
         self.time = VirtualTime()
         self.shared = FakeShared()
         self.registry = registry(self.shared, self.time)
         self.status = WELL
         self.shutting_down = False
-        self.key: bytes | None = None
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
         self.workers_client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
@@ -54,16 +53,19 @@ class Setup:
                 now_us=self.time.clock.now_us,
                 log_status=lambda: self.status,
                 request_id_of=lambda headers: dict(headers).get(b"x-request-id", b"made"),
-                authorized=self._authorized,
+                door=Door(
+                    admin_key=admin_key,
+                    tenant_header=b"x-tenant-id",
+                    keys=None if keys is None else keys.keyring,
+                ),
+                keys=keys,
                 metrics=Metrics("1.2.3"),
                 client=self.workers_client,
                 shutting_down=lambda: self.shutting_down,
+                queue=queue_ports(self.shared, self.registry, self.time),
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
-
-    def _authorized(self, headers: Sequence[Header]) -> bool:
-        return self.key is None or (b"authorization", self.key) in headers
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(f"{request.method} {request.url.host}{request.url.path}")
@@ -84,6 +86,13 @@ class Setup:
 @pytest.fixture
 async def setup() -> AsyncIterator[Setup]:
     setup = Setup()
+    async with setup.client, setup.workers_client:
+        yield setup
+
+
+@pytest.fixture
+async def locked() -> AsyncIterator[Setup]:
+    setup = Setup(admin_key=b"ours")
     async with setup.client, setup.workers_client:
         yield setup
 
@@ -145,23 +154,20 @@ async def test_metrics_are_prometheus_text(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/liveness", "/readiness", "/metrics"])
-async def test_probes_and_scrapers_need_no_key(setup: Setup, path: str) -> None:
-    setup.key = b"Bearer ours"
-    assert (await setup.client.get(path)).status_code != 401
+async def test_probes_and_scrapers_need_no_key(locked: Setup, path: str) -> None:
+    assert (await locked.client.get(path)).status_code != 401
 
 
 @pytest.mark.parametrize("path", ["/workers", "/v1/models", "/openapi.json", "/docs", "/nowhere", "/health/"])
-async def test_everything_else_asks_for_the_key(setup: Setup, path: str) -> None:
-    setup.key = b"Bearer ours"
-    answer = await setup.client.get(path)
+async def test_everything_else_asks_for_the_key(locked: Setup, path: str) -> None:
+    answer = await locked.client.get(path)
     assert (answer.status_code, code(answer)) == (401, "invalid_api_key")
-    assert (await setup.client.get(path, headers={"authorization": "Bearer ours"})).status_code != 401
+    assert (await locked.client.get(path, headers={"authorization": "Bearer ours"})).status_code != 401
 
 
-async def test_every_answer_carries_the_requests_id(setup: Setup) -> None:
-    setup.key = b"Bearer ours"
+async def test_every_answer_carries_the_requests_id(locked: Setup) -> None:
     for path in ("/health", "/workers", "/nowhere"):
-        answer = await setup.client.get(path, headers={"x-request-id": "mine"})
+        answer = await locked.client.get(path, headers={"x-request-id": "mine"})
         assert answer.headers["x-request-id"] == "mine"
         assert answer.headers["x-cacheway-worker"] == "none"
 

@@ -8,6 +8,7 @@ from router.fleet.engine_info import (
     ServedModel,
     served_models,
     sglang_capacity_tokens,
+    sglang_running_max,
     started_unix_ms,
     vllm_capacity_tokens,
 )
@@ -48,6 +49,36 @@ def test_unusable_model_lists_are_empty(answer: Any) -> None:
 )
 def test_sglang_says_its_capacity_in_tokens(answer: Any, tokens: int) -> None:
     assert sglang_capacity_tokens(answer) == tokens
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests"),
+    [
+        ({"max_running_requests": 64}, 64),
+        (
+            {
+                "max_running_requests": None,
+                "internal_states": [{"effective_max_running_requests_per_dp": 48}],
+            },
+            48,
+        ),
+        (
+            {
+                "max_running_requests": 64,
+                "dp_size": 8,
+                "internal_states": [{}, {"effective_max_running_requests_per_dp": 6}],
+            },
+            48,
+        ),
+        ({"max_running_requests": 64, "internal_states": ["x"]}, 64),
+        ({"max_running_requests": None}, 0),
+        ({"max_running_requests": -1}, 0),
+        ([], 0),
+        (None, 0),
+    ],
+)
+def test_sglang_says_how_many_requests_it_runs_at_a_time(answer: Any, requests: int) -> None:
+    assert sglang_running_max(answer) == requests
 
 
 def test_vllm_says_its_capacity_in_blocks() -> None:

@@ -28,7 +28,7 @@ def sglang(request: httpx.Request) -> httpx.Response:
         case "/v1/models":
             return httpx.Response(200, json=MODELS)
         case "/get_server_info":
-            return httpx.Response(200, json={"max_total_num_tokens": 400_000})
+            return httpx.Response(200, json={"max_total_num_tokens": 400_000, "max_running_requests": 32})
     return httpx.Response(404)
 
 
@@ -79,7 +79,7 @@ async def test_a_well_worker_is_asked_what_it_serves(setup: Setup) -> None:
     assert local.health is Health.HEALTHY
     assert local.detail == "HTTP 200 from /health"
     assert local.models == (ServedModel("m", 8192, "sglang"),)
-    assert (local.engine, local.worker.capacity_tokens) == ("sglang", 400_000)
+    assert (local.engine, local.worker.capacity_tokens, local.running_max) == ("sglang", 400_000, 32)
 
 
 async def test_vllm_says_its_capacity_in_its_metrics(setup: Setup) -> None:

@@ -18,6 +18,7 @@ from router.fleet import LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
+from router.tenants import ANONYMOUS
 
 SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]
@@ -777,8 +778,9 @@ def test_everybody_knows_of_a_probe_before_it_is_sent() -> None:
     bench.upstream.answer()
 
 
-def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one(bench: Bench) -> None:
+def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only_one() -> None:
     """A tenth of its half; all of them when the other one is gone."""
+    bench = Bench(queue={"disable_queue": True})
     bench.registry._ramp_us = 10e6
     back, other = bench.registry.all()
     bench.shared.fleet.returns(back.worker.slot, bench.time.clock.now_us())
@@ -791,6 +793,7 @@ def test_a_worker_that_has_just_returned_takes_few_requests_until_it_is_the_only
     assert bench.upstreams[-1].pool.url == back.worker.url
     for upstream in bench.upstreams:
         upstream.answer()
+    bench.check()
 
 
 def test_a_request_without_a_prompt_is_an_arrival(bench: Bench) -> None:
@@ -908,7 +911,7 @@ def test_a_large_body_is_placed_after_begin_as_a_small_one_is_within_it(bench: B
     bench.time.advance(0.0)
 
     (placed,) = bench.shared.said(Placed)
-    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ()).paths
+    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ANONYMOUS).paths
     bench.upstream.answer(b"{}")
     assert client.status == 200
 

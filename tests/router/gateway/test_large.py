@@ -10,8 +10,11 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.hollow import DEFAULT_SIZES, Sizes
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.tenants import Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
+
+TENANT = Tenant("t", salt="salt", namespace=b"salt")
 
 TINY = Sizes(slice_bytes=7, text_bytes=16, hole_bytes_min=24)
 """Nearly every string is cut out, and every slice ends within something."""
@@ -67,13 +70,13 @@ BODIES: dict[Endpoint, dict[str, st.SearchStrategy[Any]]] = {
     Endpoint.RESPONSES: {"input": texts | st.lists(turns, max_size=4), "instructions": texts | st.none()},
     Endpoint.COMPLETIONS: {"prompt": prompts, "lora_path": texts},
     Endpoint.EMBEDDINGS: {"input": prompts},
-    Endpoint.GENERATE: {"text": prompts, "input_ids": prompts, "image_data": values},
+    Endpoint.GENERATE: {"text": prompts, "input_ids": prompts, "image_data": values, "extra_key": values},
     Endpoint.RERANK: {"query": texts, "documents": st.lists(texts)},
 }
 
 
 def in_steps(endpoint: Endpoint, body: bytes, sizes: Sizes = TINY) -> ParsedRequest:
-    steps = parse_in_steps(identifier, endpoint, body, tenant=b"t", sizes=sizes)
+    steps = parse_in_steps(identifier, endpoint, body, tenant=TENANT, sizes=sizes)
     while True:
         try:
             next(steps)
@@ -82,7 +85,7 @@ def in_steps(endpoint: Endpoint, body: bytes, sizes: Sizes = TINY) -> ParsedRequ
 
 
 def at_once(endpoint: Endpoint, body: bytes) -> ParsedRequest:
-    return identifier.parse(endpoint, body, tenant=b"t")
+    return identifier.parse(endpoint, body, tenant=TENANT)
 
 
 @pytest.mark.parametrize("endpoint", BODIES)

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.tenants import ANONYMOUS, Tenant
 
 identifier = Identifier("test", block_tokens=4, block_bytes=16)
 
 
-def parse(endpoint: Endpoint, body: Any, tenant: bytes = b"") -> ParsedRequest:
+def parse(endpoint: Endpoint, body: Any, tenant: Tenant = ANONYMOUS) -> ParsedRequest:
     return identifier.parse(
         endpoint, body if isinstance(body, bytes) else json.dumps(body).encode(), tenant=tenant
     )
@@ -83,7 +84,7 @@ RESPONSES: dict[str, Any] = {
 
 
 def test_everything_a_decision_needs_is_found_in_a_chat() -> None:
-    parsed = parse(Endpoint.CHAT, CHAT, tenant=b"acme")
+    parsed = parse(Endpoint.CHAT, CHAT, tenant=Tenant("acme"))
 
     assert parsed.endpoint is Endpoint.CHAT
     assert (parsed.model, parsed.stream, parsed.include_usage) == ("m", True, True)
@@ -354,8 +355,12 @@ def test_what_changes_the_start_of_the_prompt_shares_no_block(scope: dict[str, A
     )
 
 
-def test_tenants_share_nothing() -> None:
-    assert parse(Endpoint.CHAT, CHAT, b"a").paths[0][:8] != parse(Endpoint.CHAT, CHAT, b"b").paths[0][:8]
+def test_namespaces_share_nothing_and_tenants_of_one_share_all() -> None:
+    first, second, third = (
+        parse(Endpoint.CHAT, CHAT, Tenant(name, namespace=namespace)).paths[0][:8]
+        for name, namespace in (("a", b"x"), ("b", b"x"), ("a", b"y"))
+    )
+    assert first == second != third
 
 
 @pytest.mark.parametrize(

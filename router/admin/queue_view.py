@@ -1,0 +1,222 @@
+"""``GET /queue``: what waits, for whom and why, as this replica sees all of it.
+
+Every replica folds everybody's tickets, so any of them may be asked. Of the one that is asked alone are
+``here``, ``order`` and ``refused``. Tickets are counted in steps between which the event loop goes on: with
+ten thousand of them a look takes some ten milliseconds, of which a stream waits for two.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI
+
+from policies import ANY_BUCKET, Admission, FleetState, Ticket, class_of
+from router.fleet import LocalWorker, Registry
+from router.gateway.queue_lanes import model_and_bucket
+from router.gateway.refusals import Refusals
+from router.gateway.waiting_room import WaitingRoom
+from router.settings import QueueSettings
+
+STEP = 1000
+"""Tickets counted in one turn of the loop, some two milliseconds."""
+
+LISTED_MAX = 100
+"""Tenants and lanes that are listed, those with the most requests; the rest is added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePorts:
+    """What the view may see.
+
+    Attributes:
+        replica: Who is asked.
+        fleet: With everybody's tickets.
+        registry: The workers.
+        admission: Who has room.
+        room: What waits here.
+        settings: How much may wait.
+        refusals: Whom this replica sent away.
+        now_us: Log time.
+    """
+
+    replica: str
+    fleet: FleetState
+    registry: Registry
+    admission: Admission
+    room: WaitingRoom
+    settings: QueueSettings
+    refusals: Refusals
+    now_us: Callable[[], int]
+
+
+@dataclass(slots=True)
+class Sum:
+    """Some tickets, added up."""
+
+    requests: int = 0
+    uncached_tokens: int = 0
+    service_us: int = 0
+    oldest_us: int = 0
+
+    def add(self, ticket: Ticket) -> None:
+        """Count one."""
+        if not self.requests or ticket.arrived_us < self.oldest_us:
+            self.oldest_us = ticket.arrived_us
+        self.requests += 1
+        self.uncached_tokens += ticket.uncached_tokens
+        self.service_us += ticket.service_us
+
+    def merge(self, other: "Sum") -> None:
+        """Count those of another."""
+        if not self.requests or (other.requests and other.oldest_us < self.oldest_us):
+            self.oldest_us = other.oldest_us
+        self.requests += other.requests
+        self.uncached_tokens += other.uncached_tokens
+        self.service_us += other.service_us
+
+    def described(self, now_us: int) -> dict[str, Any]:
+        """The same in seconds."""
+        oldest_s = (now_us - self.oldest_us) / 1e6 if self.requests else 0.0
+        return {
+            "requests": self.requests,
+            "uncached_tokens": self.uncached_tokens,
+            "service_s": round(self.service_us / 1e6, 3),
+            "oldest_wait_s": round(max(oldest_s, 0.0), 3),
+        }
+
+
+@dataclass(slots=True)
+class Census:
+    """All tickets, added up by what they have in common."""
+
+    total: Sum = field(default_factory=Sum)
+    classes: dict[str, Sum] = field(default_factory=dict)
+    tenants: dict[str, Sum] = field(default_factory=dict)
+    lanes: dict[str, Sum] = field(default_factory=dict)
+    replicas: dict[str, Sum] = field(default_factory=dict)
+    slots: dict[int, Sum] = field(default_factory=dict)
+
+    def add(self, ticket: Ticket) -> None:
+        """Count one."""
+        self.total.add(ticket)
+        self.classes.setdefault(class_of(ticket.flow), Sum()).add(ticket)
+        self.tenants.setdefault(ticket.flow.partition("/")[2], Sum()).add(ticket)
+        self.lanes.setdefault(ticket.lane, Sum()).add(ticket)
+        self.replicas.setdefault(ticket.replica, Sum()).add(ticket)
+        if ticket.slot >= 0:
+            self.slots.setdefault(ticket.slot, Sum()).add(ticket)
+
+
+async def census(tickets: Iterable[Ticket]) -> Census:
+    """Count tickets; those that come or end meanwhile may be counted or not."""
+    counted = Census()
+    for number, ticket in enumerate(list(tickets)):
+        if number % STEP == STEP - 1:
+            await asyncio.sleep(0)
+        counted.add(ticket)
+    return counted
+
+
+def add_queue_view(api: FastAPI, ports: QueuePorts) -> None:
+    """Add the route."""
+
+    @api.get("/queue", tags=["queue"])
+    async def queue() -> dict[str, Any]:
+        """What waits, by class, tenant, lane and replica; what workers may still get; who was sent away.
+
+        ``predicted_drain_s`` is what waits in a lane over the workers that serve it: what a client that is
+        rejected is told to wait.
+        """
+        counted = await census(ports.fleet.tickets)
+        return described(ports, counted, ports.now_us())
+
+
+def described(ports: QueuePorts, counted: Census, now_us: int) -> dict[str, Any]:
+    """The whole answer."""
+    room, settings, inversions = ports.room, ports.settings, ports.fleet.tickets.inversions
+    return {
+        "replica": ports.replica,
+        "enabled": not settings.disable_queue,
+        "waiting": counted.total.described(now_us),
+        "here": len(room),
+        "bounds": {
+            "requests_max": settings.size,
+            "tokens_max": settings.tokens_max or None,
+            "timeout_s": settings.timeout_s,
+        },
+        "classes": _listed("class", counted.classes, now_us),
+        "tenants": _listed("tenant", counted.tenants, now_us),
+        "lanes": [{**lane, **_lane(room, lane["lane"])} for lane in _listed("lane", counted.lanes, now_us)],
+        "replicas": _listed("replica", counted.replicas, now_us),
+        "workers": [_worker(ports, local, counted, now_us) for local in ports.registry.all()],
+        "order": {
+            "inversions": inversions.count,
+            "inversion_s_max": round(inversions.us_max / 1e6, 3),
+            "rooms_overdue": room.overdue,
+        },
+        "refused": ports.refusals.described(),
+    }
+
+
+def _listed(name: str, sums: dict[str, Sum], now_us: int) -> list[dict[str, Any]]:
+    """Those with the most requests, and the rest in one."""
+    ordered = sorted(sums.items(), key=lambda item: (-item[1].requests, item[0]))
+    listed = [{name: key, **each.described(now_us)} for key, each in ordered[:LISTED_MAX]]
+    if len(ordered) > LISTED_MAX:
+        rest = Sum()
+        for _, each in ordered[LISTED_MAX:]:
+            rest.merge(each)
+        listed.append({name: None, "others": len(ordered) - LISTED_MAX, **rest.described(now_us)})
+    return listed
+
+
+def _lane(room: WaitingRoom, lane: str | None) -> dict[str, Any]:
+    """What is known of a lane itself, but of all those that are not listed."""
+    if lane is None:
+        return {}
+    model, bucket = model_and_bucket(lane)
+    return {
+        "model": model,
+        "bucket": None if bucket == ANY_BUCKET else bucket,
+        "predicted_drain_s": round(room.drain_s(lane), 3),
+    }
+
+
+def _worker(ports: QueuePorts, local: LocalWorker, counted: Census, now_us: int) -> dict[str, Any]:
+    fleet, admission, slot = ports.fleet, ports.admission, local.worker.slot
+    reported = fleet.reports.get(local.worker.worker_id)
+    for_it = counted.slots.get(slot)
+    return {
+        "id": local.worker.worker_id,
+        "state": local.state,
+        "backlog_s": round(fleet.loads.backlog_at_s(slot, now_us), 6),
+        "target_s": round(admission.target_s(slot), 6),
+        "has_room": admission.has_room(slot, now_us),
+        "below_caps": admission.below_caps(slot, now_us),
+        "inflight_requests": int(fleet.loads.inflight_requests[slot]),
+        "running_max": _finite(admission.running_max(slot)),
+        "inflight_tokens": int(fleet.loads.inflight_tokens[slot]),
+        "kv_tokens_max": _finite(admission.kv_tokens_max(slot)),
+        "waiting_for_it": for_it.requests if for_it is not None else 0,
+        "report": None
+        if reported is None
+        else {
+            "age_s": round((now_us - reported.at_us) / 1e6, 3),
+            "fresh": now_us - reported.at_us <= admission.rules.stale_s * 1e6,
+            "running": _said(reported.running),
+            "waiting": _said(reported.waiting),
+            "kv_tokens": _said(reported.kv_tokens),
+        },
+    }
+
+
+def _finite(bound: float) -> int | None:
+    """A bound; None without one."""
+    return int(bound) if bound < float("inf") else None
+
+
+def _said(value: int) -> int | None:
+    """What an engine said; None if it did not."""
+    return value if value >= 0 else None

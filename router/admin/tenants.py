@@ -1,0 +1,58 @@
+"""``GET /tenants``: who may use the gateway, and until when; never a key, a hash or a salt."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+
+from router.tenants import KeysWatch, KeyTable, Tenant
+
+
+def add_tenants(api: FastAPI, keys: KeysWatch | None, now_unix_s: Callable[[], float]) -> None:
+    """Add the route.
+
+    Args:
+        api: The application.
+        keys: Looks after the keys file, if there is one.
+        now_unix_s: Wall clock.
+    """
+
+    @api.get("/tenants", tags=["tenants"])
+    async def tenants() -> dict[str, Any]:
+        """The tenants of the keys file, and whether the file could be read."""
+        if keys is None:
+            return {"file": None, "tenants": [], "total": 0}
+        table = keys.keyring.table
+        return {
+            "file": {
+                "path": str(keys.path),
+                "loaded_unix_s": round(keys.loaded_unix_s, 3),
+                "problem": keys.problem,
+            },
+            "tenants": [_described(tenant, table, now_unix_s()) for tenant in table.tenants.values()],
+            "total": len(table.tenants),
+        }
+
+
+def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> dict[str, Any]:
+    keys = table.keys[tenant.name]
+    end_unix_s = max((key.expires_unix_s for key in keys), default=now_unix_s)
+    limits = tenant.limits
+    return {
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "class": tenant.priority or None,
+        "isolated": bool(tenant.salt),
+        "limits": {
+            "requests_per_minute": limits.requests_per_minute or None,
+            "tokens_per_minute": limits.tokens_per_minute or None,
+            "concurrent_tokens": limits.concurrent_tokens or None,
+        },
+        "keys": {
+            "valid": sum(key.valid(now_unix_s) for key in keys),
+            "not_yet": sum(key.not_before_unix_s > now_unix_s for key in keys),
+            "expired": sum(key.expires_unix_s <= now_unix_s for key in keys),
+            "end_unix_s": None if end_unix_s == math.inf else end_unix_s,
+        },
+    }

@@ -1,0 +1,99 @@
+"""What an engine's ``/metrics`` says of its load, found without reading the rest: 100 KB, mostly histograms.
+
+               SGLang                                              vLLM
+    running    sglang:num_running_reqs                             vllm:num_requests_running
+    waiting    sglang:num_queue_reqs                               vllm:num_requests_waiting
+    KV held    sglang:token_usage, else                            vllm:kv_cache_usage_perc, older
+               num_used_tokens / max_total_num_tokens              vllm:gpu_cache_usage_perc
+
+Both count as held what running requests use: a cached block that nobody uses is free (vLLM
+v1/core/block_pool.py ``get_usage``: its blocks are in the free queue; SGLang scheduler
+``_get_token_info``: evictable tokens are not used). SGLang's gauge is the fuller of the pools of a hybrid
+model. It sets its gauges with every prefill batch and every 40th decode step, and while idle twice a
+minute: what it says may be seconds old when we ask.
+
+A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM ``engine``), and where SGLang is told to
+report for all schedulers, one per tensor-parallel rank of each, all alike. So requests are summed over
+ranks, the greatest of each, and shares averaged.
+"""
+
+import re
+from dataclasses import dataclass
+from math import isfinite
+
+_RUNNING = (b"vllm:num_requests_running", b"sglang:num_running_reqs")
+_WAITING = (b"vllm:num_requests_waiting", b"sglang:num_queue_reqs")
+_SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
+_USED, _CAPACITY = b"sglang:num_used_tokens", b"sglang:max_total_num_tokens"
+
+_RANK = re.compile(rb'[{,](?:dp_rank|engine)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What one page says.
+
+    Attributes:
+        running: Requests in its batch; -1 if it does not say.
+        waiting: Requests in its own queue; -1 if it does not say.
+        kv_ratio: Share of its KV capacity that running requests hold; -1 if it does not say.
+    """
+
+    running: int = -1
+    waiting: int = -1
+    kv_ratio: float = -1.0
+
+
+def engine_load(page: bytes) -> EngineLoad | None:
+    """Read the load from a page of metrics; None if it says nothing of it."""
+    page = b"\n" + page
+    running, waiting = _total(page, _RUNNING), _total(page, _WAITING)
+    ratio = _kv_ratio(page)
+    load = EngineLoad(running, waiting, ratio)
+    return None if load == EngineLoad() else load
+
+
+def _total(page: bytes, names: tuple[bytes, ...]) -> int:
+    for name in names:
+        ranks = _by_rank(page, name)
+        if ranks:
+            return round(sum(ranks.values()))
+    return -1
+
+
+def _kv_ratio(page: bytes) -> float:
+    for name in _SHARE:
+        ranks = _by_rank(page, name)
+        if ranks:
+            return sum(ranks.values()) / len(ranks)
+    used, capacity = _by_rank(page, _USED), _by_rank(page, _CAPACITY)
+    capacity_tokens = sum(capacity.values())
+    return sum(used.values()) / capacity_tokens if used and capacity_tokens else -1.0
+
+
+def _by_rank(page: bytes, name: bytes) -> dict[bytes, float]:
+    """The samples of a metric by data-parallel rank, the greatest of each; they follow each other."""
+    ranks: dict[bytes, float] = {}
+    start = page.find(b"\n" + name + b"{")
+    if start < 0:
+        start = page.find(b"\n" + name + b" ")
+    while start >= 0 and page.startswith((name + b"{", name + b" "), start + 1):
+        end = page.find(b"\n", start + 1)
+        line = page[start + 1 : end if end >= 0 else len(page)]
+        labels, _, rest = line.rpartition(b"}")
+        value = _number((rest if labels else line[len(name) :]).split())
+        if value is not None:
+            found = _RANK.search(labels)
+            rank = found.group(1) if found is not None else b""
+            ranks[rank] = max(value, ranks.get(rank, 0.0))
+        start = end
+    return ranks
+
+
+def _number(words: list[bytes]) -> float | None:
+    """The value of a sample, which may have a time behind it; None if it is none that counts anything."""
+    try:
+        value = float(words[0])
+    except (ValueError, IndexError):
+        return None
+    return value if isfinite(value) and value >= 0 else None

@@ -1,0 +1,192 @@
+"""Looks at the workers' ``/metrics`` and tells all replicas what they say of their load.
+
+One loop per replica, started by `router.app`. A worker is due when the newest report of it, whoever made it,
+is an interval old, and the replica whose turn it is (`policies.turn_of`) looks. If it does not, because it
+cannot reach the worker or has just died, the next in turn does two intervals later, and so on: nothing is
+agreed upon, and nobody is waited for.
+
+Only workers with something in flight are looked at, and those of which nothing is known yet: a worker
+without our work may always be given some, whatever it says (`policies.admission`).
+
+A page that does not come, or says nothing, harms nobody: it is counted, and the worker is left alone for a
+while, since most likely its engine has no metrics. The loop never ends; what goes wrong in it unexpectedly
+is logged, and counts as a page that did not come.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import httpx
+
+from policies import FleetState, Op, Reported, turn_of
+from router.fleet.engine_load import engine_load
+from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.pages import page
+from router.fleet.registry import Registry
+
+logger = logging.getLogger(__name__)
+
+LOOKS_PER_S_MAX = 50
+"""Pages that one replica reads in a second, a millisecond of work each."""
+
+AT_ONCE = 16
+"""Pages that are read at the same time."""
+
+TURN_INTERVALS = 2
+"""After so many more intervals the next replica in turn looks."""
+
+LEFT_ALONE_INTERVALS = 10
+"""A worker whose page did not come, or said nothing, is left alone for so long."""
+
+TICKS = 5
+"""How often in an interval it is asked who is due."""
+
+
+class EngineMetrics:
+    """The loop.
+
+    Args:
+        registry: The workers.
+        fleet: What is in flight there.
+        client: Asks them.
+        publish: Tells all replicas.
+        now_us: Log time.
+        replica: Id of this replica.
+        replicas: Ids of those that are alive.
+        interval_s: Between two looks at a worker, > 0.
+        timeout_s: A page that takes longer does not come.
+
+    Attributes:
+        reports: Pages that said something of a load.
+        failures: Pages that did not come, or said nothing of it.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        fleet: FleetState,
+        client: httpx.AsyncClient,
+        *,
+        publish: Callable[[Op], None],
+        now_us: Callable[[], int],
+        replica: str,
+        replicas: Callable[[], tuple[str, ...]],
+        interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._registry = registry
+        self._fleet = fleet
+        self._client = client
+        self._publish = publish
+        self._now_us = now_us
+        self._replica = replica
+        self._replicas = replicas
+        self._interval_us = round(interval_s * 1e6)
+        self._timeout_s = timeout_s
+        self._alive: tuple[str, ...] = ()
+        self._turns: dict[str, int] = {}
+        self._looking: set[str] = set()
+        self._not_before_us: dict[str, int] = {}
+        self.reports = 0
+        self.failures = 0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        tick_s = self._interval_us / 1e6 / TICKS
+        looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
+        limit = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                for local in self.due(self._now_us())[:looks_max]:
+                    self._looking.add(local.worker.worker_id)
+                    group.create_task(self._look(local, limit), name=f"look {local.worker.worker_id}")
+                await asyncio.sleep(tick_s)
+
+    async def look(self, local: LocalWorker) -> None:
+        """Look at one worker, and tell."""
+        worker, loads = local.worker, self._fleet.loads
+        asked_us = self._now_us()
+        inflight_requests = int(loads.inflight_requests[worker.slot])
+        inflight_tokens = int(loads.inflight_tokens[worker.slot])
+        try:
+            text = await page(self._client, worker.url + "/metrics", self._timeout_s)
+            load = None if text is None else engine_load(text)
+        except Exception:
+            logger.exception(
+                "a look at a worker's metrics failed inside the gateway",
+                extra={"event": "metrics.crashed", "worker_id": worker.worker_id},
+            )
+            load = None
+        if load is None:
+            self.failures += 1
+            self._not_before_us[worker.worker_id] = asked_us + LEFT_ALONE_INTERVALS * self._interval_us
+            return
+        self.reports += 1
+        capacity_tokens = worker.capacity_tokens or self._fleet.rules.capacity_tokens
+        knows_kv = load.kv_ratio >= 0 and capacity_tokens > 0
+        self._publish(
+            Reported(
+                worker.worker_id,
+                asked_us,
+                self._replica,
+                load.running,
+                load.waiting,
+                round(load.kv_ratio * capacity_tokens) if knows_kv else -1,
+                local.running_max,
+                inflight_requests,
+                inflight_tokens,
+            )
+        )
+
+    async def _look(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
+        try:
+            async with limit:
+                await self.look(local)
+        finally:
+            self._looking.discard(local.worker.worker_id)
+
+    def due(self, now_us: int) -> list[LocalWorker]:
+        """Who is to be looked at now by this replica, the longest overdue first."""
+        workers = self._registry.all()
+        self._forget_others({local.worker.worker_id for local in workers})
+        due: list[tuple[int, str, LocalWorker]] = []
+        for local in workers:
+            worker_id = local.worker.worker_id
+            from_us = self._due_us(local, now_us)
+            if from_us is not None and from_us <= now_us:
+                due.append((from_us, worker_id, local))
+        return [local for _, _, local in sorted(due, key=lambda each: each[:2])]
+
+    def _due_us(self, local: LocalWorker, now_us: int) -> int | None:
+        """When a worker is due; None if it is not for now."""
+        worker_id = local.worker.worker_id
+        if local.health is not Health.HEALTHY or worker_id in self._looking:
+            return None
+        known = self._fleet.reports.get(worker_id)
+        if known is not None and not self._fleet.loads.inflight_requests[local.worker.slot]:
+            return None
+        # Of a worker of which nothing is known, the time runs from when this replica first saw it due.
+        first_us = self._not_before_us.setdefault(worker_id, now_us)
+        wait_us = TURN_INTERVALS * self._turn(worker_id) * self._interval_us
+        if known is None:
+            return first_us + wait_us
+        return max(first_us, known.at_us + self._interval_us + wait_us)
+
+    def _turn(self, worker_id: str) -> int:
+        """How many replicas come before this one at a worker."""
+        alive = self._replicas()
+        if alive != self._alive:
+            self._alive = alive
+            self._turns.clear()
+        turn = self._turns.get(worker_id)
+        if turn is None:
+            turn = self._turns[worker_id] = turn_of(worker_id, self._replica, alive)
+        return turn
+
+    def _forget_others(self, known: set[str]) -> None:
+        """Forget the workers that are gone."""
+        if len(self._not_before_us) > len(known) or len(self._turns) > len(known):
+            for kept in (self._not_before_us, self._turns):
+                for worker_id in kept.keys() - known:
+                    del kept[worker_id]

@@ -1,0 +1,25 @@
+"""One page of a worker, read whole, in time and within bounds."""
+
+import asyncio
+
+import httpx
+
+PAGE_BYTES_MAX = 4 * 1024 * 1024
+"""A longer page is no page of an engine."""
+
+
+async def page(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes | None:
+    """What a worker answers to GET with a success; None if it does not, or not in time."""
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(timeout_s),
+            client.stream("GET", url, timeout=timeout_s) as answer,
+        ):
+            async for data in answer.aiter_bytes():
+                body += data
+                if len(body) > PAGE_BYTES_MAX:
+                    return None
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return None
+    return bytes(body) if answer.is_success else None

@@ -1,0 +1,91 @@
+"""Classes of requests: how urgent a client says that its request is.
+
+What says so, the first of these that a request has:
+
+    x-priority: high | normal | low | NUMBER      header, the name of a class or a number
+    "priority": NUMBER                            body; the engines' own field, passed on to them, too
+    "service_tier": "priority" | "flex" | ...     body; OpenAI's field
+
+A number counts classes from the default one: of high, normal and low, 1 is high, -1 is low, and what lies
+beyond is the last on that side. More is more urgent, as SGLang has it (its server argument
+``schedule_low_priority_values_first`` is off by default); vLLM has it the other way round (its
+``priority``: lower means earlier), which the setting ``queue.low_values_first`` follows.
+
+What a header says is checked, since it was written for us. A ``service_tier`` that no class is named after
+and that is none of OpenAI's or Anthropic's means the default: elsewhere the field means other things.
+"""
+
+import re
+from collections.abc import Sequence
+
+from router.errors import ClientError
+
+PRIORITY_HEADER = b"x-priority"
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
+
+_TIERS = {
+    "priority": 1,
+    "scale": 1,
+    "auto": 0,
+    "default": 0,
+    "standard": 0,
+    "standard_only": 0,
+    "flex": -1,
+    "batch": -1,
+}
+"""What OpenAI's and Anthropic's service tiers are as numbers: bought speed is urgent, a discount is not."""
+
+
+class Priorities:
+    """The classes of one gateway.
+
+    Args:
+        names: The classes, the most urgent first.
+        default: The class of a request that says nothing.
+        low_first: Whether a lower number is more urgent.
+
+    Attributes:
+        names: As given.
+    """
+
+    def __init__(self, names: Sequence[str], default: str, *, low_first: bool) -> None:
+        assert default in names
+        self.names = tuple(names)
+        self._middle = self.names.index(default)
+        self._sign = 1 if low_first else -1
+
+    def named(self, header: bytes) -> str:
+        """The class that the header names.
+
+        Raises:
+            ClientError: If it names none, and is no number.
+        """
+        value = header.decode("latin-1").strip().lower()
+        if value in self.names:
+            return value
+        if not _NUMBER.fullmatch(value):
+            names = ", ".join(self.names)
+            raise ClientError(
+                f"{PRIORITY_HEADER.decode()}: {value[:100]!r} is none of {names}, and no number.",
+                code="invalid_value",
+                param=PRIORITY_HEADER.decode(),
+            )
+        return self._numbered(self._sign * int(value))
+
+    def stated(self, number: int, tier: str) -> str:
+        """The class that a body asks for.
+
+        Args:
+            number: ``priority``, 0 if absent.
+            tier: ``service_tier``, empty if absent.
+        """
+        if number:
+            return self._numbered(self._sign * number)
+        if tier in self.names:
+            return tier
+        return self._numbered(-_TIERS.get(tier, 0))
+
+    def _numbered(self, steps: int) -> str:
+        """The class so many steps below the default one, or above if less than 0."""
+        return self.names[min(max(self._middle + steps, 0), len(self.names) - 1)]

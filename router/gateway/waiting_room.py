@@ -1,0 +1,442 @@
+"""The waiting room: this replica's requests for which no worker has room, and when each goes on.
+
+All replicas' waiting requests are tickets in the log, and every replica sees the same queue
+(`policies.waiting`). Each moves only its own: nobody is asked, and nobody asks.
+
+    enter ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
+                         ^                       └── not yet: Waiting again, if line or key have changed
+                         ├── deadline ──Finished──> `refused`, 408
+                         ├── a more urgent request needs the place ──Finished──> `refused`, 429
+                         ├── nobody serves it any more ──Finished──> `refused`, 503
+                         └── client leaves ──Finished──> (forgotten)
+
+**Looking.** A worker whose load fell is looked at soon (`changed`), all of them every `LOOK_S`, since a
+backlog also drains with time. While a worker has room:
+
+* The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
+* It is another replica's: that one sees the same, and will use the room. If it has not within the grace time
+  it is thought dead or elsewhere, and the best of ours goes.
+* None, and the worker stands idle: the best of its lanes decides afresh, whatever worker it waits for.
+
+**Asking again.** A few requests each look decide afresh although it is not their turn, those first that did
+longest ago: what they lack may have been cached since (others with the same prefix went before), the worker
+that they wait for may have left, or nobody may serve them any more.
+
+No clock, timer or socket of its own: the gateway runs it on its event loop, the simulator in virtual
+time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+import msgspec
+import numpy as np
+
+from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting, class_of
+from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
+from router.gateway.decision import Decision, Hold
+from router.gateway.queue_lanes import Lanes
+
+LOOK_S = 0.01
+"""Between two looks at all workers. A worker that has room still has most of its target backlog to do, which
+is many times that."""
+
+MOVED_MAX = 32
+"""Requests that one look dispatches, some milliseconds of work."""
+
+ASKED_MAX = 4
+ASKED_S = 0.25
+"""So many are asked again in one look, and none sooner than that: 400 a second, some percent of a core."""
+
+CHANGE_MIN = 0.05
+"""Relative change of a request's predicted work worth saying again: fits move by less all the time."""
+
+SKIPPED_MAX = 64
+"""Requests beside the best one that are tried on an idle worker which the best may not use."""
+
+SPARE = 1000
+"""Deadlines of ended waits that are kept, beside as many as still wait."""
+
+RETRY_AFTER_S_MAX = 600.0
+"""A client that is sent away is asked to come back within ten minutes: by then nobody knows the load."""
+
+
+class WaitEnd(StrEnum):
+    """How a wait ends: a label of metrics."""
+
+    DISPATCHED = "dispatched"
+    EXPIRED = "expired"
+    DISPLACED = "displaced"
+    LEFT = "left"
+    """By its client, or because this replica ended."""
+    NO_WORKER = "no_worker"
+    REJECTED = "rejected"
+    """It was not let in."""
+
+
+class Timer(Protocol):
+    """A call that has not been made yet."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+class Waiter(Protocol):
+    """A request that waits."""
+
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        """Decide afresh (`router.gateway.decision.Claim`).
+
+        Raises:
+            RouterError: If nobody may take it any more.
+        """
+
+    def dispatched(self, decision: Decision) -> None:
+        """Reserve and go: the wait is over. Publishes the decision before it returns."""
+
+    def refused(self, error: RouterError) -> None:
+        """The wait is over, and nothing will come of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoomRules:
+    """How much may wait.
+
+    Attributes:
+        requests_max: Requests over all replicas; 0: nobody.
+        tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
+        timeout_s: Longest wait of a request.
+    """
+
+    requests_max: int = 10_000
+    tokens_max: int = 0
+    timeout_s: float = 60.0
+
+
+class _Place(msgspec.Struct, gc=False, eq=False):
+    """One request here.
+
+    Attributes:
+        waiter: The request.
+        op: What was last said of it.
+        entered_us: Log time at which it began to wait.
+        asked_us: Log time at which it last decided.
+        deadline_us: When it will be expired.
+    """
+
+    waiter: Waiter
+    op: Waiting
+    entered_us: int
+    asked_us: int
+    deadline_us: int
+
+
+class WaitingRoom:
+    """The requests that wait in one replica.
+
+    Args:
+        replica: Its id.
+        fleet: What is known of the fleet, with everybody's tickets.
+        admission: Who has room.
+        lanes: Who serves whom.
+        rules: How much may wait.
+        publish: Applies an operation, and tells the other replicas.
+        now_us: Log time.
+        call_later: Calls after so many seconds.
+        grace_s: How long a room is left to another replica: what the log takes, with something to spare.
+        ended: Told of every wait that ended: what was last said of it, how, and after how many seconds.
+
+    Attributes:
+        overdue: Rooms that another replica left unused for longer than the grace time.
+    """
+
+    def __init__(
+        self,
+        *,
+        replica: str,
+        fleet: FleetState,
+        admission: Admission,
+        lanes: Lanes,
+        rules: RoomRules,
+        publish: Callable[[Op], None],
+        now_us: Callable[[], int],
+        call_later: Callable[[float, Callable[[], None]], Timer],
+        grace_s: Callable[[], float],
+        ended: Callable[[Waiting, WaitEnd, float], None],
+    ) -> None:
+        self._replica = replica
+        self._fleet = fleet
+        self._admission = admission
+        self._lanes = lanes
+        self._rules = rules
+        self._publish = publish
+        self._now_us = now_us
+        self._call_later = call_later
+        self._grace_s = grace_s
+        self._ended = ended
+        self._places: dict[str, _Place] = {}
+        self._round: deque[str] = deque()
+        self._deadlines: list[tuple[int, str]] = []
+        self._left_to: dict[int, tuple[str, int]] = {}
+        """Slot with room: the ticket of another replica that is the best for it, and since when."""
+        self._timer: Timer | None = None
+        self._soon: Timer | None = None
+        self.overdue = 0
+
+    def __len__(self) -> int:
+        """How many wait here."""
+        return len(self._places)
+
+    def tickets(self) -> list[Waiting]:
+        """What was last said of those that wait here."""
+        return [place.op for place in self._places.values()]
+
+    # What requests do.
+
+    def enter(
+        self, waiter: Waiter, hold: Hold, deadline_us: int | None = None, *, again: bool = False
+    ) -> None:
+        """Begin to wait.
+
+        Args:
+            waiter: The request.
+            hold: What was decided of it.
+            deadline_us: Log time of the request's own deadline, if it has one.
+            again: Whether it was let in before, and a worker failed it: then it is not turned away.
+
+        Raises:
+            RequestRejected: If too many wait already, and none of them here is less urgent.
+        """
+        op = hold.waiting
+        if not again:
+            self._make_room(op)
+        latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
+        place = _Place(waiter, op, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us))
+        self._places[op.request_id] = place
+        self._round.append(op.request_id)
+        heappush(self._deadlines, (place.deadline_us, op.request_id))
+        self._publish(op)
+        if not self._lanes.knows(op.lane):
+            self._lanes.follow(self._fleet.tickets.lane_totals())
+        if self._timer is None:
+            self._timer = self._call_later(LOOK_S, self._look_at_all)
+
+    def leave(self, ticket_id: str) -> None:
+        """A request waits no more, for a reason of its own."""
+        place = self._places.get(ticket_id)
+        if place is not None:
+            self._end(place, WaitEnd.LEFT)
+
+    def say_again(self, ticket_id: str, left_us: int, now_us: int) -> None:
+        """This replica was given up although it lives: say of a request again that it waits.
+
+        Args:
+            ticket_id: Of the request.
+            left_us: Log time up to which its tickets were dropped.
+            now_us: Log time, later than that.
+        """
+        place = self._places.get(ticket_id)
+        if place is not None and place.op.at_us <= left_us:
+            self._say(place, msgspec.structs.replace(place.op, at_us=now_us))
+
+    # What the owner tells.
+
+    def changed(self) -> None:
+        """Operations were applied: look at the workers whose load fell, in this turn of the loop's next."""
+        if not self._places:
+            self._fleet.relieved.clear()
+        elif self._fleet.relieved and self._soon is None:
+            self._soon = self._call_later(0.0, self._look_at_relieved)
+
+    def drain_s(self, lane: str) -> float:
+        """How long what waits in a lane will take those who serve it, predicted seconds."""
+        total = self._fleet.tickets.lane_totals().get(lane)
+        return 0.0 if total is None else total.service_us / 1e6 / max(len(self._lanes.serving(lane)), 1)
+
+    # Looking.
+
+    def _look_at_relieved(self) -> None:
+        self._soon = None
+        relieved = self._fleet.relieved
+        slots = sorted(relieved)
+        relieved.clear()
+        self._serve(slots, self._now_us())
+
+    def _look_at_all(self) -> None:
+        self._timer = None
+        now_us = self._now_us()
+        self._expire(now_us)
+        if self._places:
+            self._lanes.follow(self._fleet.tickets.lane_totals())
+            self._serve(self._admission.with_room(self._lanes.slots, now_us).tolist(), now_us)
+            self._ask_some(now_us)
+        if self._places:
+            self._timer = self._call_later(LOOK_S, self._look_at_all)
+        else:
+            self._left_to.clear()
+
+    def _serve(self, slots: list[int], now_us: int) -> None:
+        """Let those go for whom workers have room."""
+        moved, asked = 0, set[str]()
+        for slot in slots:
+            while self._places and self._admission.has_room(slot, now_us):
+                ticket_id = self._next(slot, now_us, asked)
+                if ticket_id is None:
+                    break
+                asked.add(ticket_id)
+                moved += self._ask(ticket_id, slot, now_us)
+                if moved >= MOVED_MAX:
+                    self._fleet.relieved.update(slots)
+                    self.changed()
+                    return
+            else:
+                self._left_to.pop(slot, None)
+
+    def _next(self, slot: int, now_us: int, asked: set[str]) -> str | None:
+        """Which request here may take the room of a worker now; None if none."""
+        tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
+        best = tickets.best(slot, lanes, now_us)
+        for_idle = best is None
+        if best is None:
+            if not self._admission.idle(np.array([slot]), now_us):
+                return None
+            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica)
+        elif best.replica != self._replica:
+            if not self._unused(slot, best, now_us):
+                return None
+            best = tickets.best(slot, lanes, now_us, replica=self._replica)
+        if best is None:
+            return None
+        if best.request_id not in self._places:  # of a former life of this replica
+            self._publish(Finished(best.request_id, now_us))
+            return self._next(slot, now_us, asked)
+        if best.request_id not in asked:
+            return best.request_id
+        return self._another(lanes, asked) if for_idle else None
+
+    def _another(self, lanes: Sequence[str], asked: set[str]) -> str | None:
+        """The best request here that was not asked yet, for an idle worker that the best ones may not use."""
+        if len(asked) > SKIPPED_MAX:
+            return None
+        others = [op for op in self.tickets() if op.lane in lanes and op.request_id not in asked]
+        return (
+            min(others, key=lambda op: (op.key_us, op.arrived_us, op.request_id)).request_id
+            if others
+            else None
+        )
+
+    def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
+        """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
+        known = self._left_to.get(slot)
+        if known is None or known[0] != best.request_id:
+            self._left_to[slot] = (best.request_id, now_us)
+            return False
+        if now_us - known[1] <= self._grace_s() * 1e6:
+            return False
+        self.overdue += 1
+        return True
+
+    def _ask_some(self, now_us: int) -> None:
+        """Let those decide afresh who did longest ago."""
+        latest_us = now_us - round(ASKED_S * 1e6)
+        asked = 0
+        while self._round and asked < ASKED_MAX:
+            place = self._places.get(self._round[0])
+            if place is not None and place.asked_us > latest_us:
+                return
+            ticket_id = self._round.popleft()
+            if place is not None:
+                self._round.append(ticket_id)
+                self._ask(ticket_id, -1, now_us)
+                asked += 1
+
+    def _ask(self, ticket_id: str, turn: int, now_us: int) -> bool:
+        """Let a request decide afresh, and see to what it decides; True if it goes."""
+        place = self._places[ticket_id]
+        place.asked_us = now_us
+        try:
+            decided = place.waiter.decide(ticket_id, turn)
+        except RouterError as error:
+            self._refuse(place, WaitEnd.NO_WORKER, error)
+            return False
+        match decided:
+            case Decision():
+                self._forget(place, WaitEnd.DISPATCHED)
+                place.waiter.dispatched(decided)
+                return True
+            case Hold(waiting=op):
+                if self._differs(place.op, op):
+                    self._say(place, op)
+            case Shed(retry_after_s=retry_after_s):
+                nobody = NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+                self._refuse(place, WaitEnd.NO_WORKER, nobody)
+        return False
+
+    @staticmethod
+    def _differs(said: Waiting, op: Waiting) -> bool:
+        """Whether it is worth saying what a request waits for now."""
+        changed_us = abs(op.service_us - said.service_us)
+        return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
+
+    def _say(self, place: _Place, op: Waiting) -> None:
+        place.op = op
+        self._publish(op)
+
+    # Bounds.
+
+    def _make_room(self, op: Waiting) -> None:
+        """Let in a request, if need be in the place of less urgent ones.
+
+        Raises:
+            RequestRejected: If there is no place for it.
+        """
+        tickets, weight = self._fleet.tickets, self._weight(op.flow)
+        while self._is_full():
+            worst = tickets.worst(self._replica)
+            place = None if worst is None else self._places.get(worst.request_id)
+            retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
+            if place is None or self._weight(place.op.flow) >= weight:
+                self._ended(op, WaitEnd.REJECTED, 0.0)
+                raise RequestRejected(
+                    f"{tickets.count} requests with {tickets.tokens} uncached tokens are waiting already.",
+                    retry_after_s=retry_after_s,
+                    code="queue_full",
+                )
+            self._refuse(place, WaitEnd.DISPLACED, RequestDisplaced(retry_after_s=retry_after_s))
+
+    def _is_full(self) -> bool:
+        rules, tickets = self._rules, self._fleet.tickets
+        return tickets.count >= rules.requests_max or 0 < rules.tokens_max <= tickets.tokens
+
+    def _weight(self, flow: str) -> float:
+        """How urgent a flow is: what `Tickets.worst` goes by."""
+        return self._fleet.fairness.weight_of(class_of(flow))
+
+    def _expire(self, now_us: int) -> None:
+        """End the waits whose deadline has passed."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_us:
+            place = self._places.get(heappop(deadlines)[1])
+            if place is not None:
+                waited_s = (now_us - place.op.arrived_us) / 1e6
+                self._refuse(place, WaitEnd.EXPIRED, RequestExpired(waited_s))
+        if len(deadlines) > 2 * len(self._places) + SPARE:
+            self._deadlines = [entry for entry in deadlines if entry[1] in self._places]
+            heapify(self._deadlines)
+
+    def _refuse(self, place: _Place, how: WaitEnd, error: RouterError) -> None:
+        self._end(place, how)
+        place.waiter.refused(error)
+
+    def _end(self, place: _Place, how: WaitEnd) -> None:
+        """End a wait that leads to nothing."""
+        self._forget(place, how)
+        self._publish(Finished(place.op.request_id, self._now_us()))
+
+    def _forget(self, place: _Place, how: WaitEnd) -> None:
+        del self._places[place.op.request_id]
+        self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)

@@ -1,0 +1,218 @@
+"""What Redis knows of one account, and the one script that changes it.
+
+An *account* is what some limits hold for (a tenant). Its state is a single key, so that one script call,
+atomic and alone in its slot of a cluster, does all that a replica wants at a time:
+
+    report what it used -> give back what it keeps no longer -> ask for what is waiting -> lease a little more
+
+Rates are counted in a sliding window of 60 s, cut into slots of half a second. A use belongs to the slot in
+which the request was admitted and counts until all of its slot is older than 60 s, so no 60 s ever see more
+than the limit, and a limit that is always asked for gives 60 / 60.5 of it at least (0.8 % less). A token
+bucket would let twice the limit through in a minute that follows an idle one; a fixed window would around
+its edge.
+
+    limit = used in the window + leased to replicas (tokens in flight included) + left
+
+A lease is *held* until it is used or given back. Who is not heard of for its time to live has died: what it
+held of a rate counts as used when it expired, since it may have been, and its tokens in flight ended with it.
+
+Uses are told in numbered batches, each again until it is acknowledged, and counted once. A number that does
+not follow the one before means that Redis has lost something: then the replica tells its whole window
+(`whole`), which errs on the side of less, never of more. What a replica holds is told as it is, not as a
+change.
+"""
+
+import msgspec
+
+from router.shared.connection import Command
+
+SLOT_US = 500_000
+SLOTS = 120
+"""Full slots in a window; the one that has just begun comes on top."""
+
+WINDOW_US = SLOT_US * SLOTS
+
+STEP_US = 5_000_000
+"""A clock that runs back by more is another clock; what was counted by it means nothing."""
+
+SHARES = 4
+"""What is leased ahead is this fraction of what is left for each replica: the less is left, the
+smaller, and nothing ahead of need in the end."""
+
+PLENTY = 1 << 52
+"""What is left of a limit that there is not."""
+
+
+class LeaseCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a replica reports and wants of one account.
+
+    Attributes:
+        writer: Who calls; another name in each life of a replica's account.
+        batch: Number of this batch of uses, one more than the one before.
+        whole: Whether the batch holds all uses in the window, told before or not.
+        ttl_us: How long the holdings below are believed.
+        limits: Requests and tokens per minute, tokens in flight; 0 for none.
+        held: What this replica holds of each: unused leases, and for the third also what is in flight.
+        wants: Units of each to lease beyond the asks, if there are enough.
+        uses: Slot, requests, tokens; negative numbers take back what was not used after all.
+        asks: Tokens of each request that waits, in the order of coming. Each also needs one request.
+    """
+
+    writer: str
+    batch: int
+    whole: bool
+    ttl_us: int
+    limits: tuple[int, int, int]
+    held: tuple[int, int, int]
+    wants: tuple[int, int, int]
+    uses: tuple[tuple[int, int, int], ...]
+    asks: tuple[int, ...]
+
+
+class LeaseReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a replica got.
+
+    Attributes:
+        told: False if nothing was done because a batch is missing: tell the whole window.
+        verdicts: Per ask: 0 if it was granted, else the number of the limit (1 to 3) that did not allow it.
+        leased: Units of each limit that were leased now, granted asks included.
+        left: Units of each limit that are neither used nor held by anybody; `PLENTY` if there is no limit.
+        grows_us: Until the oldest use leaves the window and `left` grows, for requests and tokens; 0 if none.
+        retry_us: Until the first ask that was refused might be granted; 0 if all were.
+    """
+
+    told: bool
+    verdicts: tuple[int, ...] = ()
+    leased: tuple[int, int, int] = (0, 0, 0)
+    left: tuple[int, int, int] = (0, 0, 0)
+    grows_us: tuple[int, int] = (0, 0)
+    retry_us: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LeaseReply).decode
+
+
+def command(script: bytes, key: str, call: LeaseCall) -> Command:
+    """The call as a command, for a script that was loaded under that hash."""
+    return ("EVALSHA", script, 1, key, _encode(call))
+
+
+def reply_of(data: bytes) -> LeaseReply:
+    """What a command answered."""
+    return _decode(data)
+
+
+SCRIPT = f"""#!lua flags=allow-oom
+local SLOT, SLOTS, STEP, SHARES, PLENTY = {SLOT_US}, {SLOTS}, {STEP_US}, {SHARES}, {PLENTY}
+local writer, batch, whole, ttl, limits, mine, wants, uses, asks = unpack(cmsgpack.unpack(ARGV[1]))
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+
+-- last change; requests and tokens used by slot; holders: batch, expiry, what they hold of the three limits
+local raw = redis.call('GET', KEYS[1])
+local state = raw and cmsgpack.unpack(raw)
+if not state or state[1] > now + STEP then state = {{now, {{}}, {{}}, {{}}}} end
+now = math.max(now, state[1])
+state[1] = now
+local holders = state[4]
+local slot = math.floor(now / SLOT)
+local first = slot - SLOTS
+
+local used, oldest = {{0, 0}}, {{}}
+for kind = 1, 2 do
+  for at, amount in pairs(state[1 + kind]) do
+    if at < first then state[1 + kind][at] = nil else used[kind] = used[kind] + amount end
+  end
+end
+local function use(kind, at, amount)
+  if at < first or amount == 0 then return end
+  at = math.min(at, slot)
+  local slots = state[1 + kind]
+  local before = slots[at] or 0
+  local after = math.max(0, before + amount)
+  slots[at] = after > 0 and after or nil
+  used[kind] = used[kind] + after - before
+end
+
+local own = holders[writer]
+local known = own and own[1] or 0
+if batch > known then
+  if batch > known + 1 and not whole then return cmsgpack.pack({{false}}) end
+  for _, told in ipairs(uses) do
+    use(1, told[1], told[2])
+    use(2, told[1], told[3])
+  end
+end
+
+local active, held = 1, {{mine[1], mine[2], mine[3]}}
+for name, holder in pairs(holders) do
+  if name ~= writer then
+    if holder[2] < now then
+      local expired = math.floor(holder[2] / SLOT)
+      use(1, expired, holder[3])
+      use(2, expired, holder[4])
+      holder[3], holder[4], holder[5] = 0, 0, 0
+      if holder[2] + SLOT * SLOTS < now then holders[name] = nil end
+    else
+      active = active + 1
+    end
+    for kind = 1, 3 do held[kind] = held[kind] + holder[2 + kind] end
+  end
+end
+
+local function left_of(kind)
+  if limits[kind] == 0 then return PLENTY end
+  return limits[kind] - (used[kind] or 0) - held[kind]
+end
+local left, leased = {{left_of(1), left_of(2), left_of(3)}}, {{0, 0, 0}}
+local function lease(kind, amount)
+  if limits[kind] > 0 then
+    leased[kind] = leased[kind] + amount
+    left[kind] = left[kind] - amount
+  end
+end
+
+local verdicts, lacking, lacked = {{}}, 0, 0
+for number, tokens in ipairs(asks) do
+  local lacks = left[1] < 1 and 1 or left[2] < tokens and 2 or left[3] < tokens and 3 or 0
+  verdicts[number] = lacks
+  if lacks == 0 then
+    lease(1, 1)
+    lease(2, tokens)
+    lease(3, tokens)
+  elseif lacking == 0 then
+    lacking, lacked = lacks, lacks == 1 and 1 or tokens
+  end
+end
+if lacking == 0 then
+  for kind = 1, 3 do
+    local ahead = math.min(wants[kind], math.floor(left[kind] / (SHARES * active)))
+    if ahead > 0 then lease(kind, ahead) end
+  end
+end
+
+local grows = {{0, 0}}
+for kind = 1, 2 do
+  for at in pairs(state[1 + kind]) do
+    if not oldest[kind] or at < oldest[kind] then oldest[kind] = at end
+  end
+  if oldest[kind] then grows[kind] = (oldest[kind] + SLOTS + 1) * SLOT - now end
+end
+local retry = lacking > 0 and SLOT or 0
+if lacking == 1 or lacking == 2 then
+  local freed = left[lacking]
+  for at = oldest[lacking] or slot, slot do
+    freed = freed + (state[1 + lacking][at] or 0)
+    if freed >= lacked then
+      retry = (at + SLOTS + 1) * SLOT - now
+      break
+    end
+  end
+end
+
+for kind = 1, 3 do mine[kind] = mine[kind] + leased[kind] end
+holders[writer] = {{math.max(batch, known), now + ttl, mine[1], mine[2], mine[3]}}
+redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', math.floor((SLOT * (SLOTS + 2) + ttl) / 1000))
+return cmsgpack.pack({{true, verdicts, leased, left, grows, retry}})
+"""

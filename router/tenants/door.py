@@ -1,0 +1,115 @@
+"""The door: which tenant a request belongs to, and who may administer the gateway.
+
+    keys file  gateway's key  presented           tenant                       admin API
+    no         no             anything            the header's, or nobody      open
+    no         yes            the gateway's key   the header's, or nobody      yes
+    yes        any            a tenant's key      that one; the header is      no, only what lists models
+                                                  ignored
+    yes        yes            the gateway's key   the header's, or nobody      yes
+    yes        no             nothing is          (401)                        closed
+                              the gateway's key
+    otherwise                                     401                          401
+
+Who holds the gateway's own key may speak for any tenant by its header: that is for a proxy in front that has
+checked who is asking. A configured tenant named there counts as if its own key had come.
+"""
+
+import hmac
+from collections.abc import Sequence
+
+from router.errors import InvalidKey
+from router.proxy import Header
+from router.tenants.keys import Keyring
+from router.tenants.tenant import ANONYMOUS, Tenant, named_by_client
+
+NAMED_MAX = 1000
+"""Tenants named by clients that are remembered; each is made in 2 us."""
+
+
+class Door:
+    """Knows tenants by their requests' headers. One per process.
+
+    Args:
+        admin_key: The gateway's own key; None if it has none.
+        tenant_header: In which clients name their tenant, in lower case.
+        keys: The tenants' keys; None without a keys file.
+
+    Attributes:
+        header_names: The headers it looks at.
+        hands_out_keys: Whether clients present keys of ours, which are no business of workers.
+    """
+
+    def __init__(self, *, admin_key: bytes | None, tenant_header: bytes, keys: Keyring | None) -> None:
+        self._admin_key = admin_key
+        self._tenant_header = tenant_header
+        self._keys = keys
+        self._named: dict[bytes, Tenant] = {}
+        self._open = admin_key is None and keys is None
+        self.header_names = frozenset((tenant_header, b"authorization", b"x-api-key"))
+        self.hands_out_keys = not self._open
+
+    def tenant_of(self, headers: Sequence[Header]) -> Tenant:
+        """The tenant of a request.
+
+        Raises:
+            InvalidKey: If a key is needed, and this is none of ours.
+        """
+        if self._open:
+            return self._named_in(headers) if headers else ANONYMOUS
+        key = _presented(headers)
+        if self._keys is not None and key is not None:
+            tenant = self._keys.tenant_of(key)
+            if tenant is not None:
+                return tenant
+        if not self._is_admin_key(key):
+            raise InvalidKey(presented=key is not None)
+        return self._named_in(headers)
+
+    def is_admin(self, headers: Sequence[Header]) -> bool:
+        """Whether a request may administer the gateway."""
+        return self._open or self._is_admin_key(_presented(headers))
+
+    def presents_key(self, headers: Sequence[Header]) -> bool:
+        """Whether a request carries a key at all, be it right or wrong."""
+        return _presented(headers) is not None
+
+    def is_tenant(self, headers: Sequence[Header]) -> bool:
+        """Whether a request carries the key of a tenant."""
+        key = _presented(headers)
+        return self._keys is not None and key is not None and self._keys.tenant_of(key) is not None
+
+    def weight_of(self, name: str) -> float:
+        """The weight of a tenant by its name, 1 if it is not configured."""
+        tenant = self._keys.table.tenants.get(name) if self._keys is not None else None
+        return 1.0 if tenant is None else tenant.weight
+
+    def _is_admin_key(self, key: bytes | None) -> bool:
+        return key is not None and self._admin_key is not None and hmac.compare_digest(key, self._admin_key)
+
+    def _named_in(self, headers: Sequence[Header]) -> Tenant:
+        for name, value in headers:
+            if name == self._tenant_header:
+                return self._named_as(value)
+        return ANONYMOUS
+
+    def _named_as(self, value: bytes) -> Tenant:
+        if self._keys is not None:
+            tenant = self._keys.table.tenants.get(value.decode("latin-1"))
+            if tenant is not None:
+                return tenant
+        tenant = self._named.get(value)
+        if tenant is None:
+            if len(self._named) >= NAMED_MAX:
+                self._named.clear()
+            tenant = self._named[value] = named_by_client(value)
+        return tenant
+
+
+def _presented(headers: Sequence[Header]) -> bytes | None:
+    """The key that a request carries: as a bearer token, or as Anthropic's clients send it."""
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip()
+        if name == b"x-api-key":
+            return value.strip()
+    return None

@@ -1,0 +1,137 @@
+"""Keys of tenants: how one is made, and whose a presented one is.
+
+    cw-aY3k...  ──SHA-256──> digest ──first 8 bytes──> valid keys ──the rest, in constant time──> tenant
+
+Only digests are stored. A slow hash (bcrypt, Argon2) protects secrets that can be guessed, at 100 ms of CPU
+per request; a key is 256 random bits, which no amount of SHA-256 finds (NIST SP 800-63B, 5.1.1.2, asks for
+slow hashes where people choose the secret).
+
+Time tells nothing of a stored key: who presents a guess learns at most how its digest compares, and cannot
+choose digests. A key that was found valid is remembered in the clear, in memory only, where every request
+brings it anyway; there can be no more of those than the file has.
+"""
+
+import hashlib
+import hmac
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from router.tenants.tenant import Tenant
+
+KEY_PREFIX = "cw-"
+"""So that people, and scanners of source code, know what they found."""
+
+KEY_BYTES = 32
+INDEX_BYTES = 8
+"""How much of a digest finds it; the rest is compared."""
+
+
+def new_key() -> str:
+    """A key of 256 random bits, 46 characters."""
+    return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+
+
+def new_salt() -> str:
+    """A salt of 256 random bits: vLLM asks for one that nobody can guess (``cache_salt`` in its protocol)."""
+    return secrets.token_urlsafe(KEY_BYTES)
+
+
+def digest_of(key: bytes) -> bytes:
+    """What is stored of a key."""
+    return hashlib.sha256(key).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class TenantKey:
+    """One key of a tenant.
+
+    Attributes:
+        digest: SHA-256 of the key.
+        not_before_unix_s: From when it is valid.
+        expires_unix_s: From when it is valid no more; infinite if it stays valid.
+    """
+
+    digest: bytes
+    not_before_unix_s: float = -math.inf
+    expires_unix_s: float = math.inf
+
+    def valid(self, now_unix_s: float) -> bool:
+        """Whether it lets its tenant in."""
+        return self.not_before_unix_s <= now_unix_s < self.expires_unix_s
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """All tenants and their keys, as one keys file has them.
+
+    Attributes:
+        tenants: By name.
+        keys: By the name of their tenant; no two keys begin alike (`INDEX_BYTES`).
+    """
+
+    tenants: Mapping[str, Tenant]
+    keys: Mapping[str, tuple[TenantKey, ...]]
+
+    def all_keys(self) -> Iterable[tuple[Tenant, TenantKey]]:
+        """Every key with its tenant."""
+        for name, keys in self.keys.items():
+            for key in keys:
+                yield self.tenants[name], key
+
+    def ends(self) -> Iterable[tuple[str, float]]:
+        """The tenants whose keys all expire, and when the last one does, in Unix seconds."""
+        for name, keys in self.keys.items():
+            end_unix_s = max((key.expires_unix_s for key in keys), default=math.inf)
+            if end_unix_s < math.inf:
+                yield name, end_unix_s
+
+
+EMPTY_TABLE = KeyTable({}, {})
+
+
+class Keyring:
+    """The keys that are valid now. `use` and `pass_time` keep it up to date; asking it reads no clock."""
+
+    def __init__(self) -> None:
+        self.table = EMPTY_TABLE
+        """What it was given last."""
+        self._valid: dict[bytes, tuple[bytes, Tenant]] = {}
+        self._verified: dict[bytes, Tenant] = {}
+        self._changes_unix_s = math.inf
+
+    def use(self, table: KeyTable, now_unix_s: float) -> None:
+        """Take over a table in place of the one before."""
+        self.table = table
+        self._look(now_unix_s)
+
+    def pass_time(self, now_unix_s: float) -> None:
+        """Let keys begin and expire."""
+        if now_unix_s >= self._changes_unix_s:
+            self._look(now_unix_s)
+
+    def _look(self, now_unix_s: float) -> None:
+        valid: dict[bytes, tuple[bytes, Tenant]] = {}
+        changes_unix_s = math.inf
+        for tenant, key in self.table.all_keys():
+            if key.valid(now_unix_s):
+                valid[key.digest[:INDEX_BYTES]] = (key.digest, tenant)
+            for at_unix_s in (key.not_before_unix_s, key.expires_unix_s):
+                if at_unix_s > now_unix_s:
+                    changes_unix_s = min(changes_unix_s, at_unix_s)
+        self._valid = valid
+        self._verified = {}
+        self._changes_unix_s = changes_unix_s
+
+    def tenant_of(self, key: bytes) -> Tenant | None:
+        """Whose key this is; None if nobody's that is valid now."""
+        tenant = self._verified.get(key)
+        if tenant is not None:
+            return tenant
+        digest = digest_of(key)
+        found = self._valid.get(digest[:INDEX_BYTES])
+        if found is None or not hmac.compare_digest(found[0], digest):
+            return None
+        self._verified[key] = found[1]
+        return found[1]

@@ -1,0 +1,113 @@
+"""Accounts of several replicas on a real server, with a clock that stands still between two events."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+from redis import Redis
+
+from router.shared.lease_account import Charge, LeaseAccount, Refusal
+from router.shared.lease_script import SCRIPT, LeaseCall, LeaseReply, reply_of
+
+START_US = 1_700_000_000_000_000
+TTL_US = 3_000_000
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Limits of an account."""
+
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+    concurrent_tokens: int = 0
+
+
+def ignored(charge: Charge, refusal: Refusal | None) -> None:
+    """Nobody waits for it."""
+
+
+class Server:
+    """The script on a server whose time is told to it.
+
+    Attributes:
+        now_us: The server's time.
+    """
+
+    def __init__(self, redis: Redis, key: str) -> None:
+        self._redis = redis
+        self._key = key
+        self._clock = f"{key}:clock"
+        self.now_us = START_US
+        # The same script, reading the time where a test can write it.
+        self._script = redis.register_script(
+            SCRIPT.replace("redis.call('TIME')", "{redis.call('GET', KEYS[1] .. ':clock'), 0}").replace(
+                "tonumber(time[1]) * 1000000", "tonumber(time[1])"
+            )
+        )
+
+    def call(self, call: LeaseCall) -> LeaseReply:
+        """Run it."""
+        self._redis.set(self._clock, self.now_us)
+        return reply_of(self._script(keys=[self._key], args=[msgspec.msgpack.encode(call)]))
+
+    def forget(self) -> None:
+        """Lose everything."""
+        self._redis.delete(self._key)
+
+
+@dataclass
+class Replica:
+    """One replica's account, asked and told at once unless the test says otherwise."""
+
+    server: Server
+    name: str
+    limits: Allowed
+    lives: int = 0
+    account: LeaseAccount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Begin a new life, knowing nothing."""
+        self.lives += 1
+        self.account = LeaseAccount("account", f"{self.name}/{self.lives}", self.limits)
+
+    def sync(self, *, lost: str = "") -> list[tuple[Charge, Refusal | None]]:
+        """Make one call; it may be ``lost`` before or after the server heard it."""
+        call = self.account.call(self.server.now_us, TTL_US)
+        if lost == "before":
+            self.account.failed()
+            return []
+        reply = self.server.call(call)
+        if lost == "after":
+            self.account.failed()
+            return []
+        return self.account.answered(reply, self.server.now_us)
+
+    def request(self, tokens: int = 1) -> Charge | Refusal:
+        """Charge a request, asking as often as it takes."""
+        charge = Charge(self.account, tokens, ignored)
+        if self.account.take(charge, self.server.now_us):
+            return charge
+        refusal = self.account.refusal(tokens, self.server.now_us)
+        if refusal is not None:
+            return refusal
+        self.account.ask(charge)
+        while True:
+            for decided, why in self.sync():
+                if decided is charge:
+                    return charge if why is None else why
+
+    def granted(self, tokens: int = 1) -> bool:
+        """Whether a request is granted."""
+        return isinstance(self.request(tokens), Charge)
+
+
+@contextlib.contextmanager
+def leased(redis_url: str, namespace: str, limits: Allowed, replicas: int) -> Iterator[list[Replica]]:
+    """Replicas that share one account."""
+    with Redis.from_url(redis_url) as redis:
+        server = Server(redis, f"{{{namespace}}}")
+        yield [Replica(server, f"r{number}", limits) for number in range(replicas)]

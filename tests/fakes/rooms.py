@@ -1,0 +1,323 @@
+"""Waiting rooms of several replicas over one fleet of workers, in virtual time and with a late log.
+
+All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `WaitingRoom`. Workers prefill one
+request after the other, each for as long as was predicted, and decode nothing.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from fakes.gateway import VirtualTime
+
+from policies import (
+    FULL_ATTENTION,
+    Admission,
+    AdmissionRules,
+    Finished,
+    FirstToken,
+    FleetRules,
+    FleetState,
+    Left,
+    Op,
+    Shed,
+    Slots,
+    Waiting,
+    WorkerPut,
+    make_policy,
+)
+from router.errors import NoWorker, RouterError
+from router.gateway.decision import Claim, Decider, Decision, Hold, Order
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Feedback
+from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
+from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
+
+TOKENS_PER_S = 15_000
+"""Of the default service model, without its fixed 20 ms and at a short context."""
+
+BLOCK_BYTES = 1024
+BLOCK_TOKENS = 256
+
+
+def text(tokens: int, name: int, shared: int = 0) -> ParsedRequest:
+    """A prompt of so many tokens, the first ``shared`` of which all prompts of one ``name`` % 10 share."""
+    blocks = [(name % 10, index) for index in range(shared // BLOCK_TOKENS)]
+    blocks += [(1000 + name, index) for index in range(tokens // BLOCK_TOKENS - len(blocks))]
+    path = b"".join(number.to_bytes(4, "little") + index.to_bytes(4, "little") for number, index in blocks)
+    return ParsedRequest(
+        Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (path,), 4 * tokens, 0, name, name
+    )
+
+
+class Worker:
+    """Prefills one request after the other."""
+
+    def __init__(self, worker_id: str, stage: "Stage") -> None:
+        self.worker_id = worker_id
+        self.alive = True
+        self._stage = stage
+        self._queue: deque[Request] = deque()
+
+    def send(self, request: "Request") -> None:
+        self._queue.append(request)
+        if len(self._queue) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        assert self._queue[0].decision is not None
+        self._stage.time.call_later(self._queue[0].decision.placed.service_us / 1e6, self._end)
+
+    def _end(self) -> None:
+        self._queue.popleft().prefilled()
+        if self._queue:
+            self._begin()
+
+
+class Request:
+    """One request at its replica (`router.gateway.waiting_room.Waiter`)."""
+
+    def __init__(self, replica: "Replica", parsed: ParsedRequest, flow: str) -> None:
+        self.replica = replica
+        self.parsed = parsed
+        self.flow = flow
+        self.arrived_us = replica.now_us()
+        self.ticket_id = ""
+        self.decision: Decision | None = None
+        self.dispatched_us: int | None = None
+        self.error: RouterError | None = None
+        self.done = False
+        self.asked = 0
+        self.service_us = 0
+        """Of its first ticket, if it waited."""
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.ticket_id) and self.decision is None and self.error is None
+
+    def begin(self) -> None:
+        match self.decide("", -1):
+            case Decision() as decision:
+                self.dispatched(decision)
+            case Hold(waiting=op) as hold:
+                self.service_us = op.service_us
+                self.ticket_id = op.request_id
+                try:
+                    self.replica.room.enter(self, hold)
+                except RouterError as error:
+                    self.refused(error)
+            case Shed():
+                raise AssertionError
+
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+        self.asked += 1
+        replica = self.replica
+        slots = replica.slots_of(lane_of(self.parsed.model))
+        if not len(slots):
+            raise NoWorker("nobody", retry_after_s=1)
+        claim = Claim(self.arrived_us, lane_of(self.parsed.model), self.flow, ticket_id, turn)
+        now_us = replica.now_us()
+        return replica.decider.decide(self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, claim)
+
+    def dispatched(self, decision: Decision) -> None:
+        assert self.decision is None
+        self.decision = decision
+        self.dispatched_us = self.replica.now_us()
+        self.replica.publish(decision.placed)
+        self.replica.stage.workers[decision.placed.worker].send(self)
+
+    def refused(self, error: RouterError) -> None:
+        assert self.decision is None
+        assert self.error is None
+        self.error = error
+
+    def prefilled(self) -> None:
+        self.done = True
+        assert self.decision is not None
+        now_us, attempt_id = self.replica.now_us(), self.decision.placed.request_id
+        self.replica.publish(FirstToken(attempt_id, now_us))
+        self.replica.publish(Finished(attempt_id, now_us))
+
+
+class Replica:
+    """One replica."""
+
+    def __init__(
+        self, name: str, stage: "Stage", k: float, rules: RoomRules, admission: AdmissionRules
+    ) -> None:
+        self.name = name
+        self.stage = stage
+        self.alive = True
+        self.ended: list[tuple[Waiting, WaitEnd, float]] = []
+        self.fleet = FleetState(FleetRules(weight_of=stage.weight_of))
+        self._slots: dict[str, Slots] = {}
+        self._revision = -1
+        self.admission = Admission(admission, self.fleet)
+        self.lanes = Lanes(self.slots_of)
+        self.room = WaitingRoom(
+            replica=name,
+            fleet=self.fleet,
+            admission=self.admission,
+            lanes=self.lanes,
+            rules=rules,
+            publish=self.publish,
+            now_us=self.now_us,
+            call_later=self.call_later,
+            grace_s=lambda: max(0.02, 4 * stage.delay_s),
+            ended=lambda *wait: self.ended.append(wait),
+        )
+        self.decider = Decider(
+            self.fleet,
+            make_policy("expected_cost"),
+            Feedback(self.fleet, publish=self.publish, replica=name, bytes_per_token=4.0),
+            replica=name,
+            next_attempt_id=map(f"{name}-{{:x}}".format, itertools.count()).__next__,
+            block_tokens=BLOCK_TOKENS,
+            block_bytes=BLOCK_BYTES,
+            expected_output_tokens=0,
+            order=Order(self.admission, self.lanes, k),
+        )
+
+    def now_us(self) -> int:
+        return self.stage.time.clock.now_us()
+
+    def slots_of(self, lane: str) -> Slots:
+        if self.fleet.revision != self._revision:
+            self._slots.clear()
+            self._revision = self.fleet.revision
+        slots = self._slots.get(lane)
+        if slots is None:
+            model, _ = model_and_bucket(lane)
+            slots = self._slots[lane] = np.array(
+                sorted(
+                    worker.slot
+                    for worker in self.fleet.workers()
+                    if not worker.draining and worker.labels.get("model", "m") == model
+                ),
+                dtype=np.intp,
+            )
+        return slots
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
+        return self.stage.time.call_later(delay_s, lambda: self.alive and callback())
+
+    def publish(self, op: Op) -> None:
+        if not self.alive:
+            return
+        self.fleet.apply(op)
+        self.room.changed()
+        self.stage.said.append(op)
+        for other in self.stage.replicas:
+            if other is not self:
+                self.stage.deliver(op, other)
+
+    def hear(self, op: Op) -> None:
+        if self.alive:
+            self.fleet.apply(op)
+            self.room.changed()
+
+
+class Stage:
+    """Workers and replicas.
+
+    Args:
+        workers: How many.
+        replicas: How many.
+        delay_s: Of the log.
+        k: Of the order.
+        rules: Of the rooms.
+        admission: How much workers are given.
+        weight_of: Of classes and flows.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        replicas: int = 1,
+        *,
+        delay_s: float = 0.0,
+        k: float = 4.0,
+        rules: RoomRules | None = None,
+        admission: AdmissionRules | None = None,
+        weight_of: Callable[[str], float] = lambda _: 1.0,
+    ) -> None:
+        self.time = VirtualTime()
+        self.delay_s = delay_s
+        self.weight_of = weight_of
+        self.said: list[Op] = []
+        self.workers: dict[str, Worker] = {}
+        self.requests: list[Request] = []
+        self.replicas: list[Replica] = []
+        made = [
+            Replica(f"r{number}", self, k, rules or RoomRules(), admission or AdmissionRules())
+            for number in range(replicas)
+        ]
+        self.replicas += made
+        for number in range(workers):
+            self.put_worker(f"w{number}")
+
+    def put_worker(self, worker_id: str, **changes: Any) -> None:
+        self.workers.setdefault(worker_id, Worker(worker_id, self))
+        now_us = self.time.clock.now_us()
+        op = WorkerPut(worker_id, now_us, "", f"http://{worker_id}")
+        for replica in self.replicas:
+            replica.hear(msgspec.structs.replace(op, **changes))
+
+    def deliver(self, op: Op, replica: Replica) -> None:
+        """Let a replica hear of an operation, after what it was told before."""
+        if self.delay_s:
+            self.time.call_later(self.delay_s, lambda: replica.hear(op))
+        else:
+            replica.hear(op)
+
+    def arrive(
+        self,
+        tokens: int,
+        *,
+        shared: int = 0,
+        replica: int = 0,
+        flow: str = "normal/",
+        name: int | None = None,
+    ) -> Request:
+        parsed = text(tokens, len(self.requests) if name is None else name, shared)
+        request = Request(self.replicas[replica], parsed, flow)
+        self.requests.append(request)
+        request.begin()
+        return request
+
+    def kill(self, number: int, *, heard_s: float) -> None:
+        """A replica dies; the others hear of it so much later."""
+        gone = self.replicas[number]
+        gone.alive = False
+
+        def left() -> None:
+            op = Left(gone.name, self.time.clock.now_us())
+            for replica in self.replicas:
+                replica.hear(op)
+
+        self.time.call_later(heard_s, left)
+
+    def run(self, until_s: float = 600.0) -> None:
+        """Let time pass until nothing happens any more."""
+        end_s = self.time.time() + until_s
+        while self.time.pending and self.time.time() < end_s:
+            self.time.turn()
+
+    def idle_while_waiting(self) -> list[str]:
+        """Workers that stand idle although a request of a live replica waits which they might serve."""
+        found = []
+        for replica in self.replicas:
+            if not replica.alive or not len(replica.room):
+                continue
+            idle = [w.slot for w in replica.fleet.workers() if not replica.fleet.loads.prefill_us[w.slot]]
+            lanes = {op.lane for op in replica.room.tickets()}
+            found += [
+                replica.fleet.at_slot(slot).worker_id
+                for slot in idle
+                if any(slot in replica.slots_of(lane) for lane in lanes)
+            ]
+        return found

@@ -1,0 +1,134 @@
+"""``GET /tenants``, and what a tenant's key opens."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fakes.gateway import FakeShared, VirtualTime, registry
+
+from router.admin import AdminPorts, make_api
+from router.metrics import Metrics
+from router.shared import LogStatus
+from router.tenants import Door, Keyring, KeysWatch
+from router.tenants.keys import digest_of
+
+KEYS = {name: f"sha256:{digest_of(name.encode()).hex()}" for name in ("one", "two", "three", "four")}
+
+CONTENT = f"""
+tenants:
+  acme:
+    keys:
+      - {KEYS["one"]}
+      - {{hash: {KEYS["two"]}, expires: 1970-01-02}}
+      - {{hash: {KEYS["three"]}, not_before: 2999-01-01}}
+    weight: 2
+    class: high
+    salt: 0123456789abcdef
+    limits: {{requests_per_minute: 600}}
+  guest:
+    keys: [{{hash: {KEYS["four"]}, expires: 2999-01-01}}]
+"""
+
+
+class Setup:
+    """An API with tenants, and the gateway's own key."""
+
+    def __init__(self, file: Path | None) -> None:
+        time = VirtualTime()
+        shared = FakeShared()
+        self.keys = None if file is None else KeysWatch(str(file), Keyring(), lambda: 1e9)
+        if self.keys is not None:
+            self.keys.load()
+        keyring = None if self.keys is None else self.keys.keyring
+        api = make_api(
+            AdminPorts(
+                version="1.2.3",
+                replica="r1",
+                fleet=shared.fleet,
+                registry=registry(shared, time),
+                publish=shared.publish,
+                now_us=time.clock.now_us,
+                log_status=lambda: LogStatus(True, None, 0, None, 0, 0, 0, ("r1",), True, None),
+                request_id_of=lambda _: b"made",
+                door=Door(admin_key=b"ours", tenant_header=b"x-tenant-id", keys=keyring),
+                keys=self.keys,
+                metrics=Metrics("1.2.3"),
+                client=httpx.AsyncClient(),
+                shutting_down=lambda: False,
+                now_unix_s=lambda: 1e9,
+            )
+        )
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+
+    async def get(self, path: str, key: str = "ours") -> httpx.Response:
+        return await self.client.get(path, headers={"authorization": f"Bearer {key}"})
+
+
+@pytest.fixture
+async def setup(tmp_path: Path) -> AsyncIterator[Setup]:
+    file = tmp_path / "keys.yaml"
+    file.write_text(CONTENT)
+    setup = Setup(file)
+    async with setup.client:
+        yield setup
+
+
+async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
+    answer = await setup.get("/tenants")
+    assert setup.keys is not None
+    assert answer.json() == {
+        "file": {"path": str(setup.keys.path), "loaded_unix_s": 1e9, "problem": None},
+        "tenants": [
+            {
+                "name": "acme",
+                "weight": 2.0,
+                "class": "high",
+                "isolated": True,
+                "limits": {"requests_per_minute": 600, "tokens_per_minute": None, "concurrent_tokens": None},
+                "keys": {"valid": 1, "not_yet": 1, "expired": 1, "end_unix_s": None},
+            },
+            {
+                "name": "guest",
+                "weight": 1.0,
+                "class": None,
+                "isolated": False,
+                "limits": {"requests_per_minute": None, "tokens_per_minute": None, "concurrent_tokens": None},
+                "keys": {"valid": 1, "not_yet": 0, "expired": 0, "end_unix_s": 32472144000.0},
+            },
+        ],
+        "total": 2,
+    }
+    assert not any(secret.removeprefix("sha256:") in answer.text for secret in KEYS.values())
+    assert "0123456789abcdef" not in answer.text
+
+
+async def test_a_file_that_cannot_be_used_is_shown(setup: Setup) -> None:
+    assert setup.keys is not None
+    setup.keys.path.write_text("tenants: [")
+    for _ in range(2):
+        await setup.keys.look()
+    shown = (await setup.get("/tenants")).json()
+    assert "is not YAML" in shown["file"]["problem"]
+    assert shown["total"] == 2
+
+
+async def test_without_a_keys_file_there_are_no_tenants_to_show() -> None:
+    setup = Setup(None)
+    async with setup.client:
+        assert (await setup.get("/tenants")).json() == {"file": None, "tenants": [], "total": 0}
+
+
+@pytest.mark.parametrize("path", ["/tenants", "/workers", "/docs", "/get_server_info", "/v1/modelsx"])
+async def test_a_tenants_key_does_not_administer(setup: Setup, path: str) -> None:
+    answer = await setup.get(path, key="one")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_only")
+    for key in ("two", "three", "wrong"):
+        answer = await setup.get(path, key=key)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_a_tenants_key_lists_models(setup: Setup) -> None:
+    assert (await setup.get("/v1/models", key="one")).status_code == 200
+    assert (await setup.get("/v1/models/m", key="four")).status_code == 404
+    assert (await setup.get("/v1/models", key="two")).status_code == 401

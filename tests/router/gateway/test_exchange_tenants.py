@@ -1,0 +1,124 @@
+"""One request and its tenant: what the worker gets, what is counted, who is turned away."""
+
+from typing import Any
+
+import orjson
+import pytest
+from fakes.gateway import Bench
+
+from policies import Placed
+from router.errors import WorkerUnreachable
+from router.gateway.large import LARGE_BODY_BYTES
+from router.proxy import Header
+from router.tenants import Keyring, KeyTable, Tenant, TenantKey
+from router.tenants.keys import digest_of
+
+
+def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+SALT = "0123456789abcdef"
+
+
+def keyring() -> Keyring:
+    """Two tenants, of which one wants a cache of its own."""
+    keyring = Keyring()
+    tenants = {
+        "acme": Tenant("acme", salt=SALT, configured=True, namespace=SALT.encode()),
+        "guest": Tenant("guest", configured=True),
+    }
+    keys = {name: (TenantKey(digest_of(f"cw-{name}".encode())),) for name in tenants}
+    keyring.use(KeyTable(tenants, keys), 0.0)
+    return keyring
+
+
+def key_of(name: str) -> list[Header]:
+    return [(b"authorization", f"Bearer cw-{name}".encode()), (b"x-api-key", f"cw-{name}".encode())]
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_tenants_salt_goes_with_its_requests_and_its_key_does_not(large: bool) -> None:
+    bench = Bench(keys=keyring())
+    text = "word " * (LARGE_BODY_BYTES if large else 10)
+    for name, own in (("acme", {}), ("acme", {"cache_salt": "mine"}), ("guest", {"cache_salt": "mine"})):
+        bench.start(chat(text, **own), headers=key_of(name))
+        bench.time.advance(0.1)
+        sent = bench.upstream.sent
+        assert all(b"cw-" not in value for _, value in sent["headers"])
+        body = orjson.loads(b"".join(sent["body"]))
+        salt = body.pop("cache_salt")
+        assert (salt == SALT) == (name == "acme" and not own)
+        assert (salt == "mine") == (name == "guest")
+        assert body == chat(text)
+        bench.upstream.answer()
+    bench.check()
+    first, second, third = (placed.paths for placed in bench.shared.said(Placed))
+    assert len({first, second, third}) == (3 if large else 1)
+    assert "cw-" not in str(bench.log)
+    assert [line["tenant"] for line in bench.log] == ["acme", "acme", "guest"]
+
+
+def test_a_salted_request_is_salted_again_when_it_is_redispatched() -> None:
+    bench = Bench(keys=keyring())
+    bench.start(chat(), headers=key_of("acme"))
+    first = bench.upstream
+    first.fail(WorkerUnreachable("gone"))
+    assert b"".join(bench.upstream.sent["body"]) == b"".join(first.sent["body"])
+    assert SALT.encode() in b"".join(first.sent["body"])
+    bench.upstream.answer()
+    bench.check()
+
+
+def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
+    """SGLang's Messages API has no field for it: the tenant asked to share with nobody."""
+    bench = Bench(workers=1, keys=keyring())
+    bench.local("w0:80").engine = "sglang"
+    body = {"model": "m", "max_tokens": 1, "messages": []}
+    _, client = bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
+    assert (client.status, client.error["code"]) == (400, "isolation_unsupported")
+    assert not bench.upstreams
+    assert not bench.shared.fleet.loads.requests
+    bench.local("w0:80").engine = "vllm"
+    bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
+    bench.upstream.answer()
+    bench.start(body, path=b"/v1/messages", headers=key_of("guest"))
+    bench.local("w0:80").engine = "sglang"
+    bench.upstream.answer()
+
+
+def test_what_touches_no_cache_passes_as_it_came() -> None:
+    bench = Bench(keys=keyring())
+    bench.start(b'{"model":"m","prompt":"x"}', path=b"/tokenize", headers=key_of("acme"))
+    assert bench.upstream.sent["body"] == (b'{"model":"m","prompt":"x"}',)
+    bench.upstream.answer()
+    bench.check()
+
+
+@pytest.mark.parametrize("headers", [[], key_of("nobody"), [(b"x-tenant-id", b"acme")]])
+def test_who_has_no_key_gets_401(headers: list[Header]) -> None:
+    bench = Bench(keys=keyring())
+    _, client = bench.start(chat(), headers=headers)
+    assert (client.status, client.error["code"]) == (401, "invalid_api_key")
+    assert "tenant" not in bench.log[-1]
+    bench.check()
+
+
+def test_only_tenants_of_the_keys_file_are_labels() -> None:
+    bench = Bench(keys=keyring(), server={"api_key": "ours"})
+    ours = (b"authorization", b"Bearer ours")
+    for headers in (
+        key_of("guest"),
+        [ours],
+        [ours, (b"x-tenant-id", b"acme")],
+        [ours, (b"x-tenant-id", b"x")],
+    ):
+        bench.start(chat(), headers=headers)
+        bench.upstream.answer(b'{"usage":{"prompt_tokens":9,"completion_tokens":1}}')
+    text = bench.metrics.exposition()[0].decode()
+    labelled = [line for line in text.splitlines() if line.startswith("cacheway_tenant_requests_total{")]
+    assert labelled == [
+        'cacheway_tenant_requests_total{outcome="completed",tenant="guest"} 1.0',
+        'cacheway_tenant_requests_total{outcome="completed",tenant="acme"} 1.0',
+    ]
+    assert [line.get("tenant") for line in bench.log] == ["guest", None, "acme", "x"]

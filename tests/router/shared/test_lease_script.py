@@ -1,0 +1,188 @@
+"""The script counts every use once, in the window it belongs to, and grants no more than is left."""
+
+from collections.abc import Iterator
+
+import pytest
+from fakes.leased import TTL_US, Server
+from redis import Redis
+
+from router.shared.lease_script import PLENTY, SLOT_US, STEP_US, WINDOW_US, LeaseCall, LeaseReply
+
+
+class Teller:
+    """Makes calls for one writer, numbering its batches."""
+
+    def __init__(self, server: Server, writer: str) -> None:
+        self.server = server
+        self.writer = writer
+        self.batch = 0
+
+    def __call__(
+        self,
+        *asks: int,
+        limits: tuple[int, int, int] = (10, 0, 0),
+        held: tuple[int, int, int] = (0, 0, 0),
+        wants: tuple[int, int, int] = (0, 0, 0),
+        uses: tuple[tuple[int, int, int], ...] = (),
+        batch: int | None = None,
+        whole: bool = False,
+    ) -> LeaseReply:
+        self.batch = self.batch + 1 if batch is None else batch
+        return self.server.call(
+            LeaseCall(self.writer, self.batch, whole, TTL_US, limits, held, wants, uses, asks)
+        )
+
+
+@pytest.fixture
+def server(redis_url: str, namespace: str) -> Iterator[Server]:
+    with Redis.from_url(redis_url) as redis:
+        yield Server(redis, f"{{{namespace}}}")
+
+
+@pytest.fixture
+def one(server: Server) -> Teller:
+    return Teller(server, "one")
+
+
+@pytest.fixture
+def other(server: Server) -> Teller:
+    return Teller(server, "other")
+
+
+def slot(server: Server) -> int:
+    return server.now_us // SLOT_US
+
+
+def test_asks_are_granted_in_order_until_a_limit_is_reached(one: Teller) -> None:
+    """Of 100 tokens 60 go, 50 do not fit any more, 40 do."""
+    reply = one(60, 50, 40, 1, limits=(10, 100, 0))
+    assert reply.verdicts == (0, 2, 0, 2)
+    assert reply.leased == (2, 100, 0)
+    assert reply.left == (8, 0, PLENTY)
+
+
+def test_every_limit_is_asked(one: Teller) -> None:
+    assert one(5, 5, limits=(1, 100, 100)).verdicts == (0, 1)
+    assert Teller(one.server, "two")(5, limits=(9, 90, 9)).verdicts == (3,)
+
+
+def test_what_others_hold_is_not_left(one: Teller, other: Teller) -> None:
+    assert one(*[1] * 6).leased == (6, 0, 0)
+    reply = other(*[1] * 6)
+    assert reply.verdicts == (0, 0, 0, 0, 1, 1)
+    assert reply.left[0] == 0
+
+
+def test_a_use_counts_until_all_of_its_slot_is_older_than_the_window(one: Teller, server: Server) -> None:
+    used = slot(server)
+    assert one(uses=((used, 10, 0),)).left[0] == 0
+    server.now_us = (used + 1) * SLOT_US + WINDOW_US - 1
+    assert one().left[0] == 0
+    server.now_us += 1
+    assert one().left[0] == 10
+
+
+def test_a_batch_counts_once_however_often_it_is_told(one: Teller, server: Server) -> None:
+    use = ((slot(server), 3, 0),)
+    one(uses=use)
+    assert one(uses=use, batch=1).left[0] == 7
+    assert one(uses=use).left[0] == 4
+
+
+def test_a_missing_batch_asks_for_the_whole_window(one: Teller, server: Server) -> None:
+    one()
+    assert not one(1, batch=7, uses=((slot(server), 1, 0),)).told
+    reply = one(1, batch=7, uses=((slot(server), 4, 0),), whole=True)
+    assert reply.told
+    assert reply.left[0] == 5
+
+
+def test_what_is_taken_back_is_taken_from_its_slot(one: Teller, server: Server) -> None:
+    """Else, once its slot has left, what was taken back would allow more than the limit."""
+    used = slot(server)
+    one(uses=((used, 10, 0),))
+    server.now_us += WINDOW_US // 2
+    assert one(uses=((used, -4, 0),)).left[0] == 4
+    server.now_us += WINDOW_US
+    assert one().left[0] == 10
+    one(uses=((used, -4, 0),))
+    assert one().left[0] == 10
+
+
+def test_uses_of_a_clock_that_is_ahead_count_now(one: Teller, server: Server) -> None:
+    one(uses=((slot(server) + 1000, 5, 0),))
+    server.now_us += WINDOW_US + SLOT_US
+    assert one().left[0] == 10
+
+
+def test_leases_of_a_rate_count_as_used_when_their_holder_dies(
+    one: Teller, other: Teller, server: Server
+) -> None:
+    one(*[1] * 6)
+    server.now_us += TTL_US
+    assert other().left[0] == 4
+    server.now_us += 1
+    assert other().left[0] == 4  # used now, as far as anybody knows
+    server.now_us += WINDOW_US + SLOT_US
+    assert other().left[0] == 10
+
+
+def test_tokens_in_flight_end_with_their_holder(one: Teller, other: Teller, server: Server) -> None:
+    limits = (0, 0, 100)
+    one(80, limits=limits)
+    assert other(30, limits=limits).verdicts == (3,)
+    server.now_us += TTL_US + 1
+    assert other(30, limits=limits).verdicts == (0,)
+
+
+def test_leases_ahead_shrink_with_what_is_left_and_with_the_replicas(one: Teller, other: Teller) -> None:
+    """A quarter of what is left, for each replica that lives."""
+    assert one(wants=(1000, 0, 0), limits=(1000, 0, 0)).leased[0] == 250
+    assert other(wants=(1000, 0, 0), limits=(1000, 0, 0)).leased[0] == 93
+    assert other(wants=(1000, 0, 0), limits=(256, 0, 0)).leased[0] == 0
+
+
+def test_nothing_is_leased_ahead_once_somebody_was_refused(one: Teller) -> None:
+    assert one(200, wants=(0, 20, 0), limits=(0, 100, 0)).leased == (0, 0, 0)
+
+
+def test_a_refusal_says_when_enough_will_have_left_the_window(one: Teller, server: Server) -> None:
+    """60 tokens leave first, which is enough for 50; 80 need those that came later as well."""
+    first = slot(server)
+    one(uses=((first, 0, 60),), limits=(0, 100, 0))
+    server.now_us += 10 * SLOT_US
+    reply = one(50, uses=((first + 10, 0, 40),), limits=(0, 100, 0))
+    assert (reply.verdicts, reply.retry_us) == ((2,), WINDOW_US - 9 * SLOT_US)
+    assert reply.grows_us == (0, WINDOW_US - 9 * SLOT_US)
+    assert one(80, limits=(0, 100, 0)).retry_us == WINDOW_US + SLOT_US
+
+
+def test_a_clock_that_runs_back_a_little_changes_nothing(one: Teller, server: Server) -> None:
+    one(uses=((slot(server), 10, 0),))
+    server.now_us -= STEP_US
+    assert one().left[0] == 0
+
+
+def test_what_another_clock_counted_means_nothing(one: Teller, server: Server) -> None:
+    """Else a server that once was an hour ahead would refuse for an hour."""
+    one(uses=((slot(server), 10, 0),))
+    server.now_us -= STEP_US + 1
+    assert not one().told
+
+
+def test_an_account_that_nobody_uses_leaves_nothing_behind(
+    one: Teller, redis_url: str, namespace: str
+) -> None:
+    one(1)
+    with Redis.from_url(redis_url) as redis:
+        assert 0 < redis.pttl(f"{{{namespace}}}") <= (WINDOW_US + TTL_US) / 1000 + 1000
+
+
+def test_a_dead_holder_is_forgotten_with_its_window(
+    one: Teller, other: Teller, server: Server, redis_url: str, namespace: str
+) -> None:
+    one(1)
+    server.now_us += TTL_US + WINDOW_US + 2
+    other()
+    with Redis.from_url(redis_url) as redis:
+        assert b"one" not in redis.get(f"{{{namespace}}}")
