@@ -11,6 +11,7 @@ dropped, and the move takes no longer than the last old prefill, however that en
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -41,6 +42,7 @@ class BucketMembers:
         plans: The newest ones, the newest last.
         moving: Slots of workers that drain first, with the log time of their move.
         watched: Whether somebody belongs to a bucket, or may come to.
+        placed: Requests seen placed since the start, by their bucket and their worker's.
     """
 
     def __init__(self, lengths: LengthBuckets | None, *, automatic: bool) -> None:
@@ -48,6 +50,7 @@ class BucketMembers:
         self.plans: list[BucketPlan] = []
         self.moving: dict[int, int] = {}
         self.lengths: LengthBuckets | None = None
+        self.placed: Counter[tuple[int, int]] = Counter()
         self._configured = lengths
         self._bounds = lengths
         self._labels: dict[int, tuple[str, str]] = {}
@@ -118,19 +121,26 @@ class BucketMembers:
         """Number of the bucket that a worker belongs to; `ANY_BUCKET` if it takes any length."""
         return self._members.get(slot, ANY_BUCKET)
 
+    def count(self, tokens: float, slot: int) -> None:
+        """Count a request of this length that was placed on a worker; bounds are those of now."""
+        if self.lengths is not None:
+            self.placed[self.of_length(tokens), self.of(slot)] += 1
+
+    def strangers(self) -> dict[str, str]:
+        """Labels that name no bucket, by worker: these take any length."""
+        configured = self._configured
+        if configured is None:
+            return {}
+        return {
+            worker_id: label
+            for worker_id, label in sorted(self._labels.values())
+            if label and configured.labelled(label) == ANY_BUCKET
+        }
+
     def pinned(self, slot: int) -> bool:
         """Whether a label says where a worker belongs."""
         label = self._labels.get(slot, ("", ""))[1]
         return self._configured is not None and self._configured.labelled(label) != ANY_BUCKET
-
-    def taken_by(self, slot: int) -> Sequence[int]:
-        """Buckets of the requests that a worker may take: its own first, then the nearest."""
-        if self.lengths is None:
-            return (ANY_BUCKET,)
-        numbers, own = range(len(self.lengths)), self.of(slot)
-        if own == ANY_BUCKET:
-            return range(len(self.lengths) + 1)
-        return sorted(numbers, key=lambda number: (abs(number - own), number))
 
     def fitting(
         self, slots: NDArray[np.intp], bucket: int, holds_tokens: Callable[[int], int]

@@ -160,12 +160,22 @@ class LengthDemand:
         """Requests in all."""
         return float(self.requests.sum())
 
-    def load_of(self, division: BucketDivision) -> list[float]:
-        """Load of each bucket, without drag: predicted worker-seconds per second and worker."""
-        return [
-            float(self.service_s[low:high].sum()) / self.window_s / max(workers, 1)
-            for (low, high), workers in zip(_rows(division.tokens_max), division.workers, strict=True)
-        ]
+    def rows(self) -> Iterator[tuple[int, int, float]]:
+        """Rows of the histogram in which anything came: upper bound, requests, predicted seconds."""
+        table = zip(ROW_TOKENS_MAX, self.requests.tolist(), self.service_s.tolist(), strict=True)
+        for tokens_max, requests, service_s in table:
+            if requests:
+                yield tokens_max, int(requests), service_s
+
+    @property
+    def load(self) -> float:
+        """Predicted worker-seconds per second of all."""
+        return float(self.service_s.sum()) / self.window_s
+
+    def within(self, tokens_max: Sequence[int], number: int) -> tuple[int, float]:
+        """Requests of one of the buckets with these bounds, and their load (as `load`)."""
+        low, high = _rows(tokens_max)[number]
+        return int(self.requests[low:high].sum()), float(self.service_s[low:high].sum()) / self.window_s
 
     def cost_s(self, division: BucketDivision) -> float:
         """Predicted mean time to first token, seconds; 0 if nothing came."""

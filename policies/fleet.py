@@ -660,7 +660,9 @@ class FleetState:
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
             if self.buckets.watched:
-                self.lengths.add(op.at_us, op.context_tokens // (len(op.paths) or 1), op.service_us)
+                tokens = op.context_tokens // (len(op.paths) or 1)
+                self.lengths.add(op.at_us, tokens, op.service_us)
+                self.buckets.count(tokens, slot)
         self._hold(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])

@@ -25,7 +25,7 @@ from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
-from router.fleet import Health, HealthChecks, HealthRules, Registry
+from router.fleet import BucketPlanner, Health, HealthChecks, HealthRules, Registry
 from router.gateway import Gateway
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
@@ -135,6 +135,14 @@ class GatewayProcess:
             replicas=lambda: self.shared.status.replicas,
             slow_start_s=settings.fleet.slow_start_s,
         )
+        self._planner = BucketPlanner(
+            self.fleet,
+            self.registry,
+            self.shared.publish,
+            self.clock.now_us,
+            self.replica,
+            lambda: self.shared.status.replicas,
+        )
         self.health = HealthChecks(
             self.registry,
             self._client,
@@ -222,6 +230,8 @@ class GatewayProcess:
         ]
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
+        if self.fleet.buckets.automatic:
+            loops.append(("length buckets", self._planner.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
