@@ -13,15 +13,15 @@ output, not uncached tokens: what a token costs depends on everything before it.
 **The price of a spill.** A step of an engine with R ranks costs ``b·T + R·max(attention of a rank)`` for T
 tokens, since the ranks wait for the longest, and a token behind c others attends for ``b·c/c0`` (theory B1,
 E1: a token costs ``b·(1 + c/c0)``). With T/R tokens on each rank, all T cost what those behind the longest
-context cost, ``b·T·(1 + max(c)/c0)``. So while u tokens behind c are prefilled beside others behind c',
-each of them costs the engine ``b·|c - c'|/c0`` more than in steps of their own kind: the visitor's tokens
-if c' is the longer context, as many of its neighbours' if c is (with two ranks; R - 1 times as many with
-more). That happens for as much of the time as somebody is beside it, the utilisation rho:
+context cost, ``b·T·(1 + max(c)/c0)``. So while a token behind x is prefilled beside others behind c', it
+costs the engine ``b·|x - c'|/c0`` more than in steps of their own kind: the visitor's token if c' is the
+longer context, a neighbour's if x is (with two ranks; of R - 1 neighbours with more). That happens for as
+much of the time as somebody is beside it, the utilisation rho:
 
-    price = rho·b·u·|c' - (c + u/2)|/c0        seconds that the worker is busy for longer
+    price = rho·b/c0 · integral of |x - c'| from c to c + u      seconds that the worker is busy for longer
 
-with rho no lower than `BUSY_RATIO_MIN`. The visitor sits at c + u/2 on average, the others in the middle of
-their bucket. It is part of the work x of that placement, so an idle neighbour is almost free and a
+for u uncached tokens behind c, with the others in the middle of their bucket and rho no lower than
+`BUSY_RATIO_MIN`. It is part of the work x of that placement, so an idle neighbour is almost free and a
 conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have
 the same price: they share their step. That a long prefill also stands in front of more requests where short
 ones come is priced by kappa, which is measured for each bucket (`policies.costs.congestion_per_s`).
@@ -105,7 +105,8 @@ def spill_s(token_s: Number, middle_tokens: Number, uncached_tokens: Number, cac
         uncached_tokens: u of the visitor.
         cached_tokens: c of the visitor.
     """
-    return token_s * uncached_tokens * abs(middle_tokens - cached_tokens - uncached_tokens * 0.5)
+    first, last = cached_tokens - middle_tokens, cached_tokens + uncached_tokens - middle_tokens
+    return token_s * (last * abs(last) - first * abs(first)) * 0.5
 
 
 def _short(tokens: int) -> str:

@@ -276,10 +276,11 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             ready_s = np.where(fetches, fetched_s, ready_s)
             work_s = np.where(fetches, rest_s, work_s)
             own = np.where(fetches, pooled, own)
+        work_s = work_s + slow.transfer_s
         spills = slow.spills
         if spills is not None:
-            work_s = work_s + spill_s(spills.token_s, spills.middle_tokens, prompt_tokens - own, own)
-        return ready_s, work_s + slow.transfer_s
+            work_s += spill_s(spills.token_s, spills.middle_tokens, prompt_tokens - own, own)
+        return ready_s, work_s
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
         """The same for a few workers, one by one."""

@@ -18,6 +18,7 @@ from policies import (
     FirstToken,
     FleetRules,
     FleetState,
+    LengthBuckets,
     Op,
     Placed,
     make_policy,
@@ -229,7 +230,7 @@ class FakeShared:
     """The shared log of a fleet with one replica: applies at once, keeps what was said."""
 
     def __init__(self, rules: FleetRules | None = None) -> None:
-        self.fleet = FleetState(rules or FleetRules())
+        self.fleet = FleetState(rules or FleetRules(buckets=LengthBuckets()))
         self.ops: list[Op] = []
 
     def publish(self, op: Op) -> None:

@@ -34,7 +34,7 @@ Load = dict[tuple[int, int], float]
 MIXED: Load = {SHORT: 10.0, MIDDLE: 2.0, LONG: 0.3}
 
 STARVED: Load = {SHORT: 0.5, (250_000, 6_000): 6.0, LONG: 0.001}
-"""Much for the middle bucket, which no bound an octave away would take from it without giving it to the next."""
+"""Much for the middle bucket, which no bound an octave away takes from it but to give it to the next."""
 
 
 def told(histogram: LengthHistogram, minute: int, load: Load) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fakes.gateway import FakeShared
 
-from policies import FULL_ATTENTION, BytesPerToken, Placed, Policy, Shed, WorkerPut, make_policy
+from policies import ANY_BUCKET, FULL_ATTENTION, BytesPerToken, Placed, Policy, Shed, WorkerPut, make_policy
 from radix import AttentionProfile
 from router.gateway.decision import Decider, Decision
 from router.gateway.endpoints import Endpoint
@@ -130,3 +130,48 @@ def test_placed_requests_are_counted_for_policies_that_take_turns() -> None:
     workers = [setup.decide().attempt.worker_id for _ in range(3)]
 
     assert workers == ["a:80", "b:80", "a:80"]
+
+
+def labelled() -> Setup:
+    setup = Setup()
+    for worker, bucket in (("a:80", "0"), ("b:80", "2")):
+        setup.shared.publish(
+            WorkerPut(worker, NOW_US + 1, "r1", f"http://{worker}", labels={"bucket": bucket})
+        )
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("changes", "bucket"),
+    [
+        ({}, 0),
+        ({"prompt_bytes": 4 * 65_436}, 0),
+        ({"prompt_bytes": 4 * 65_437}, 1),
+        ({"prompt_bytes": 4 * 65_437, "output_tokens_max": 99}, 0),
+        ({"prompt_bytes": 4 * 65_437, "output_tokens_max": 99, "n": 50}, 0),
+        ({"prompt_bytes": 0, "prompt_token_ids": 300_000}, 2),
+        ({"prompt_bytes": 8 * 10**6}, 3),
+        ({"prompt_bytes": 4 * 100_000, "paths": (PATH, PATH)}, 0),
+        ({"prompt_bytes": 4 * 100_000, "paths": (PATH, PATH[:8])}, 1),
+        ({"prompt_bytes": 0, "paths": ()}, 0),
+    ],
+)
+def test_the_bucket_is_that_of_one_prompt_and_its_answer(changes: Any, bucket: int) -> None:
+    """Of a batch the longest prompt counts, and of several answers one: none sees the tokens of another."""
+    parsed = msgspec.structs.replace(TEXT, **changes)
+    assert labelled().decider.bucket_of(parsed) == bucket
+    assert Setup().decider.bucket_of(parsed) == ANY_BUCKET
+
+
+def test_a_request_begins_in_its_bucket_although_all_are_idle() -> None:
+    for key in range(20):
+        short = labelled().decide(key=key)
+        long = labelled().decide(key=key, prompt_bytes=0, prompt_token_ids=300_000)
+        assert (short.attempt.worker_id, long.attempt.worker_id) == ("a:80", "b:80")
+
+
+def test_a_request_leaves_its_bucket_when_the_wait_there_exceeds_the_price() -> None:
+    setup = labelled()
+    setup.shared.publish(Placed("other", NOW_US, "a:80", "r2", 60_000_000, 1, 4096, (b"",)))
+    attempt = setup.decide().attempt
+    assert (attempt.worker_id, attempt.chosen.reason) == ("b:80", "spilled_up")
