@@ -18,6 +18,7 @@ from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
+from policies.followers import Leaders, waits_for_leader
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -89,6 +90,7 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
+    "Leaders",
     "Left",
     "LengthBuckets",
     "LengthDemand",
@@ -132,4 +134,5 @@ __all__ = [
     "redispatch",
     "shares",
     "turn_of",
+    "waits_for_leader",
 ]

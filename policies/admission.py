@@ -78,10 +78,14 @@ class Admission:
     Args:
         rules: How much is too much.
         fleet: What is known of the workers.
+
+    Attributes:
+        closed: Whether this replica may have no more requests at workers: then nobody has room for it.
     """
 
     def __init__(self, rules: AdmissionRules, fleet: FleetState) -> None:
         self.rules = rules
+        self.closed = False
         self._fleet = fleet
         self._stale_us = round(rules.stale_s * 1e6)
         self._known = (-1, -1, -1)
@@ -138,6 +142,8 @@ class Admission:
     # Inside.
 
     def _below(self, slot: int, now_us: int) -> bool:
+        if self.closed:
+            return False
         loads, reports = self._fleet.loads, self._fleet.reports
         requests = loads.inflight_requests.item(slot)
         if not requests:
@@ -150,6 +156,8 @@ class Admission:
 
     def _below_all(self, slots: Slots, now_us: int) -> NDArray[np.bool_]:
         self._follow()
+        if self.closed:
+            return np.zeros(len(slots), dtype=np.bool_)
         loads, reports = self._fleet.loads, self._fleet.reports
         own = loads.inflight_requests[slots]
         fresh = now_us - reports.at_us[slots] <= self._stale_us

@@ -84,11 +84,11 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
         slot: Of its chosen worker.
         slots: Who may take it.
         lane: Its lane (`policies.waiting`).
-        key_us: Its key.
+        key_us: Its key; 0 if nobody goes before it.
         service_s: s: predicted prefill on the chosen worker.
         prompt_tokens: Of its prompt.
         waited_s: Since it arrived.
-        waits: Whether it has been let in already, and waits.
+        let_in: Whether it was judged before, and waits.
     """
 
     slot: int
@@ -98,7 +98,7 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
     service_s: float
     prompt_tokens: float
     waited_s: float
-    waits: bool
+    let_in: bool
 
 
 class EarlyRejection:
@@ -128,7 +128,7 @@ class EarlyRejection:
         worker_class = fleet.at_slot(slot).worker_class
         ratio = fleet.early_ratio(worker_class)
         ahead_s = 0.0
-        if fleet.tickets.count and not outlook.waits:
+        if fleet.tickets.count and not outlook.let_in:
             ahead_s = fleet.tickets.ahead_service_us(outlook.lane, outlook.key_us) / 1e6
         queue_s = ratio * (fleet.loads.backlog_at_s(slot, now_us) + ahead_s / len(outlook.slots))
         promised_s = self.level.ttft_s_of(outlook.prompt_tokens)
@@ -137,7 +137,7 @@ class EarlyRejection:
             if predicted_s > promised_s:
                 late_s = queue_s + outlook.service_s - promised_s
                 return Miss("ttft", predicted_s, promised_s, max(late_s, RETRY_AFTER_S_MIN))
-        if self.level.tpot_s > 0 and not outlook.waits:
+        if self.level.tpot_s > 0 and not outlook.let_in:
             return self._judge_decode(
                 outlook, worker_class, ahead_s, queue_s + outlook.service_s, self.level.tpot_s
             )

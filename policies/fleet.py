@@ -20,6 +20,7 @@ A worker is a row (*slot*) in every column. Slots are local to the process; the 
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -37,6 +38,7 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWr
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
+from policies.followers import Leaders
 from policies.length_histogram import LengthHistogram
 from policies.loads import Loads
 from policies.ops import (
@@ -79,6 +81,9 @@ from radix import (
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+PLACED_PATHS_MAX = 256
+"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
 SLOW_COLUMNS_MAX = 100
 """Lists of slots (one per model) whose slow columns are kept at a time."""
@@ -169,8 +174,11 @@ class FleetState:
         self.tickets = Tickets(self.fairness)
         self.relieved: set[int] = set()
         """Slots that may have got room since it was last emptied; only filled while tickets wait."""
+        self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
+        """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
+        self.leaders = Leaders(self.loads)
         self.circuits = Circuits()
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
         self.lengths = LengthHistogram()
@@ -236,6 +244,7 @@ class FleetState:
             self._relieve_all()
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
+        self.leaders.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
@@ -655,6 +664,7 @@ class FleetState:
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
         if self.tickets.count:
+            self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
         if self.loads.placed(op, slot):
             if op.flow:
@@ -664,6 +674,7 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
         self._hold(op, slot)
+        self.leaders.placed(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
 
@@ -671,6 +682,7 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
+        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
@@ -678,6 +690,7 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
+        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 

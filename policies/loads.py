@@ -105,6 +105,20 @@ class History:
         return self.second, arrivals, service_us, int(self.done_us[slot])
 
 
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """The oldest prefill of a worker.
+
+    Attributes:
+        request_id: Of its request.
+        elapsed_s: Since it began, >= 0.
+        service_s: How long it was predicted to take.
+    """
+
+    request_id: str
+    elapsed_s: float
+    service_s: float
+
+
 class Loads:
     """In-flight requests and their sums per worker slot."""
 
@@ -330,6 +344,14 @@ class Loads:
         elif elapsed_us < 0:
             elapsed_us = 0.0
         return (self._prefill_us_at[slot] - elapsed_us) / 1e6
+
+    def head(self, slot: int, now_us: int) -> Head | None:
+        """The oldest prefill of a slot, which is thought to be under way; None if there is none."""
+        heap = self._prefilling[slot]
+        if not heap:
+            return None
+        elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
+        return Head(heap[0][1], elapsed_s, self._head_service_us_at[slot] / 1e6)
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill of a slot was placed; a far future if none."""

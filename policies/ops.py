@@ -48,6 +48,8 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
         ends: Whether window and linear states at the end of the paths count (`Insert.end`).
         flow: Who is charged with its prefill (`policies.fairness`): ``CLASS/TENANT``. Empty if nobody
             waited: what nobody else wanted costs nothing.
+        safe_blocks: Blocks of the first path that the worker need not prefill, predicted
+            (`policies.followers`).
     """
 
     request_id: str
@@ -60,6 +62,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     paths: tuple[bytes, ...] = ()
     ends: bool = True
     flow: str = ""
+    safe_blocks: int = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):

@@ -388,7 +388,9 @@ class Shed(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         reason: Stable word for metrics, logs and the error code.
         retry_after_s: When trying again is sensible, seconds, > 0.
+        detail: What else there is to say, for people.
     """
 
     reason: str
     retry_after_s: float
+    detail: str = ""

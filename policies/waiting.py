@@ -20,11 +20,11 @@ the order was not that of a single queue: an *inversion*. Replicas hear of each 
 later, so there are some. Who knows both sees it, so each replica counts those of its own tickets.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
 
-from policies.fairness import Fairness
+from policies.fairness import Fairness, class_of
 from policies.ops import Waiting
 from policies.waiting_lines import Line, Lines, OwnLines, Ticket
 from policies.work_ahead import WorkAhead
@@ -70,6 +70,8 @@ class Tickets:
         self._own: dict[str, OwnLines] = {}
         """Made for a replica when it is first asked for."""
         self._lanes: dict[str, WorkAhead] = {}
+        self._work_us: dict[str, int] = {}
+        """Predicted prefill that waits of each flow, at all replicas; of none if there is no entry."""
 
     # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
 
@@ -112,6 +114,8 @@ class Tickets:
         self.count += 1
         self.tokens += ticket.uncached_tokens
         self.service_us += ticket.service_us
+        if ticket.service_us:
+            self._work_us[ticket.flow] = self._work_us.get(ticket.flow, 0) + ticket.service_us
 
     def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
         """A request was placed: if it waited, it no longer does.
@@ -211,7 +215,13 @@ class Tickets:
         return self._lines.waits_for(slot)
 
     def best(
-        self, slot: int, lanes: Sequence[str], now_us: int, *, replica: str | None = None
+        self,
+        slot: int,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
     ) -> Ticket | None:
         """Who is next on a worker that has room.
 
@@ -220,17 +230,20 @@ class Tickets:
             lanes: Those that it serves.
             now_us: Log time.
             replica: Ask only among those that wait there, as if there were no others.
+            skip: Requests that have declined.
 
         Returns:
             The least key of the flows that may go, among those who wait for this worker or for any of its
             lanes; None if nobody does.
         """
         lines = self._lines if replica is None else self._own_lines(replica).lines
-        return self._best(lines.at(slot, lanes), now_us)
+        return self._best(lines.at(slot, lanes), now_us, skip)
 
-    def best_of_lanes(self, lanes: Sequence[str], now_us: int, *, replica: str) -> Ticket | None:
+    def best_of_lanes(
+        self, lanes: Sequence[str], now_us: int, *, replica: str, skip: Collection[str] = ()
+    ) -> Ticket | None:
         """The same among all of one replica that these lanes may take, whichever worker they wait for."""
-        return self._best(self._own_lines(replica).of_lanes(lanes), now_us)
+        return self._best(self._own_lines(replica).of_lanes(lanes), now_us, skip)
 
     def ahead_of(
         self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
@@ -265,11 +278,32 @@ class Tickets:
         """What waits, by lane."""
         return self._lanes
 
-    def worst(self, replica: str) -> Ticket | None:
-        """Whom to displace first at a replica: the greatest key of the class with the least weight."""
-        own = self._own_lines(replica)
-        name = min(own.classes(), key=self.fairness.weight_of, default=None)
-        return own.last_of(name, self._waiting) if name is not None else None
+    def worst(self, replica: str, flow: str, service_us: int) -> Ticket | None:
+        """Whom a request that finds the queue full displaces at a replica.
+
+        A lesser class first. Of its own class a flow that has more work waiting, at all replicas and by its
+        weight, than its own would have with it: places in a full queue are what is shared then, and if
+        whoever comes next got them, who asks most often would be served most (the longest queue is cut, as
+        in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
+
+        Args:
+            replica: Where it came.
+            flow: Its flow.
+            service_us: Its predicted prefill, microseconds.
+
+        Returns:
+            A ticket of that replica; None if there is none that it should displace.
+        """
+        own, weight_of, work_us = self._own_lines(replica), self.fairness.weight_of, self._work_us
+        name, limit_us = class_of(flow), (work_us.get(flow, 0) + service_us) / weight_of(flow)
+        rank = weight_of(name)
+        candidates = []
+        for other in own.flows():
+            waiting_us = work_us.get(other, 0) / weight_of(other)
+            higher = weight_of(class_of(other)) - rank
+            if higher < 0 or (class_of(other) == name and waiting_us > limit_us):
+                candidates.append((-higher, waiting_us, other))
+        return own.last_of(max(candidates)[2], self._waiting) if candidates else None
 
     # Inside.
 
@@ -279,22 +313,26 @@ class Tickets:
             own = self._own[replica] = OwnLines(self._of_replica.get(replica, {}).values())
         return own
 
-    def _first_of_flows(self, lines: list[Line]) -> dict[str, Ticket]:
-        """The least key of each flow in some lines."""
+    def _first_of_flows(self, lines: list[Line], skip: Collection[str] = ()) -> dict[str, Ticket]:
+        """The least key of each flow in some lines, without some requests."""
         first: dict[str, Ticket] = {}
         for line in lines:
             for flow, heap in line.flows.items():
-                ticket = heap.first(self._waiting)
+                ticket = heap.first_but(skip, self._waiting) if skip else heap.first(self._waiting)
                 known = first.get(flow)
+                if ticket is None:
+                    continue
                 if known is None or ticket < known:
                     first[flow] = ticket
         return first
 
-    def _best(self, lines: list[Line], now_us: int) -> Ticket | None:
-        """The least key of the flows that may go in some lines."""
+    def _best(self, lines: list[Line], now_us: int, skip: Collection[str] = ()) -> Ticket | None:
+        """The least key of the flows that may go in some lines, without some requests."""
         if not lines:
             return None
-        first = self._first_of_flows(lines)
+        first = self._first_of_flows(lines, skip)
+        if not first:
+            return None
         if len(first) == 1:
             return next(iter(first.values()))
         return min(first[flow] for flow in self.fairness.may_go(first, now_us))
@@ -317,3 +355,8 @@ class Tickets:
         self.count -= 1
         self.tokens -= ticket.uncached_tokens
         self.service_us -= ticket.service_us
+        left_us = self._work_us.get(ticket.flow, 0) - ticket.service_us
+        if left_us:
+            self._work_us[ticket.flow] = left_us
+        else:
+            self._work_us.pop(ticket.flow, None)

@@ -8,12 +8,10 @@ is mostly such tickets is made anew. So putting and ending cost O(log n), spread
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
-
-from policies.fairness import class_of
 
 SPARE = 16
 """So many ended tickets a heap may hold besides as many as still wait, twice over."""
@@ -83,6 +81,21 @@ class Heap:
         while waiting.get((ticket := entries[0][1]).request_id) is not ticket:
             heapq.heappop(entries)
         return ticket
+
+    def first_but(self, skip: Container[str], waiting: Mapping[str, Ticket]) -> Ticket | None:
+        """The same without some requests; None if nobody else waits."""
+        skipped, found = [], None
+        while self.entries:
+            entry = self.entries[0]
+            if waiting.get(entry[1].request_id) is entry[1]:
+                if entry[1].request_id not in skip:
+                    found = entry[1]
+                    break
+                skipped.append(entry)
+            heapq.heappop(self.entries)
+        for entry in skipped:
+            heapq.heappush(self.entries, entry)
+        return found
 
 
 class Line:
@@ -157,12 +170,12 @@ class OwnLines:
         lines: By what they wait for.
     """
 
-    __slots__ = ("_last_of_class", "_of_lane", "lines")
+    __slots__ = ("_last_of_flow", "_of_lane", "lines")
 
     def __init__(self, tickets: Iterable[Ticket]) -> None:
         self.lines = Lines()
         self._of_lane: dict[str, Line] = {}
-        self._last_of_class: dict[str, Heap] = {}
+        self._last_of_flow: dict[str, Heap] = {}
         for ticket in tickets:
             self.put(ticket)
 
@@ -170,10 +183,9 @@ class OwnLines:
         """Add a ticket."""
         self.lines.put(ticket)
         _line(self._of_lane, ticket.lane).put(ticket)
-        name = class_of(ticket.flow)
-        heap = self._last_of_class.get(name)
+        heap = self._last_of_flow.get(ticket.flow)
         if heap is None:
-            heap = self._last_of_class[name] = Heap()
+            heap = self._last_of_flow[ticket.flow] = Heap()
         heap.put(-ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> None:
@@ -181,23 +193,22 @@ class OwnLines:
         self.lines.drop(ticket, waiting)
         if self._of_lane[ticket.lane].drop(ticket, waiting):
             del self._of_lane[ticket.lane]
-        name = class_of(ticket.flow)
-        heap = self._last_of_class[name]
+        heap = self._last_of_flow[ticket.flow]
         heap.drop(waiting)
         if not heap.live:
-            del self._last_of_class[name]
+            del self._last_of_flow[ticket.flow]
 
     def of_lanes(self, lanes: Iterable[str]) -> list[Line]:
         """The lines of all that some lanes may take, whichever worker they wait for."""
         return [line for lane in lanes if (line := self._of_lane.get(lane)) is not None]
 
-    def classes(self) -> list[str]:
-        """The classes of which somebody waits."""
-        return sorted(self._last_of_class)
+    def flows(self) -> Iterable[str]:
+        """The flows of which somebody waits."""
+        return self._last_of_flow.keys()
 
-    def last_of(self, name: str, waiting: Mapping[str, Ticket]) -> Ticket:
-        """The one of a class, of which somebody waits, with the greatest key."""
-        return self._last_of_class[name].first(waiting)
+    def last_of(self, flow: str, waiting: Mapping[str, Ticket]) -> Ticket:
+        """The one of a flow, of which somebody waits, with the greatest key."""
+        return self._last_of_flow[flow].first(waiting)
 
 
 def _line(lines: dict[_Key, Line], key: _Key) -> Line:

@@ -15,26 +15,36 @@ import os
 import secrets
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.metadata import version
+from math import inf
 
 import httpx
 from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
-from router.fleet import BucketPlanner, Health, HealthChecks, HealthRules, Registry
-from router.gateway import Gateway
+from router.fleet import (
+    BucketPlanner,
+    EngineMetrics,
+    Health,
+    HealthChecks,
+    HealthRules,
+    LocalWorker,
+    Registry,
+)
+from router.gateway import Gateway, weights
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, QueueSettings, Settings, UpstreamSettings
-from router.shared import LogClock, NoListener, RefusalReason, SharedConfig, SharedState
-from router.tenants import Keyring, KeysWatch
+from router.settings import ObservabilitySettings, Settings, UpstreamSettings
+from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.tenants import Keyring, KeysWatch, Limiter
 from router.tls import worker_context
 from router.values import token_count
 
@@ -83,18 +93,28 @@ class GatewayProcess:
         ending: Tells readiness and all client connections when the process ends.
     """
 
-    def __init__(self, settings: Settings, *, redis_url: str, multiprocess_dir: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        redis_url: str,
+        multiprocess_dir: str | None = None,
+        requests_max: int = sys.maxsize,
+    ) -> None:
         """Build everything; nothing is connected yet.
 
         Args:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
             multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
+            requests_max: Requests at a time for which there are open files; more are rejected.
         """
         self.settings = settings
         self.replica = _replica_id(settings)
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
-        self.fleet = FleetState(_fleet_rules(settings))
+        keys_file, keyring = settings.tenancy.keys_file, Keyring()
+        self._keys = KeysWatch(keys_file, keyring, classes=settings.queue.classes) if keys_file else None
+        self.fleet = FleetState(_fleet_rules(settings, keyring))
         self.clock = LogClock()
         self._ops = _OpCounts(lambda: self.gateway.room.changed())
         self.shared = SharedState(
@@ -153,9 +173,31 @@ class GatewayProcess:
                 endpoint=settings.fleet.health_check_endpoint,
             ),
         )
+        interval_s = settings.admission.engine_metrics_interval_s
+        self._engine_metrics = None
+        if interval_s:
+            self._engine_metrics = EngineMetrics(
+                self.registry,
+                self.fleet,
+                self._client,
+                publish=self.shared.publish,
+                now_us=self.clock.now_us,
+                replica=self.replica,
+                replicas=lambda: self.shared.status.replicas,
+                interval_s=interval_s,
+                timeout_s=settings.fleet.health_check_timeout_s,
+            )
         self._trace = _opened_trace(settings.observability)
-        keys_file = settings.tenancy.keys_file
-        self._keys = KeysWatch(keys_file, Keyring()) if keys_file else None
+        self.leases = Leases(
+            redis_url,
+            Keys(settings.shared.namespace),
+            self.replica,
+            now_us=self.clock.now_us,
+            replicas=lambda: self.shared.status.replicas,
+            ttl_s=settings.shared.heartbeat_ttl_s,
+            loop=asyncio.get_running_loop(),
+        )
+        limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -169,7 +211,9 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
-            keys=None if self._keys is None else self._keys.keyring,
+            requests_max=requests_max,
+            keys=keyring if keys_file else None,
+            limiter=limiter,
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
@@ -190,6 +234,7 @@ class GatewayProcess:
                 request_id_of=self.gateway.request_id_of,
                 door=self.gateway.door,
                 keys=self._keys,
+                limiter=limiter,
                 metrics=self.metrics,
                 client=self._client,
                 shutting_down=lambda: self.ending.begun,
@@ -228,10 +273,13 @@ class GatewayProcess:
             ("housekeeping", self._housekeeping),
             ("loop lag", LoopLag(self.metrics.loop_lag).run),
         ]
+        if self._engine_metrics is not None:
+            loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
+            loops.append(("limits", self.leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -331,26 +379,43 @@ class GatewayProcess:
         if self._keys is not None:
             self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
+            self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
+            self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
+        if self._engine_metrics is not None:
+            self.metrics.engine_reports(
+                reports=self._engine_metrics.reports, failures=self._engine_metrics.failures
+            )
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:
             self.metrics.trace_lines_dropped(self._trace.dropped)
 
     def _worker_samples(self) -> list[WorkerSample]:
-        fleet, now_us = self.fleet, self.clock.now_us()
-        return [
-            WorkerSample(
-                worker_id=local.worker.worker_id,
-                state=local.state,
-                circuit=self.registry.circuits.state(local).value,
-                backlog_s=fleet.loads.backlog_at_s(local.worker.slot, now_us),
-                inflight_requests=fleet.loads.inflight_requests.item(local.worker.slot),
-                inflight_tokens=fleet.loads.inflight_tokens.item(local.worker.slot),
-                prefill_tokens=fleet.loads.prefill_tokens.item(local.worker.slot),
-                held_tokens=fleet.tree.held_blocks(local.worker.slot) * fleet.rules.block_tokens,
-            )
-            for local in self.registry.all()
-        ]
+        now_us = self.clock.now_us()
+        return [self._worker_sample(local, now_us) for local in self.registry.all()]
+
+    def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
+        fleet, admission, slot = self.fleet, self.gateway.admission, local.worker.slot
+        running_max, kv_tokens_max = admission.running_max(slot), admission.kv_tokens_max(slot)
+        reported = fleet.reports.get(local.worker.worker_id)
+        return WorkerSample(
+            worker_id=local.worker.worker_id,
+            state=local.state,
+            circuit=self.registry.circuits.state(local).value,
+            backlog_s=fleet.loads.backlog_at_s(slot, now_us),
+            inflight_requests=fleet.loads.inflight_requests.item(slot),
+            inflight_tokens=fleet.loads.inflight_tokens.item(slot),
+            prefill_tokens=fleet.loads.prefill_tokens.item(slot),
+            held_tokens=fleet.tree.held_blocks(slot) * fleet.rules.block_tokens,
+            target_s=admission.target_s(slot),
+            has_room=admission.has_room(slot, now_us),
+            running_max=running_max if running_max < inf else None,
+            kv_tokens_max=kv_tokens_max if kv_tokens_max < inf else None,
+            report_age_s=(now_us - reported.at_us) / 1e6 if reported is not None else None,
+            reported_running=reported.running if reported is not None else -1,
+            reported_waiting=reported.waiting if reported is not None else -1,
+            reported_kv_tokens=reported.kv_tokens if reported is not None else -1,
+        )
 
 
 async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -384,14 +449,7 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _weights(queue: QueueSettings) -> Callable[[str], float]:
-    """Weight of a class, or of a flow among those of its class (`policies.Fairness`)."""
-    classes = queue.classes
-    least = min(classes.values())
-    return lambda name: 1.0 if "/" in name else classes.get(name, least)
-
-
-def _fleet_rules(settings: Settings) -> FleetRules:
+def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
     placement = settings.placement
     model = PROFILES["default"]
     if placement.prefill_tokens_per_s is not None:
@@ -413,7 +471,7 @@ def _fleet_rules(settings: Settings) -> FleetRules:
             )
             for name, pool in placement.cache_pools.items()
         },
-        weight_of=_weights(settings.queue),
+        weight_of=weights(settings.queue.classes, keys.weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
     )

@@ -7,7 +7,7 @@
     │   ├── NoWorker              nobody may take it now
     │   ├── RequestRejected       before it was queued
     │   ├── RequestExpired        its deadline passed in the queue, or before its answer began
-    │   ├── RequestDisplaced      a more urgent request took its place in the queue
+    │   ├── RequestDisplaced      one with a better claim took its place in the queue
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
@@ -99,14 +99,15 @@ class RequestExpired(Overloaded):
 
 
 class RequestDisplaced(Overloaded):
-    """A more urgent request took its place in the queue."""
+    """A more urgent request, or one of somebody with less waiting, took its place in the queue."""
 
     status = 429
     code = "request_displaced"
 
     def __init__(self, *, retry_after_s: float) -> None:
         super().__init__(
-            "The queue is full, and a more urgent request took this one's place.", retry_after_s=retry_after_s
+            "The queue is full, and a request with a better claim took this one's place.",
+            retry_after_s=retry_after_s,
         )
 
 

@@ -213,6 +213,12 @@ SNAPSHOTS_REFUSED = Family(
 )
 TREE_BLOCKS = Family("tree_blocks", "gauge", "Distinct KV blocks in the prefix tree of one process.")
 TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one process.")
+ENGINE_REPORTS = Family("engine_reports", "counter", "Looks at workers' metrics that told their load.")
+ENGINE_REPORT_FAILURES = Family(
+    "engine_report_failures",
+    "counter",
+    "Looks at workers' metrics that did not: no answer, or nothing of a load in it.",
+)
 LOG_LINES_DROPPED = Family(
     "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
 )
@@ -241,6 +247,18 @@ TENANT_OUTPUT_TOKENS = Family(
     "counter",
     "Generated tokens of each tenant, as workers reported them.",
     ("tenant",),
+)
+LIMIT_REJECTIONS = Family(
+    "limit_rejections",
+    "counter",
+    "Requests rejected by a limit of their tenant: requests, tokens or concurrent_tokens.",
+    ("tenant", "limit"),
+)
+LIMIT_ROUNDS = Family("limit_rounds", "counter", "Round trips to Redis for the limits of tenants.")
+LIMIT_SHARES = Family(
+    "limit_shares",
+    "counter",
+    "Requests that a replica decided by its share of a limit because Redis did not answer in time.",
 )
 KEYS_READ = Family(
     "keys_file_reads",
@@ -288,6 +306,55 @@ WORKER_PREFILL = Family(
 )
 WORKER_HELD = Family(
     "held_tokens", "worker", "Tokens the prefix tree believes a worker to hold.", ("worker",)
+)
+
+WORKER_TARGET = Family(
+    "worker_backlog_target_seconds",
+    "worker",
+    "Backlog up to which a worker is given more, in predicted seconds.",
+    ("worker",),
+)
+WORKER_ROOM = Family(
+    "worker_has_room",
+    "worker",
+    "1 while a worker would be given more: below its target backlog and its bounds on requests and KV.",
+    ("worker",),
+)
+WORKER_RUNNING_MAX = Family(
+    "worker_running_max_requests",
+    "worker",
+    "Most requests a worker may have in flight; no series if nobody says.",
+    ("worker",),
+)
+WORKER_KV_MAX = Family(
+    "worker_kv_max_tokens",
+    "worker",
+    "Most tokens of KV that a worker's running requests may hold; no series if its capacity is unknown.",
+    ("worker",),
+)
+REPORT_AGE = Family(
+    "worker_report_age_seconds",
+    "worker",
+    "Age of the newest report of a worker's own metrics, whoever asked; an idle worker is not asked.",
+    ("worker",),
+)
+REPORTED_RUNNING = Family(
+    "worker_reported_running_requests",
+    "worker",
+    "Requests running, as the engine reported them.",
+    ("worker",),
+)
+REPORTED_WAITING = Family(
+    "worker_reported_waiting_requests",
+    "worker",
+    "Requests waiting in the engine, as it reported them.",
+    ("worker",),
+)
+REPORTED_KV = Family(
+    "worker_reported_kv_tokens",
+    "worker",
+    "Tokens of KV that running requests hold, as the engine reported them.",
+    ("worker",),
 )
 
 TENANT_KEYS_END = Family(

@@ -49,6 +49,7 @@ class Component(StrEnum):
     REDIS = "redis"
     WORKERS = "workers"
     KEYS = "keys"
+    LIMITS = "limits"
 
 
 class WorkerState(StrEnum):
@@ -73,6 +74,14 @@ class WorkerSample:
         inflight_tokens: Their prompt and expected output tokens.
         prefill_tokens: Uncached tokens not yet prefilled.
         held_tokens: Tokens the tree believes it holds.
+        target_s: Backlog up to which it gets more.
+        has_room: Whether it would get more now.
+        running_max: Most requests it may have in flight; None for no bound.
+        kv_tokens_max: Most tokens that its running requests may hold; None for no bound.
+        report_age_s: Of what its engine said last; None if it never did, and what it said (-1 for nothing):
+        reported_running: Requests running.
+        reported_waiting: Requests waiting.
+        reported_kv_tokens: Tokens held.
     """
 
     worker_id: str
@@ -83,6 +92,14 @@ class WorkerSample:
     inflight_tokens: float
     prefill_tokens: float
     held_tokens: float
+    target_s: float = 0.0
+    has_room: bool = True
+    running_max: float | None = None
+    kv_tokens_max: float | None = None
+    report_age_s: float | None = None
+    reported_running: int = -1
+    reported_waiting: int = -1
+    reported_kv_tokens: int = -1
 
 
 class ReportedUsage(Protocol):
@@ -130,13 +147,14 @@ class Metrics:
         self._reported_cached_tokens = self._sum(families.REPORTED_CACHED_TOKENS)
         self._predicted_cached_tokens = self._sum(families.PREDICTED_CACHED_TOKENS)
         self._redispatches = self._count(families.REDISPATCHES)
+        self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
-        self._tenant_prompt_tokens = self._sums(families.TENANT_PROMPT_TOKENS)
-        self._tenant_cached_tokens = self._sums(families.TENANT_CACHED_TOKENS)
-        self._tenant_output_tokens = self._sums(families.TENANT_OUTPUT_TOKENS)
+        self._tenant_tokens = self._sums(
+            families.TENANT_PROMPT_TOKENS, families.TENANT_CACHED_TOKENS, families.TENANT_OUTPUT_TOKENS
+        )
         self._request_bytes = self._sum(families.REQUEST_BYTES)
         self._answer_bytes = self._sum(families.ANSWER_BYTES)
 
@@ -170,8 +188,12 @@ class Metrics:
         self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
         self._inversions = Total(self._counter(families.INVERSIONS))
         self._rooms_overdue = Total(self._counter(families.ROOMS_OVERDUE))
+        self._engine_reports = Total(self._counter(families.ENGINE_REPORTS))
+        self._engine_report_failures = Total(self._counter(families.ENGINE_REPORT_FAILURES))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
+        self._limit_rounds = Total(self._counter(families.LIMIT_ROUNDS))
+        self._limit_shares = Total(self._counter(families.LIMIT_SHARES))
         keys_read = self._counter(families.KEYS_READ)
         self._keys_loaded = Total(keys_read.labels("loaded"))
         self._keys_refused = Total(keys_read.labels("refused"))
@@ -235,9 +257,7 @@ class Metrics:
             self._predicted_cached_tokens.add(predicted_cached_tokens)
             self._cached_error.observe(predicted_cached_tokens - cached_tokens)
         if tenant:
-            self._tenant_prompt_tokens.add((tenant, usage.prompt_tokens))
-            self._tenant_cached_tokens.add((tenant, cached_tokens or 0))
-            self._tenant_output_tokens.add((tenant, output_tokens or 0))
+            self._tenant_tokens.add((tenant, usage.prompt_tokens, cached_tokens or 0, output_tokens or 0))
 
     def finished(
         self,
@@ -277,6 +297,10 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         """A request goes to another worker."""
         self._redispatches.add((reason,))
+
+    def limit_rejected(self, tenant: str, limit: str) -> None:
+        """A limit of a tenant rejected a request."""
+        self._limit_rejections.add((tenant, limit))
 
     def upstream_failed(self, worker_id: str, kind: str) -> None:
         """An attempt failed on a worker."""
@@ -364,6 +388,11 @@ class Metrics:
         self._ops_skipped.follow(skipped_ops)
         self._snapshots_refused.follow(snapshots_refused)
 
+    def engine_reports(self, *, reports: int, failures: int) -> None:
+        """Set how many looks at workers' metrics told something, and did not, since the start."""
+        self._engine_reports.follow(reports)
+        self._engine_report_failures.follow(failures)
+
     def tree(self, *, blocks: int, nodes: int) -> None:
         """Set the size of the prefix tree."""
         self._tree_blocks.set(blocks)
@@ -381,6 +410,11 @@ class Metrics:
         """Set how often a keys file was read since the start of this process, with success or not."""
         self._keys_loaded.follow(loaded)
         self._keys_refused.follow(refused)
+
+    def limits(self, *, rounds: int, shares: int) -> None:
+        """Set how the limits of tenants were kept since the start of this process."""
+        self._limit_rounds.follow(rounds)
+        self._limit_shares.follow(shares)
 
     # Towards Prometheus.
 
@@ -429,8 +463,8 @@ class Metrics:
         self._tallies.append(total)
         return total
 
-    def _sums(self, family: Family) -> Sums:
-        sums = Sums(self._counter(family))
+    def _sums(self, *counted: Family) -> Sums:
+        sums = Sums(*map(self._counter, counted))
         self._tallies.append(sums)
         return sums
 
@@ -485,7 +519,9 @@ class _Workers(Collector):
         for family, value in _WORKER_VALUES:
             gauge = _family(family)
             for sample in samples:
-                gauge.add_metric([sample.worker_id], value(sample))
+                known = value(sample)
+                if known is not None:
+                    gauge.add_metric([sample.worker_id], known)
             yield gauge
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -515,11 +551,24 @@ def _family(family: Family) -> GaugeMetricFamily:
     return GaugeMetricFamily(family.exposed_name, family.about, labels=family.labels)
 
 
-_WORKER_VALUES: tuple[tuple[Family, Callable[[WorkerSample], float]], ...] = (
+def _said(value: int) -> int | None:
+    """What an engine reported, if it did."""
+    return value if value >= 0 else None
+
+
+_WORKER_VALUES: tuple[tuple[Family, Callable[[WorkerSample], float | None]], ...] = (
     (families.CIRCUIT_STATE, lambda sample: _CIRCUIT[sample.circuit]),
     (families.WORKER_BACKLOG, lambda sample: sample.backlog_s),
     (families.WORKER_REQUESTS, lambda sample: sample.inflight_requests),
     (families.WORKER_TOKENS, lambda sample: sample.inflight_tokens),
     (families.WORKER_PREFILL, lambda sample: sample.prefill_tokens),
     (families.WORKER_HELD, lambda sample: sample.held_tokens),
+    (families.WORKER_TARGET, lambda sample: sample.target_s),
+    (families.WORKER_ROOM, lambda sample: sample.has_room),
+    (families.WORKER_RUNNING_MAX, lambda sample: sample.running_max),
+    (families.WORKER_KV_MAX, lambda sample: sample.kv_tokens_max),
+    (families.REPORT_AGE, lambda sample: sample.report_age_s),
+    (families.REPORTED_RUNNING, lambda sample: _said(sample.reported_running)),
+    (families.REPORTED_WAITING, lambda sample: _said(sample.reported_waiting)),
+    (families.REPORTED_KV, lambda sample: _said(sample.reported_kv_tokens)),
 )

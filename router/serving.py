@@ -57,10 +57,11 @@ class GatewayConfig(uvicorn.Config):
 
     process: "GatewayProcess"
 
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, requests_max: int = sys.maxsize) -> None:
         server = settings.server
         self.settings = settings
         self.redis_url = redis_url
+        self.requests_max = requests_max
         super().__init__(
             app="router.serving:GatewayConfig",  # replaced by `load`
             host=server.host,
@@ -85,7 +86,10 @@ class GatewayConfig(uvicorn.Config):
 
         try:
             self.process = GatewayProcess(
-                self.settings, redis_url=self.redis_url, multiprocess_dir=os.environ.get(MULTIPROCESS_DIR)
+                self.settings,
+                redis_url=self.redis_url,
+                multiprocess_dir=os.environ.get(MULTIPROCESS_DIR),
+                requests_max=self.requests_max,
             )
         except Exception:
             logger.exception("the gateway cannot start", extra={"event": "gateway.failed"})
@@ -106,30 +110,21 @@ def serve(settings: Settings) -> int:
         SettingsError: If a TLS file, the keys file or the file of the request trace cannot be used.
     """
     check_tls_files(settings)
-    check_keys_file(settings.tenancy)
+    check_keys_file(settings)
     check_request_trace(settings.observability)
     configure_logs(settings.observability.log_level)
-    settings = _within_open_files(settings)
+    requests_max = raise_open_files(settings.upstream.connections_max)
     _end_on_sigterm()
     several = settings.server.workers > 1
     try:
         if several:
             _bound(settings.server).close()  # a port that may be shared would be shared with a stranger, too
         with contextlib.closing(_bound(settings.server, shared=several)) as listener:
-            return uvloop.run(_serve(settings, listener))
+            return uvloop.run(_serve(settings, listener, requests_max))
     except RouterError as error:
         return _failed(error)
     except KeyboardInterrupt:
         return 0
-
-
-def _within_open_files(settings: Settings) -> Settings:
-    """The settings, with no more requests at a time than a process may have files open for."""
-    requests_max = raise_open_files(settings.upstream.connections_max)
-    if 0 < settings.server.max_concurrent_requests <= requests_max:
-        return settings
-    server = settings.server.model_copy(update={"max_concurrent_requests": requests_max})
-    return settings.model_copy(update={"server": server})
 
 
 def _end_on_sigterm() -> None:
@@ -164,22 +159,23 @@ def _bound(server: ServerSettings, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-async def _serve(settings: Settings, listener: socket.socket) -> int:
+async def _serve(settings: Settings, listener: socket.socket, requests_max: int) -> int:
     """Serve in this process or in several, with a Valkey of our own if there is no other."""
     async with contextlib.AsyncExitStack() as stack:
         url = settings.shared.redis_url
         if not url:
             url = (await stack.enter_async_context(EmbeddedValkey())).url
         if settings.server.workers == 1:
-            return await _serve_here(settings, url, listener)
+            return await _serve_here(settings, url, listener, requests_max)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
-        supervisor = Supervisor(listener, _serve_in_child, (settings, url), count=settings.server.workers)
+        arguments = (settings, url, requests_max)
+        supervisor = Supervisor(listener, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 
 
-async def _serve_here(settings: Settings, redis_url: str, listener: socket.socket) -> int:
-    config = GatewayConfig(settings, redis_url)
+async def _serve_here(settings: Settings, redis_url: str, listener: socket.socket, requests_max: int) -> int:
+    config = GatewayConfig(settings, redis_url, requests_max)
     config.load()
     # What is there now lives as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
@@ -190,13 +186,13 @@ async def _serve_here(settings: Settings, redis_url: str, listener: socket.socke
     return server.status
 
 
-def _serve_in_child(settings: Settings, redis_url: str) -> None:
+def _serve_in_child(settings: Settings, redis_url: str, requests_max: int) -> None:
     """What a process of ``--workers`` runs."""
     configure_logs(settings.observability.log_level)
     _end_on_sigterm()
     try:
         with contextlib.closing(_bound(settings.server, shared=True)) as listener:
-            status = uvloop.run(_serve_here(settings, redis_url, listener))
+            status = uvloop.run(_serve_here(settings, redis_url, listener, requests_max))
     except RouterError as error:
         status = _failed(error)
     sys.exit(status)

@@ -110,9 +110,10 @@ class ServerSettings(Section):
     )
     max_concurrent_requests: int = setting(
         -1,
-        "Requests that one process works on at a time; more are rejected with 429 and Retry-After. -1 or "
-        "0 turns the limit off, which is the default because the workers' queues are the better limit. It is "
-        "never more than half the files that the process may have open (ulimit -Hn).",
+        "Requests that one process has at workers at a time. More wait as queue.size allows; without a queue "
+        "they are rejected with 429 and Retry-After. -1 or 0 turns the limit off, which is the default "
+        "because what each worker can take is the better limit (see admission). Whatever it is, a process "
+        "takes on no more requests than half the files that it may have open (ulimit -Hn).",
         ge=-1,
     )
     body_bytes_max: int = setting(
@@ -568,7 +569,7 @@ class QueueSettings(Section):
     )
     uncached_weight: float = setting(
         4.0,
-        "Weight k of the work: requests go by their arrival plus k times their predicted prefill, in seconds. "
+        "Weight k of the work: requests go by arrival plus k times their predicted prefill, in seconds. "
         "So no request is overtaken by one that arrived more than k times its own prefill later. 0 is first "
         "come, first served; a large value is the least work first.",
         flag="queue-uncached-weight",

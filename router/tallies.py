@@ -8,7 +8,9 @@ short. Not for use from several threads.
 
 from bisect import bisect_left
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import Counter, Histogram
 
@@ -99,28 +101,30 @@ class Sum:
 
 
 class Sums:
-    """Gathers what is added to one counter with one label."""
+    """Gathers what is added to several counters that have one and the same label."""
 
-    __slots__ = ("_amounts", "_counter", "_series", "add")
+    __slots__ = ("_amounts", "_counters", "_series", "add")
 
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._amounts: list[tuple[str, float]] = []
+    def __init__(self, *counters: Counter) -> None:
+        self._counters = counters
+        self._amounts: list[tuple[Any, ...]] = []
         self._series: set[str] = set()
-        self.add: Callable[[tuple[str, float]], None] = self._amounts.append
-        """Add an amount to the series of a label value."""
+        self.add: Callable[[tuple[Any, ...]], None] = self._amounts.append
+        """Add amounts: the label's value, then what is added to each of the counters."""
 
     def flush(self) -> None:
         """Hand over what has gathered."""
-        sums: dict[str, float] = {}
-        for label, amount in self._amounts:
-            sums[label] = sums.get(label, 0.0) + amount
-        for label, amount in sums.items():
+        by_label: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in self._amounts:
+            by_label[row[0]].append(row)
+        for label, rows in by_label.items():
             if label not in self._series:
                 if len(self._series) >= SERIES_MAX:
                     label = "other"
                 self._series.add(label)
-            self._counter.labels(label).inc(amount)
+            _, *columns = zip(*rows, strict=True)
+            for counter, amounts in zip(self._counters, columns, strict=True):
+                counter.labels(label).inc(sum(amounts))
         self._amounts.clear()
 
 

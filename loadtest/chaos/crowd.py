@@ -9,7 +9,7 @@ whatever comes of them, except that a follow-up goes on where an earlier answer 
     long         10 %   6,000 to 12,000, new                 all
 
     priority    high 10 %, normal 60 %, low 30 %             as the header x-priority
-    tenant      those given, in turn                         as headers of their own
+    tenant      those given, by their shares of the load     by its key
     deadline    a quarter of all says x-request-timeout
     leaving     one in twenty leaves after a while, answered or not
     streamed    two of three
@@ -23,7 +23,7 @@ import json
 import random
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -49,6 +49,21 @@ OPEN_MAX = 4000
 
 
 @dataclass(frozen=True, slots=True)
+class Client:
+    """One tenant's clients.
+
+    Attributes:
+        tenant: Its name.
+        load: Its share of the requests, in any unit.
+        headers: What they send along.
+    """
+
+    tenant: str
+    load: float = 1.0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What one client will ask.
 
@@ -56,7 +71,7 @@ class Request:
         number: Position in the order of sending.
         kind: A key of `SHARES`.
         priority: A key of `PRIORITIES`.
-        tenant: Who asks.
+        client: Who asks.
         text: The prompt.
         uncached_tokens: What of it is new, if everything sent before is still cached.
         prompt_tokens: Its length.
@@ -69,7 +84,7 @@ class Request:
     number: int
     kind: str
     priority: str
-    tenant: str
+    client: Client
     text: str
     uncached_tokens: int
     prompt_tokens: int
@@ -91,7 +106,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A request without its text, and what came of it."""
+    """A request without its text, and what came of it; ``work_tokens`` is what of it was new."""
 
     kind: str
     priority: str
@@ -100,6 +115,7 @@ class Served:
     replica: str
     streamed: bool
     deadline_s: float | None
+    work_tokens: int
     visit: Visit
 
 
@@ -107,13 +123,14 @@ class Draw:
     """Draws the requests of a crowd.
 
     Args:
-        tenants: Their names.
+        clients: Who asks.
         deadline_s: What those say that have a deadline.
         seed: The same one draws the same requests.
     """
 
-    def __init__(self, tenants: Sequence[str], deadline_s: float, seed: int) -> None:
-        self._tenants = tenants
+    def __init__(self, clients: Sequence[Client], deadline_s: float, seed: int) -> None:
+        self._clients = clients
+        self._loads = [client.load for client in clients]
         self._deadline_s = deadline_s
         self._chance = random.Random(seed)
         self._numbers = itertools.count()
@@ -137,7 +154,7 @@ class Draw:
             number=number,
             kind=kind,
             priority=priority,
-            tenant=self._tenants[number % len(self._tenants)],
+            client=chance.choices(self._clients, self._loads)[0],
             text=text + words(chance, new_tokens),
             uncached_tokens=new_tokens,
             prompt_tokens=context_tokens + new_tokens,
@@ -158,7 +175,7 @@ def mean_service_s(engine: EngineSettings, *, draws: int = 2000, seed: int = 0) 
 
     ``a + b·u·(1 + (c + u/2)/c0)`` of its settings (`loadtest.engine.timing`).
     """
-    draw, total_s = Draw([""], 1.0, seed), 0.0
+    draw, total_s = Draw([Client("")], 1.0, seed), 0.0
     for _ in range(draws):
         request = draw.next()
         draw.answered(request)
@@ -173,7 +190,7 @@ class Crowd:
 
     Args:
         urls: The replicas, asked in turn; may be changed while it runs.
-        tenants: Headers by tenant.
+        clients: Who asks.
         rate_per_s: Requests per second; may be changed while it runs.
         deadline_s: What those say that have a deadline.
         patience_s: A request that is not over by then hangs.
@@ -190,7 +207,7 @@ class Crowd:
     def __init__(
         self,
         urls: Sequence[str],
-        tenants: Mapping[str, Mapping[str, str]],
+        clients: Sequence[Client],
         *,
         rate_per_s: float,
         deadline_s: float,
@@ -204,9 +221,8 @@ class Crowd:
         self.served: list[Served] = []
         self.unsent = 0
         self.late_s_max = 0.0
-        self._tenants = tenants
         self._patience_s = patience_s
-        self._draw = Draw(list(tenants), deadline_s, seed)
+        self._draw = Draw(clients, deadline_s, seed)
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -252,7 +268,7 @@ class Crowd:
             task.add_done_callback(self._running.discard)
 
     async def _send(self, request: Request, url: str, phase: str, due_s: float) -> None:
-        headers = {**self._tenants[request.tenant], "x-priority": request.priority}
+        headers = {**request.client.headers, "x-priority": request.priority}
         if request.deadline_s is not None:
             headers["x-request-timeout"] = f"{request.deadline_s:g}"
         seen = await visit(
@@ -267,8 +283,8 @@ class Crowd:
         )
         self.served.append(
             Served(
-                *(request.kind, request.priority, request.tenant, phase, url),
-                *(request.streamed, request.deadline_s, seen),
+                *(request.kind, request.priority, request.client.tenant, phase, url),
+                *(request.streamed, request.deadline_s, request.uncached_tokens, seen),
             )
         )
         if seen.end is End.ANSWERED:

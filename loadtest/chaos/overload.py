@@ -21,20 +21,21 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
 from loadtest.bench.process_tree import cpu_s
-from loadtest.chaos.crowd import Crowd, Served, mean_service_s
+from loadtest.chaos.crowd import Client, Crowd, Served, mean_service_s
 from loadtest.chaos.replica import Replica
 from loadtest.chaos.valkey import ValkeyServer
 from loadtest.engine import EngineSettings
 from loadtest.processes import Child, free_port
 from loadtest.scenario import engine_flags
 from loadtest.workload import MODEL
+from router.tenants.keys import digest_of, new_key
 
 ENGINE = EngineSettings(
     models=(MODEL,), prefill_tokens_per_s=12_000, prefill_base_ms=10, tpot_ms=5, chunk_tokens=4096
@@ -46,6 +47,33 @@ EMPTY_S = 15.0
 SAMPLE_S = 0.5
 POLL_S = 0.1
 REPLICA = "r{}"
+ADMIN_KEY = "overload-admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant of the keys file.
+
+    Attributes:
+        name: Its name.
+        load: Its share of the requests, in any unit.
+        weight: Its weight.
+        requests_per_minute: Its limit; 0 for none.
+    """
+
+    name: str
+    load: float = 1.0
+    weight: float = 1.0
+    requests_per_minute: int = 0
+
+
+TENANTS = (
+    Tenant("gold", load=2, weight=4),
+    Tenant("silver", load=2, weight=2),
+    Tenant("noisy", load=5, weight=1),
+    Tenant("capped", load=1, requests_per_minute=120),
+)
+"""The noisy one asks for more than the fleet can do, and has a fifth of the others' weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +90,7 @@ class OverloadPlan:
         disaster: Whether Valkey and a replica are killed in the middle of the overload.
         deadline_s: What a quarter of the requests says in ``x-request-timeout``.
         patience_s: A request that is not over by then hangs.
-        tenants: Headers by tenant.
+        tenants: Who asks.
         flags: More flags of ``cacheway serve``.
         seed: Of the crowd.
     """
@@ -76,9 +104,7 @@ class OverloadPlan:
     disaster: bool = False
     deadline_s: float = 4.0
     patience_s: float = 60.0
-    tenants: Mapping[str, Mapping[str, str]] = field(
-        default_factory=lambda: {name: {"x-tenant-id": name} for name in ("one", "two", "three")}
-    )
+    tenants: Sequence[Tenant] = TENANTS
     flags: Sequence[str] = ()
     seed: int = 1
 
@@ -152,6 +178,26 @@ class _Stage:
         self.children: list[Child] = []
         self.replicas: list[Replica] = []
         self._control = httpx.AsyncClient(trust_env=False, timeout=10.0)
+        self._keys = {tenant.name: new_key() for tenant in plan.tenants}
+        self._keys_file = self._directory / "keys.json"
+        self._keys_file.write_text(
+            json.dumps({"tenants": {each.name: self._entry(each) for each in plan.tenants}})
+        )
+
+    def clients(self) -> list[Client]:
+        """The tenants' clients, with their keys."""
+        return [
+            Client(tenant.name, tenant.load, {"authorization": f"Bearer {self._keys[tenant.name]}"})
+            for tenant in self._plan.tenants
+        ]
+
+    def _entry(self, tenant: Tenant) -> dict[str, object]:
+        """A tenant in the keys file."""
+        digest = digest_of(self._keys[tenant.name].encode())
+        entry: dict[str, object] = {"keys": [f"sha256:{digest.hex()}"], "weight": tenant.weight}
+        if tenant.requests_per_minute:
+            entry["limits"] = {"requests_per_minute": tenant.requests_per_minute}
+        return entry
 
     async def start(self) -> None:
         """Start everything and wait until all replicas are warm."""
@@ -169,12 +215,15 @@ class _Stage:
         port, name = free_port(), REPLICA.format(number + 1)
         arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--replica-id", name]
         arguments += ["--worker-urls", *self.engine_urls, "--redis-url", self.valkey.url]
+        arguments += ["--tenant-keys-file", str(self._keys_file), "--api-key", ADMIN_KEY]
         arguments += ["--namespace", "overload", "--log-level", "warning", *self._plan.flags]
         child = await self._stack.enter_async_context(Child(name, arguments, self._directory))
         self.children.append(child)
         url = f"http://127.0.0.1:{port}"
         await child.wait_for_answer(f"{url}/readiness")
-        client = httpx.AsyncClient(base_url=url, timeout=30.0, trust_env=False)
+        client = httpx.AsyncClient(
+            base_url=url, headers={"authorization": f"Bearer {ADMIN_KEY}"}, timeout=30.0, trust_env=False
+        )
         replica = Replica(await self._stack.enter_async_context(client))
         await replica.warmed()
         return replica
@@ -214,7 +263,7 @@ async def run_overload(plan: OverloadPlan) -> OverloadRun:
         await stage.start()
         crowd = Crowd(
             [replica.url for replica in stage.replicas],
-            plan.tenants,
+            stage.clients(),
             rate_per_s=CALM_RATIO * plan.capacity_per_s,
             deadline_s=plan.deadline_s,
             patience_s=plan.patience_s,

@@ -1,9 +1,9 @@
 """One request on its way through the simulated fleet.
 
-    plain     begin ── dispatch ──> prefill ── first token ──> decode ──> ended
-    split     begin ── dispatch ─┬> prefill ──────────┬── transfer ── first token ──> decode ──> ended
+    plain     begin ── its turn ──> prefill ── first token ──> decode ──> ended
+    split     begin ── its turn ─┬> prefill ──────────┬── transfer ── first token ──> decode ──> ended
                                  └> room for its KV ──┘
-    either    nobody may take it, or it can never fit: rejected
+    either    nobody may take it, or it can never fit, or it waited for too long: rejected, expired
 
 A split request is sent to both of its workers at once, as SGLang and its routers do: the decode worker
 reserves room first, and the transfer begins when the prompt is computed and the room is there.
@@ -14,10 +14,10 @@ from typing import Protocol
 
 from loadtest.engine.job import Job, Role
 from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.queueing import DEFAULT_FLOW
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import Dispatch, Replica
 from loadtest.simulator.workload import SimRequest
-from policies import Shed
 from router.gateway.usage import Usage
 
 
@@ -41,6 +41,7 @@ class Flight:
         request: What is asked.
         replica: Who got it.
         arrival_s: When it came.
+        dispatched_s: When it was sent to its worker; NaN before.
         first_s: When its answer began; NaN before.
         finished_s: When it ended; NaN before.
         outcome: How; None before.
@@ -57,6 +58,7 @@ class Flight:
         "_computed",
         "_decode_job",
         "_fleet",
+        "_flow",
         "_has_room",
         "_told",
         "_watcher",
@@ -65,6 +67,7 @@ class Flight:
         "computed_tokens",
         "decode_worker",
         "dispatch",
+        "dispatched_s",
         "finished_s",
         "first_s",
         "held_tokens",
@@ -75,14 +78,23 @@ class Flight:
         "worker",
     )
 
-    def __init__(self, request: SimRequest, fleet: Fleet, replica: Replica, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        request: SimRequest,
+        fleet: Fleet,
+        replica: Replica,
+        watcher: Watcher,
+        flow: str = DEFAULT_FLOW,
+    ) -> None:
         self.request = request
+        self._flow = flow
         self._fleet = fleet
         self.replica = replica
         self._watcher = watcher
         self._computed = self._has_room = self._told = False
         self._decode_job: Job | None = None
         self.arrival_s = fleet.clock.time()
+        self.dispatched_s = nan
         self.first_s = nan
         self.finished_s = nan
         self.outcome: Outcome | None = None
@@ -93,12 +105,17 @@ class Flight:
         self.computed_tokens = self.best_tokens = self.held_tokens = 0
 
     def begin(self) -> None:
-        """Place and send."""
-        request, fleet = self.request, self._fleet
-        dispatch = self.replica.dispatch(request.blocks, request.tokens)
-        if isinstance(dispatch, Shed):
-            self._end(Outcome.REJECTED)
-            return
+        """Come to the gateway."""
+        self.replica.take(self.request.blocks, self.request.tokens, self, self._flow)
+
+    def refused(self, outcome: Outcome) -> None:
+        """See `loadtest.simulator.replica.Caller`."""
+        self._end(outcome)
+
+    def dispatched(self, dispatch: Dispatch) -> None:
+        """See `loadtest.simulator.replica.Caller`: it is sent to its worker."""
+        fleet = self._fleet
+        self.dispatched_s = fleet.clock.time()
         self.dispatch = dispatch
         self.worker = fleet.places[dispatch.attempt.worker_id]
         self._watcher.placed(self)
@@ -185,7 +202,7 @@ class Flight:
         if not self._started:
             self._start()
         usage = Usage(self.request.tokens, self.job.cached_tokens, self.request.output_tokens)
-        self.replica.completed(self.dispatch, usage, self.first_s - self.arrival_s, told=told)
+        self.replica.completed(self.dispatch, usage, self.first_s - self.dispatched_s, told=told)
         self._end(Outcome.COMPLETED)
 
     def _fail(self, outcome: Outcome) -> None:

@@ -35,6 +35,7 @@ class Outcome(IntEnum):
     COMPLETED = 0
     REJECTED = 1
     FAILED = 2
+    EXPIRED = 3
 
 
 @dataclass(frozen=True)

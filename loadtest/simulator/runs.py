@@ -33,6 +33,7 @@ ENDS = {
     Outcome.COMPLETED: "completed",
     Outcome.REJECTED: "rejected",
     Outcome.FAILED: "failed",
+    Outcome.EXPIRED: "expired",
 }
 
 

@@ -29,11 +29,14 @@ class SharedLog:
         clock: Virtual time.
         delay_s: From a flush until the others have applied it.
         pause_s: Between two flushes of one replica.
+
+    Attributes:
+        delay_s: As given.
     """
 
     def __init__(self, clock: VirtualClock, *, delay_s: float, pause_s: float) -> None:
         self._clock = clock
-        self._delay_s = delay_s
+        self.delay_s = delay_s
         self._pause_s = pause_s
         self._readers: list[Reader] = []
 
@@ -49,7 +52,7 @@ class SharedLog:
     def append(self, reader: Reader, ops: Sequence[Op]) -> None:
         """Send an entry of one replica to the others."""
         if len(self._readers) > 1 or reader not in self._readers:
-            self._clock.call_later(self._delay_s, partial(self._deliver, reader, ops))
+            self._clock.call_later(self.delay_s, partial(self._deliver, reader, ops))
 
     def _deliver(self, writer: Reader, ops: Sequence[Op]) -> None:
         for reader in list(self._readers):

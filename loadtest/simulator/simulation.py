@@ -30,6 +30,7 @@ from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.fleet import Fleet, capacity_tokens
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.least_work import prefills_s
+from loadtest.simulator.queueing import DEFAULT_FLOW, QueueRules
 from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
@@ -71,6 +72,7 @@ class SimulationConfig:
         host: Host memory of the workers that take requests (HiCache). None: none, or with ``l3`` the default.
         l3: A pool that they share, which the gateway is told of; None for none.
         rules: Overrides of `policies.FleetRules`.
+        queue: How requests wait for workers with room; None: they never wait in the gateway.
         warmup_s: Requests that come before are left out of the summary.
         ramp_s: Closed loop: time over which the users begin.
     """
@@ -93,6 +95,7 @@ class SimulationConfig:
     host: HiCacheSettings | None = None
     l3: L3Settings | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
+    queue: QueueRules | None = None
     warmup_s: float = 0.0
     ramp_s: float = 30.0
 
@@ -135,7 +138,8 @@ def simulate(
 class _Visit:
     """One session under way: which of its requests may come when."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, flow: str) -> None:
+        self.flow = flow
         self.requests = session.requests
         self.open = len(session.requests)
         self.missing = [len(request.after) for request in session.requests]
@@ -157,6 +161,7 @@ class _Simulation:
         self._total = sum(len(session.requests) for session in workload.sessions)
         self._ended = 0
         self._chance = Random(f"{config.seed}/replicas")
+        self._flow_chance = Random(f"{config.seed}/flows")
         self._host = config.host or config.engine.host_tier
         if self._host is None and config.l3 is not None:
             self._host = HiCacheSettings()
@@ -168,6 +173,7 @@ class _Simulation:
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
         self._flights: list[Flight] = []
+        self._order: dict[Flight, int] = {}
         self._computed = PrefixTree(1 << 40, workload.block_tokens)
         self._samples: list[tuple[float, list[float], list[int], list[int]]] = []
         self._sample_every = 1
@@ -202,6 +208,16 @@ class _Simulation:
             )
         }
 
+    def _fairness(self) -> dict[str, Any]:
+        queue = self._config.queue
+        if queue is None:
+            return {}
+        return {
+            "weight_of": queue.weight_of(),
+            "quantum_s": queue.quantum_s,
+            "fairness_window_s": queue.window_s,
+        }
+
     def _build_replicas(self) -> list[Replica]:
         config, engine = self._config, self._config.engine
         # What an operator would tell the gateway of this model.
@@ -217,10 +233,12 @@ class _Simulation:
                     "block_tokens": config.block_tokens,
                     "pools": self._pools(),
                     "buckets": config.buckets,
+                    **self._fairness(),
                     **config.rules,
                 }
             ),
             engine_block_tokens=self._workload.block_tokens,
+            queue=config.queue,
             expected_output_tokens=config.expected_output_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
@@ -272,7 +290,7 @@ class _Simulation:
             self._visit(session)
 
     def _visit(self, session: Session) -> None:
-        visit = _Visit(session)
+        visit = _Visit(session, self._flow())
         if not visit.open:
             self._left()
         for index, missing in enumerate(visit.missing):
@@ -285,18 +303,24 @@ class _Simulation:
 
     def _arrive(self, visit: _Visit, index: int) -> None:
         request = visit.requests[index]
-        flight = Flight(request, self.fleet, self._replica(), self)
+        flight = Flight(request, self.fleet, self._replica(), self, visit.flow)
         self._visits[flight] = visit, index
+        self._order[flight] = len(self._flights)
         self._flights.append(flight)
         flight.begin()
-        self._digest.update(
-            pack("<hhh", self.replicas.index(flight.replica), flight.worker, flight.decode_worker)
-        )
 
     def _left(self) -> None:
         """A session is over: its user takes the next one."""
         if self._workload.users:
             self.clock.call_later(0.0, self._next_session)
+
+    def _flow(self) -> str:
+        """What the next session is drawn into."""
+        flows = self._config.queue.flows if self._config.queue else ()
+        if not flows:
+            return DEFAULT_FLOW
+        (drawn,) = self._flow_chance.choices(flows, [flow.share for flow in flows])
+        return drawn.name
 
     def _replica(self) -> Replica:
         replicas = self.replicas
@@ -306,6 +330,7 @@ class _Simulation:
 
     def placed(self, flight: Flight) -> None:
         """Note what of its prompt has been computed, and is still held, somewhere."""
+        self._decided(flight)
         request, block_tokens = flight.request, self._workload.block_tokens
         most = (request.tokens - 1) // block_tokens * block_tokens
         computed = self._computed.match(request.blocks).matched_at(0) * block_tokens
@@ -320,6 +345,8 @@ class _Simulation:
 
     def ended(self, flight: Flight) -> None:
         """Its answer is cached, and what waited for it may come."""
+        if flight.dispatch is None:
+            self._decided(flight)
         if flight.outcome is Outcome.COMPLETED and flight.request.answer:
             self._computed.insert(0, flight.request.held, self._now_us(), end=False)
         visit, index = self._visits.pop(flight)
@@ -335,6 +362,11 @@ class _Simulation:
             self._progress(self._ended, self._total)
 
     # Books.
+
+    def _decided(self, flight: Flight) -> None:
+        """Take down a choice; without a worker, that there is none."""
+        replica = self.replicas.index(flight.replica)
+        self._digest.update(pack("<ihhh", self._order[flight], replica, flight.worker, flight.decode_worker))
 
     def _now_us(self) -> int:
         return int(self.clock.time() * 1e6)
@@ -400,7 +432,7 @@ class _Simulation:
         arrival_s = np.array([flight.arrival_s for flight in flights])
         return Records(
             arrival_s=arrival_s,
-            dispatched_s=arrival_s,
+            dispatched_s=np.array([flight.dispatched_s for flight in flights]),
             started_s=np.array([job.started_s if job and job.was_admitted else nowhere for job in jobs]),
             first_s=np.array([flight.first_s for flight in flights]),
             finished_s=np.array([flight.finished_s for flight in flights]),

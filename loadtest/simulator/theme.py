@@ -22,7 +22,7 @@ DASHES = ("solid", (0, (4, 1.6)), (0, (1.2, 1.4)))
 
 TIER_COLOURS = ("#0b4f8a", "#4a97d6", "#a9d3f2")
 CAUSE_COLOURS = ("#c2510b", "#b5579c", "#0a8b64", "#9aa3ad")
-END_COLOURS = ("#0a8c65", "#ba8401", "#cf222e")
+END_COLOURS = ("#0a8c65", "#ba8401", "#cf222e", "#7a5cc4")
 PART_COLOURS = ("#9aa4ae", "#d9a521", "#27637a")
 
 DARK = {
@@ -33,7 +33,7 @@ DARK = {
     **dict(zip(SERIES, ("#ff9351", "#58aef5", "#35c79a", "#e58fcd", "#e8b634", "#a5a8ff"), strict=True)),
     **dict(zip(TIER_COLOURS, ("#2a7fd0", "#7dbbee", "#cfe6fa"), strict=True)),
     **dict(zip(CAUSE_COLOURS, ("#ff9452", "#e590ce", "#35c89b", "#7d8590"), strict=True)),
-    **dict(zip(END_COLOURS, ("#36c89b", "#e9b735", "#ff6b64"), strict=True)),
+    **dict(zip(END_COLOURS, ("#36c89b", "#e9b735", "#ff6b64", "#a98ff0"), strict=True)),
     **dict(zip(PART_COLOURS, ("#7d8691", "#ecc35a", "#56b3cf"), strict=True)),
 }
 """What each colour becomes on a dark page."""

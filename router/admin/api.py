@@ -35,7 +35,7 @@ from router.fleet import BucketPlanner, Health, LocalWorker, Registry, normal_ur
 from router.gateway.answer import retry_after
 from router.metrics import Metrics
 from router.shared import LogStatus
-from router.tenants import Door, KeysWatch
+from router.tenants import Door, KeysWatch, Limiter
 
 FLUSH_TIMEOUT_S = 10.0
 FLUSHES_AT_ONCE = 64
@@ -60,6 +60,7 @@ class AdminPorts:
     shutting_down: Callable[[], bool]
     queue: QueuePorts
     now_unix_s: Callable[[], float] = time.time
+    limiter: Limiter | None = None
 
 
 class WorkerSpec(BaseModel):
@@ -99,7 +100,7 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _models(api, ports)
     _workers(api, ports)
     _peers_dialect(api, ports)
-    add_tenants(api, ports.keys, ports.now_unix_s)
+    add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
     add_bucket_view(api, _planner(ports))
     return api

@@ -6,15 +6,18 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from router.tenants import KeysWatch, KeyTable, Tenant
+from router.tenants import KeysWatch, KeyTable, Limiter, Tenant
 
 
-def add_tenants(api: FastAPI, keys: KeysWatch | None, now_unix_s: Callable[[], float]) -> None:
+def add_tenants(
+    api: FastAPI, keys: KeysWatch | None, limiter: Limiter | None, now_unix_s: Callable[[], float]
+) -> None:
     """Add the route.
 
     Args:
         api: The application.
         keys: Looks after the keys file, if there is one.
+        limiter: Keeps its limits, if there is one.
         now_unix_s: Wall clock.
     """
 
@@ -30,6 +33,7 @@ def add_tenants(api: FastAPI, keys: KeysWatch | None, now_unix_s: Callable[[], f
                 "loaded_unix_s": round(keys.loaded_unix_s, 3),
                 "problem": keys.problem,
             },
+            "limits_degraded": None if limiter is None else limiter.degraded_reason,
             "tenants": [_described(tenant, table, now_unix_s()) for tenant in table.tenants.values()],
             "total": len(table.tenants),
         }

@@ -2,7 +2,8 @@
 
 GET /v1/models         which models it serves, and how long their context may be
 GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), and
-                       how many requests each runs at a time (``effective_max_running_requests_per_dp``)
+                       how many requests each runs at a time (``effective_max_running_requests_per_dp``) and
+                       how many tokens it prefills in a step (``chunked_prefill_size``)
 GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
@@ -84,6 +85,12 @@ def sglang_running_max(answer: Any) -> int:
             return value * ranks
     value = answer.get("max_running_requests")
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def sglang_step_tokens(answer: Any) -> int:
+    """Tokens that one step prefills, from SGLang's server info; 0 if it does not say, or has no bound."""
+    value = answer.get("chunked_prefill_size") if isinstance(answer, dict) else None
+    return max(value, 0) if isinstance(value, int) else 0
 
 
 def vllm_capacity_tokens(metrics: str) -> int:

@@ -20,6 +20,7 @@ from router.fleet.engine_info import (
     served_models,
     sglang_capacity_tokens,
     sglang_running_max,
+    sglang_step_tokens,
     started_unix_ms,
     vllm_capacity_tokens,
 )
@@ -160,16 +161,18 @@ class HealthChecks:
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
-        engine, capacity_tokens, running_max = "", 0, 0
+        engine, capacity_tokens, info = "", 0, None
         if not local.worker.capacity_tokens or not local.engine:
             info = _json(await self._text(local, "/get_server_info"))
-            capacity_tokens, running_max = sglang_capacity_tokens(info), sglang_running_max(info)
+            capacity_tokens = sglang_capacity_tokens(info)
             if capacity_tokens:
                 engine = "sglang"
             else:
                 capacity_tokens = vllm_capacity_tokens(metrics)
                 engine = "vllm" if "vllm:" in metrics else ("sglang" if "sglang:" in metrics else "")
-        self._registry.described(local, models, engine, capacity_tokens, running_max)
+        self._registry.described(
+            local, models, engine, capacity_tokens, sglang_running_max(info), sglang_step_tokens(info)
+        )
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)

@@ -29,6 +29,8 @@ class LocalWorker:
         models: What it serves; None while it has not said.
         engine: ``sglang``, ``vllm`` or empty.
         running_max: Most requests that its engine runs at a time; 0 while it has not said.
+        step_tokens: Tokens that one of its steps prefills at most, if others find what a step computes only
+            when it is over (SGLang); 0 if they find it before, or it has not said.
         failures: Failed probes in a row.
         successes: Good probes in a row.
         probes: How many there were.
@@ -46,6 +48,7 @@ class LocalWorker:
     models: tuple[ServedModel, ...] | None = None
     engine: str = ""
     running_max: int = 0
+    step_tokens: int = 0
     failures: int = 0
     successes: int = 0
     probes: int = 0

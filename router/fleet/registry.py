@@ -328,6 +328,7 @@ class Registry:
         engine: str,
         capacity_tokens: int,
         running_max: int = 0,
+        step_tokens: int = 0,
     ) -> None:
         """Take in what the engine says about itself."""
         if models != local.models:
@@ -335,6 +336,7 @@ class Registry:
             self._lists_changed()
         local.engine = engine or local.engine
         local.running_max = running_max or local.running_max
+        local.step_tokens = step_tokens or local.step_tokens
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 

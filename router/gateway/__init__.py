@@ -1,5 +1,6 @@
-"""One request: parse, identify, dispatch, learn from the answer."""
+"""One request: parse, identify, wait, dispatch, learn from the answer."""
 
 from router.gateway.gateway import Gateway
+from router.gateway.priorities import weights
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "weights"]

@@ -11,8 +11,14 @@ asked next, of requests with a `Claim`:
 2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
    hard caps to the best that is not. Work is never held while a worker is idle. If the chosen one is another,
    its queue is sooner, and every request that joins it makes that less true.
-3. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
-   idle or others have room and it prefers this one all the same, else for any worker of its lane.
+3. Else, if it was offered the room of another worker, which would have no more work with it: go there. The
+   chosen one had less before it, and has promised that to others.
+4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
+   idle or it has just declined another's room, else for any worker of its lane.
+   It also waits for its worker if that is just prefilling what it shares with another request, and it would
+   compute that again if it went now (`policies.followers`).
+
+Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
 Nothing is sent, published or awaited here, and no clock is read. So the simulator decides with the very same
 lines (`loadtest.simulator.replica`).
@@ -21,13 +27,16 @@ lines (`loadtest.simulator.replica`).
 from collections.abc import Callable
 
 import msgspec
+import numpy as np
 
 from policies import (
     ANY_BUCKET,
     Admission,
     Candidates,
     Chosen,
+    EarlyRejection,
     FleetState,
+    Outlook,
     Placed,
     Policy,
     RequestView,
@@ -35,8 +44,10 @@ from policies import (
     Waiting,
     place,
     prospect,
+    waits_for_leader,
 )
 from radix import AttentionProfile
+from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
@@ -44,6 +55,13 @@ from router.gateway.queue_lanes import Lanes
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
+
+
+MORE_WORK = 1.1
+"""So much more work than where a request would rather be is no more: what it lacks there is not cache."""
+
+SLO_UNREACHABLE = "slo_unreachable"
+"""Reason of a `Shed`: what is promised would be broken."""
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
@@ -63,9 +81,13 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         waiting: What the log must hear of it; under the id of the attempt that will end the wait.
+        path: Packed block hashes of its (first) prompt.
+        safe_blocks: How much of that the chosen worker has.
     """
 
     waiting: Waiting
+    path: bytes = b""
+    safe_blocks: int = 0
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +100,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         ticket_id: Under which it waits already; empty if it does not.
         turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
         narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
+        again: Whether it was dispatched before: it is not judged by what is promised then.
     """
 
     arrived_us: int
@@ -86,6 +109,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     ticket_id: str = ""
     turn: int = -1
     narrowed: bool = False
+    again: bool = False
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -96,11 +120,16 @@ class Order(msgspec.Struct, frozen=True):
         lanes: Who serves which of those that wait.
         k: Key of a request: its arrival plus so many times its predicted work (`policies.waiting`).
             0 is first come, first served; a large one is shortest first.
+        step_tokens: Of the worker in a slot: what one step of its engine prefills at most, if others find
+            what a step computes only when it is over; 0 if they find it before.
+        rejection: Who would miss what is promised; None if nothing is.
     """
 
     admission: Admission
     lanes: Lanes
     k: float
+    step_tokens: Callable[[int], int] = lambda _: 0
+    rejection: EarlyRejection | None = None
 
 
 class Decider:
@@ -206,25 +235,29 @@ class Decider:
             case Chosen() as chosen:
                 pass
         order = self._order
-        if (
-            claim is not None
-            and order is not None
-            and (fleet.tickets.count or not order.admission.has_room(chosen.slot, now_us))
-        ):
+        if claim is not None and order is not None:
+            follows = self._follows(order, parsed, chosen, tokens_per_block, now_us)
+            if follows or fleet.tickets.count or not order.admission.has_room(chosen.slot, now_us):
 
-            def again(fewer: Slots) -> Chosen | Shed:
-                """Choose among fewer workers."""
-                return place(
-                    view,
-                    fleet.candidates(
-                        fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
-                    ),
-                    self.policy,
-                )
+                def again(fewer: Slots) -> Chosen | Shed:
+                    """Choose among fewer workers."""
+                    return place(
+                        view,
+                        fleet.candidates(
+                            fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+                        ),
+                        self.policy,
+                    )
 
-            turn = self._turn(order, claim, view, candidates, chosen, again)
+                turn = self._turn(order, claim, view, candidates, chosen, again, follows=follows)
+            else:
+                turn = chosen
+            if order.rejection is not None and not claim.again:
+                rejected = self._rejected(order.rejection, claim, view, slots, chosen, turn, now_us)
+                if rejected is not None:
+                    return rejected
             if isinstance(turn, Waiting):
-                return Hold(turn)
+                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block))
             chosen = turn
         self.placed_count += 1
         attempt = Attempt(
@@ -248,6 +281,7 @@ class Decider:
             parsed.paths or NO_PROMPT,
             profile.needs_ends,
             claim.flow if claim is not None and fleet.tickets.count else "",
+            int(chosen.safe_tokens / tokens_per_block + 0.5),
         )
         return Decision(attempt, placed)
 
@@ -259,26 +293,37 @@ class Decider:
         candidates: Candidates,
         chosen: Chosen,
         again: Callable[[Slots], Chosen | Shed],
+        *,
+        follows: bool,
     ) -> Chosen | Waiting:
-        """Whose turn it is, if anybody waits or the chosen worker has no room."""
+        """Whose turn it is, if anybody waits, the chosen worker has no room, or the request follows one."""
         admission, slots, now_us = order.admission, candidates.slots, candidates.now_us
-        ahead = prospect(candidates, view.prompt_tokens, chosen.slot)
-        service_us = round(ahead.work_s * 1e6)
+        ahead = prospect(candidates, view.prompt_tokens, chosen.slot, claim.turn)
+        service_us = round(ahead.least_s * 1e6)
         key_us = claim.arrived_us + round(order.k * service_us)
-        has_room = admission.has_room(chosen.slot, now_us)
+        has_room = not follows and admission.has_room(chosen.slot, now_us)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
             return chosen
-        if admission.idle(slots, now_us) and (
-            claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us)
+        if (
+            not follows
+            and admission.idle(slots, now_us)
+            and (claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us))
         ):
             if admission.below_caps(chosen.slot, now_us):
                 return chosen
             other = again(admission.capped(slots, now_us))
             if isinstance(other, Chosen):
                 return other
-        prefers = ahead.affine or claim.narrowed or len(admission.with_room(slots, now_us)) > has_room
+        offered = claim.turn >= 0 and claim.turn != chosen.slot
+        if offered and ahead.offered_s <= MORE_WORK * ahead.chosen_s:
+            other = again(np.array([claim.turn]))
+            if isinstance(other, Chosen):
+                return other
+        ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
+        declined = offered or (ticket is not None and ticket.slot == chosen.slot)
+        prefers = follows or ahead.affine or claim.narrowed or declined
         return Waiting(
             claim.ticket_id or self._next_attempt_id(),
             now_us,
@@ -293,6 +338,60 @@ class Decider:
             round(view.prompt_tokens + view.output_tokens),
         )
 
+    def _follows(
+        self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
+    ) -> bool:
+        """Whether a request had better wait for the first token of another on its worker."""
+        leaders, slot = self._fleet.leaders, chosen.slot
+        if not chosen.safe_tokens or not leaders.lead(slot) or len(parsed.paths) != 1:
+            return False
+        step_tokens = order.step_tokens(slot)
+        if not step_tokens:
+            return False
+        blocks = leaders.repeated_blocks(
+            slot,
+            parsed.paths[0],
+            int(chosen.safe_tokens / tokens_per_block + 0.5),
+            step_tokens / tokens_per_block,
+            now_us,
+        )
+        model = self._fleet.service_model(self._fleet.at_slot(slot).worker_class)
+        return waits_for_leader(
+            blocks * tokens_per_block, chosen.safe_tokens, chosen.uncached_tokens, model.service_s
+        )
+
+    def _rejected(
+        self,
+        rejection: EarlyRejection,
+        claim: Claim,
+        view: RequestView,
+        slots: Slots,
+        chosen: Chosen,
+        turn: Chosen | Waiting,
+        now_us: int,
+    ) -> Shed | None:
+        """Why a request is rejected that would miss what is promised."""
+        key_us = 0
+        if isinstance(turn, Chosen):
+            chosen = turn
+        else:
+            key_us = turn.key_us
+        outlook = Outlook(
+            chosen.slot,
+            slots,
+            claim.lane,
+            key_us,
+            chosen.service_s,
+            view.prompt_tokens,
+            (now_us - claim.arrived_us) / 1e6,
+            bool(claim.ticket_id),
+        )
+        miss = rejection.judge(outlook, now_us)
+        if miss is None:
+            return None
+        detail = f"{miss.what} of {miss.predicted_s:.3g} s predicted, {miss.promised_s:.3g} s promised"
+        return Shed(SLO_UNREACHABLE, miss.retry_after_s, detail)
+
     def _overtakes(self, order: Order, claim: Claim, slot: int, key_us: int, now_us: int) -> bool:
         """Whether somebody with a better key waits for the room that a worker has."""
         tickets, lanes = self._fleet.tickets, order.lanes.of(slot)
@@ -305,3 +404,14 @@ class Decider:
         """Whether somebody with a better key waits here, who then goes to the idle worker at once."""
         best = self._fleet.tickets.best_of_lanes((claim.lane,), now_us, replica=self._replica)
         return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
+
+
+def refusal_of(shed: Shed) -> Overloaded:
+    """What a client is told whom nobody takes."""
+    if shed.reason == SLO_UNREACHABLE:
+        return RequestRejected(
+            f"The request would miss its service level: {shed.detail}.",
+            retry_after_s=shed.retry_after_s,
+            code=SLO_UNREACHABLE,
+        )
+    return NoWorker("No worker can take a request now.", retry_after_s=shed.retry_after_s)

@@ -28,7 +28,6 @@ import numpy as np
 from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     ClientError,
-    NoWorker,
     Overloaded,
     RequestExpired,
     RouterError,
@@ -41,7 +40,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Claim, Decision, Hold
+from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.lane import Steps
@@ -52,7 +51,8 @@ from router.gateway.salting import IGNORED_BY, salted, takes_salt
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
-from router.tenants import ANONYMOUS, Tenant
+from router.shared import Charge
+from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -77,6 +77,9 @@ headers never do (`wire.md` 4)."""
 
 FORWARDED_WITHOUT_KEY = FORWARDED_HEADERS - {b"authorization"}
 
+_CLIENTS_DOING = ("client_left", RequestExpired.code)
+"""Ends of a request that are no fault of its worker."""
+
 
 class RequestExchange:
     """Serves one request through the `router.proxy` ports."""
@@ -87,6 +90,7 @@ class RequestExchange:
         "_attempt",
         "_attempts",
         "_bytes_sent",
+        "_charge",
         "_client",
         "_deadline_timer",
         "_done",
@@ -123,6 +127,7 @@ class RequestExchange:
         self._client = client
         self._request_id = b""
         self._tenant = ANONYMOUS
+        self._charge: Charge | None = None
         self._endpoint: Endpoint | None = None
         self._parsed: ParsedRequest | None = None
         self._parsing: Steps | None = None
@@ -360,8 +365,59 @@ class RequestExchange:
             RouterError: As `_dispatch` does, or if a header has no meaning.
         """
         self._parsed = parsed
-        self._flow = self._gateway.flow_of(parsed, noted)
+        self._flow = self._gateway.flow_of(parsed, self._tenant, noted)
+        limiter, tenant = self._gateway.limiter, self._tenant
+        if limiter is None or tenant.limits.unlimited:
+            self._dispatch()
+            return
+        tokens = self._gateway.expected_tokens(parsed)
+        self._charge = charge = limiter.admit(tenant, tokens, self._charged)
+        if charge.granted or charge.refusal is not None:
+            self._admitted(limiter, charge)
+
+    def _charged(self, charge: Charge) -> None:
+        """The limits of the tenant had to be asked for, some milliseconds long; here is the answer."""
+        if self._done:
+            return
+        try:
+            assert self._gateway.limiter is not None
+            self._admitted(self._gateway.limiter, charge)
+        except RouterError as error:
+            self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
+
+    def _admitted(self, limiter: Limiter, charge: Charge) -> None:
+        """Dispatch, if the limits of the tenant allow it.
+
+        Raises:
+            RequestRejected: They do not.
+        """
+        if charge.refusal is not None:
+            raise limiter.rejection(charge)
         self._dispatch()
+
+    def _settle(self, outcome: str, usage: Usage | None = None) -> None:
+        """Count what the request really used of its tenant's tokens, as far as that is known.
+
+        What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
+        used the prompt, and as many tokens as pieces came.
+        """
+        limiter, charge, attempt = self._gateway.limiter, self._charge, self._attempt
+        assert limiter is not None
+        assert charge is not None
+        if attempt is None:
+            limiter.withdraw(charge)
+            return
+        tokens = 0
+        if usage is not None:
+            output_tokens = usage.completion_tokens
+            tokens = usage.prompt_tokens + (self._pieces if output_tokens is None else output_tokens)
+        elif outcome == "completed":
+            tokens = charge.tokens
+        elif outcome != "worker_error" and (self._first_byte_s or outcome in _CLIENTS_DOING):
+            tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self._pieces
+        limiter.settle(charge, tokens)
 
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
@@ -389,8 +445,8 @@ class RequestExchange:
                 self._send(decision)
             case Hold() as hold:
                 self._wait(hold)
-            case Shed(retry_after_s=retry_after_s):
-                raise NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
+            case Shed() as shed:
+                raise refusal_of(shed)
             case never:
                 assert_never(never)
 
@@ -413,7 +469,9 @@ class RequestExchange:
             if not self._arrived_us:
                 self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
             lane = lane_of(parsed.model, bucket)
-            claim = Claim(self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every)
+            claim = Claim(
+                self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every, self._attempts > 0
+            )
         return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
 
     def _wait(self, hold: Hold) -> None:
@@ -438,6 +496,7 @@ class RequestExchange:
         self._attempt, self._placed = attempt, decision.placed
         gateway.registry.circuits.dispatched(local, attempt.placed_us)
         gateway.publish(decision.placed)
+        gateway.at_workers(1)
         self._released = False
         self._prefilled = False
         self._answer_head = None
@@ -545,6 +604,7 @@ class RequestExchange:
         assert self._parsed is not None
         assert self._local is not None
         gateway, request_id = self._gateway, self._attempt.request_id
+        gateway.at_workers(-1)
         if not self._parsed.stream:
             gateway.prefill_ends.forget(request_id)
         now_us = gateway.clock.now_us()
@@ -561,6 +621,8 @@ class RequestExchange:
         assert attempt is not None
         assert self._endpoint is not None
         usage = find_usage(self._endpoint, self._tail or b"")
+        if self._charge is not None:
+            self._settle("completed", usage)
         if usage is not None:
             usage = gateway.feedback.understood(attempt.worker_id, usage)
         ttft_s = self._first_byte_s - attempt.started_s
@@ -575,7 +637,10 @@ class RequestExchange:
             self._tenant.name if self._tenant.configured else "",
         )
         if usage is not None:
-            gateway.feedback.answered(parsed, attempt, usage, ttft_s if parsed.stream else None, now_us)
+            decode_s = gateway.now_s() - self._first_byte_s
+            gateway.feedback.answered(
+                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            )
         return usage
 
     def _send_head(self, body: bytes) -> None:
@@ -587,11 +652,15 @@ class RequestExchange:
     def _own_lines(self) -> bytes:
         """What every answer of ours says, in place of the worker's headers of these names."""
         attempt = self._attempt
-        return b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
+        lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
             self._request_id,
             attempt.worker_id.encode() if attempt else b"none",
             attempt.chosen.safe_tokens if attempt else 0,
         )
+        if self._charge is None:
+            return lines
+        assert self._gateway.limiter is not None
+        return lines + self._gateway.limiter.lines(self._charge)
 
     def _worker_lines(self) -> bytes:
         gateway, request = self._gateway, self._request
@@ -690,8 +759,11 @@ class RequestExchange:
             self._bytes_sent,
             self._tenant.name if self._tenant.configured else "",
         )
-        if gateway.tracer is not None and outcome != "completed":  # else when the engine's counts are known
-            self._trace(gateway.tracer, outcome, status)
+        if outcome != "completed":  # else when the engine's counts are known
+            if self._charge is not None:
+                self._settle(outcome)
+            if gateway.tracer is not None:
+                self._trace(gateway.tracer, outcome, status)
         if not gateway.request_logs:
             return
         fields = {
@@ -719,7 +791,7 @@ class RequestExchange:
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self._first_byte_s:
                 fields["ttft_s"] = _microseconds(self._first_byte_s - self._request.received_s)
-        if self._wait_s:
+        if self._waits_since_s:
             fields["flow"] = self._flow
             fields["wait_s"] = _microseconds(self._wait_s)
         if error is not None:

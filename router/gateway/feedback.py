@@ -12,6 +12,7 @@ import msgspec
 from policies import (
     BytesPerToken,
     Chosen,
+    DecodeFit,
     EarlyEnds,
     EarlyRatio,
     Fitted,
@@ -20,6 +21,7 @@ from policies import (
     Op,
     ServiceFit,
     Trim,
+    Worker,
 )
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
@@ -134,12 +136,17 @@ class Feedback:
         self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
         self._early: dict[str, EarlyEnds] = {}
+        self._decodes: dict[str, DecodeFit] = {}
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
         return self._fleet.bytes_per_token(model, self._bytes_per_token_default)
+
+    def decode_fit(self, worker_class: str) -> DecodeFit | None:
+        """What this replica has learned of the decode on a worker class, if anything."""
+        return self._decodes.get(worker_class)
 
     def understood(self, worker_id: str, usage: Usage) -> Usage:
         """Read a missing ``cached_tokens`` as what the worker means by it.
@@ -158,7 +165,13 @@ class Feedback:
         return usage
 
     def answered(
-        self, request: ParsedRequest, attempt: Attempt, usage: Usage, ttft_s: float | None, now_us: int
+        self,
+        request: ParsedRequest,
+        attempt: Attempt,
+        usage: Usage,
+        ttft_s: float | None,
+        now_us: int,
+        decode_s: float = 0.0,
     ) -> None:
         """Learn from a complete answer to a single prompt.
 
@@ -171,6 +184,7 @@ class Feedback:
             ttft_s: Seconds from sending to the first body byte; None if that byte does not mark
                 the end of the prefill (an answer that is not streamed).
             now_us: Log time.
+            decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
         """
         if len(request.paths) != 1:
             return
@@ -189,6 +203,8 @@ class Feedback:
             self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
         else:
             self._learn_early(worker.worker_class, chosen.estimated_ttft_s, ttft_s, now_us)
+        if usage.completion_tokens is not None:
+            self._learn_decode(worker, decode_s, usage.completion_tokens)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
@@ -315,6 +331,15 @@ class Feedback:
             f"early {worker_class}", now_us
         ):
             self._publish(EarlyRatio(worker_class, now_us, self._replica, early.ratio))
+
+    def _learn_decode(self, worker: Worker, decode_s: float, tokens: int) -> None:
+        """Learn from an answer that has just ended, and is no longer one of those in flight."""
+        fit = self._decodes.get(worker.worker_class)
+        if fit is None:
+            fit = self._decodes[worker.worker_class] = DecodeFit()
+        loads, slot = self._fleet.loads, worker.slot
+        others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
+        fit.observe(1.0 + others, decode_s, tokens)
 
     def _may_say(self, what: str, now_us: int) -> bool:
         if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import secrets
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -10,11 +11,13 @@ from policies import (
     ANY_BUCKET,
     Admission,
     AdmissionRules,
+    EarlyRejection,
     FleetState,
     Op,
     Policy,
     RedispatchRules,
     RetryBudget,
+    ServiceLevel,
     Slots,
     Waiting,
     class_of,
@@ -40,9 +43,9 @@ from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header
 from router.request_trace import TraceLine
-from router.settings import Settings
+from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
-from router.tenants import Door, Keyring, Tenant
+from router.tenants import Door, Keyring, Limiter, Tenant
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
@@ -74,8 +77,10 @@ class Gateway:
         loop: asyncio.AbstractEventLoop,
         now_s: Callable[[], float] = time.monotonic,
         trace_request: Callable[[TraceLine], None] | None = None,
-        log_lag_s: Callable[[], float] = lambda: 0.0,
         keys: Keyring | None = None,
+        log_lag_s: Callable[[], float] = lambda: 0.0,
+        limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -84,6 +89,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.limiter = limiter
+        """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
         self.now_s = now_s
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
@@ -109,9 +116,21 @@ class Gateway:
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
         )
         queue = settings.queue
-        self.admission = Admission(AdmissionRules(), fleet)
-        fleet.tickets.watched = replica
+        self.admission = Admission(_admission_rules(settings.admission), fleet)
         lanes = Lanes(self._slots_of)
+        level = ServiceLevel(
+            settings.admission.ttft_slo_s,
+            settings.admission.ttft_slo_s_per_1k_tokens,
+            settings.admission.tpot_slo_s,
+        )
+        order = Order(
+            self.admission,
+            lanes,
+            queue.uncached_weight,
+            lambda slot: registry.at_slot(slot).step_tokens,
+            EarlyRejection(level, fleet, self.feedback.decode_fit) if level.promises else None,
+        )
+        fleet.tickets.watched = replica
         self.priorities = Priorities(
             tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
         )
@@ -138,7 +157,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
-            order=None if queue.disable_queue else Order(self.admission, lanes, queue.uncached_weight),
+            order=None if queue.disable_queue else order,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -153,7 +172,9 @@ class Gateway:
         )
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
-        self._inflight_max = settings.server.max_concurrent_requests
+        self._inflight_max = requests_max
+        self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
+        self._queues = not settings.queue.disable_queue
         worker_key = settings.fleet.worker_api_key
         self.worker_authorization = (
             b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
@@ -177,6 +198,11 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def at_workers(self, change: int) -> None:
+        """One request more, or one less, is at a worker."""
+        self._at_workers += change
+        self.admission.closed = 0 < self._at_workers_max <= self._at_workers
 
     @property
     def inflight(self) -> int:
@@ -242,18 +268,35 @@ class Gateway:
                 return timeout_s_of(value)
         return 0.0
 
-    def flow_of(self, parsed: ParsedRequest, headers: Sequence[Header]) -> str:
+    def flow_of(self, parsed: ParsedRequest, tenant: Tenant, headers: Sequence[Header]) -> str:
         """Who is to be treated fairly: the request's class and tenant.
+
+        A tenant with a class of its own may ask for a less urgent one, and not for more.
 
         Raises:
             ClientError: If a header names no class.
         """
         for name, value in headers:
             if name == PRIORITY_HEADER:
-                return f"{self.priorities.named(value)}/{parsed.tenant}"
+                wanted = self.priorities.named(value)
+                return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
         if parsed.priority or parsed.service_tier:
-            return f"{self.priorities.stated(parsed.priority, parsed.service_tier)}/{parsed.tenant}"
-        return self._default_flow + parsed.tenant
+            wanted = self.priorities.stated(parsed.priority, parsed.service_tier)
+            return f"{self.priorities.allowed(wanted, tenant.priority)}/{tenant.name}"
+        if tenant.priority:
+            return f"{tenant.priority}/{tenant.name}"
+        return self._default_flow + tenant.name
+
+    def expected_tokens(self, parsed: ParsedRequest) -> int:
+        """Tokens that a request is expected to use, of prompts and answers; 0 without a prompt."""
+        if not parsed.paths:
+            return 0
+        bytes_per_token = self.feedback.bytes_per_token(parsed.model or "")
+        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
+        output_tokens = self.expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return round(prompt_tokens) + output_tokens * parsed.n
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
@@ -303,20 +346,31 @@ class Gateway:
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
     def admit(self, headers: Sequence[Header]) -> Tenant:
-        """Find out whose a request is, and check the limit of concurrent requests.
+        """Find out whose a request is, and check the limits of concurrent requests.
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
-            RequestRejected: If too many requests are in flight (429).
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
         tenant = self.door.tenant_of(headers)
-        if 0 < self._inflight_max < self.inflight:
+        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
+        if full or self.inflight > self._inflight_max:
             raise RequestRejected(
-                f"{self._inflight_max} requests are in flight already.",
+                f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,
                 code="too_many_requests",
             )
         return tenant
+
+
+def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
+    return AdmissionRules(
+        target_s=settings.backlog_target_s,
+        target_s_max=settings.backlog_target_s_max,
+        running_max=settings.worker_running_max,
+        kv_ratio_max=settings.kv_ratio_max,
+        stale_s=settings.report_age_s_max,
+    )
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

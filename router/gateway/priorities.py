@@ -16,7 +16,7 @@ and that is none of OpenAI's or Anthropic's means the default: elsewhere the fie
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from router.errors import ClientError
 
@@ -35,6 +35,26 @@ _TIERS = {
     "batch": -1,
 }
 """What OpenAI's and Anthropic's service tiers are as numbers: bought speed is urgent, a discount is not."""
+
+
+def weights(
+    shares: Mapping[str, float], tenant_weight_of: Callable[[str], float] = lambda _: 1.0
+) -> Callable[[str], float]:
+    """What `policies.Fairness` asks: the weight of a class, or of a flow among those of its class.
+
+    A class that only another replica knows has the least weight.
+
+    Args:
+        shares: Of the classes.
+        tenant_weight_of: Of a tenant, by its name.
+    """
+    least = min(shares.values())
+
+    def weight_of(name: str) -> float:
+        priority, is_flow, tenant = name.partition("/")
+        return tenant_weight_of(tenant) if is_flow else shares.get(priority, least)
+
+    return weight_of
 
 
 class Priorities:
@@ -85,6 +105,15 @@ class Priorities:
         if tier in self.names:
             return tier
         return self._numbered(-_TIERS.get(tier, 0))
+
+    def allowed(self, wanted: str, most: str) -> str:
+        """The class that a request gets, of the one it asks for and the most urgent one that its tenant has.
+
+        Args:
+            wanted: What it asks for.
+            most: What it has; empty if it may have any.
+        """
+        return max(wanted, most, key=self.names.index) if most else wanted
 
     def _numbered(self, steps: int) -> str:
         """The class so many steps below the default one, or above if less than 0."""

@@ -12,8 +12,9 @@ What takes which field:
 * vLLM takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
   ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498);
 * SGLang puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``), and its own
-  ``/generate`` takes ``extra_key`` (``managers/io_struct.py``); its ``/v1/messages`` takes neither
-  (``entrypoints/anthropic/protocol.py``) and would share the cache with everybody.
+  ``/generate`` takes ``extra_key``. Its ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), and what it
+  embeds, ranks and scores (``EmbeddingReqInput`` in ``managers/io_struct.py``), have neither and would share
+  the cache with everybody.
 """
 
 import hashlib
@@ -32,7 +33,18 @@ Span = tuple[int, int]
 
 _WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
-IGNORED_BY: dict[str, frozenset[Endpoint]] = {"sglang": frozenset({Endpoint.MESSAGES})}
+IGNORED_BY: dict[str, frozenset[Endpoint]] = {
+    "sglang": frozenset(
+        {
+            Endpoint.MESSAGES,
+            Endpoint.EMBEDDINGS,
+            Endpoint.RERANK,
+            Endpoint.RERANK_SHORT,
+            Endpoint.SCORE,
+            Endpoint.SCORE_SHORT,
+        }
+    )
+}
 """By engine, the endpoints at which it overlooks a salt."""
 
 

@@ -6,7 +6,7 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
     enter ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
                          ^                       └── not yet: Waiting again, if line or key have changed
                          ├── deadline ──Finished──> `refused`, 408
-                         ├── a more urgent request needs the place ──Finished──> `refused`, 429
+                         ├── another request has a better claim to the place ──Finished──> `refused`, 429
                          ├── nobody serves it any more ──Finished──> `refused`, 503
                          └── client leaves ──Finished──> (forgotten)
 
@@ -18,27 +18,32 @@ backlog also drains with time. While a worker has room:
   it is thought dead or elsewhere, and the best of ours goes.
 * None, and the worker stands idle: the best of its lanes decides afresh, whatever worker it waits for.
 
-**Asking again.** A few requests each look decide afresh although it is not their turn, those first that did
-longest ago: what they lack may have been cached since (others with the same prefix went before), the worker
-that they wait for may have left, or nobody may serve them any more.
+Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
+the next one.
+
+**Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
+would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
+look, those first that did longest ago: their worker may have left, or nobody serves them any more.
 
 No clock, timer or socket of its own: the gateway runs it on its event loop, the simulator in virtual
 time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
-from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting, class_of
+from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
-from router.gateway.decision import Decision, Hold
+from router.gateway.decision import Decision, Hold, refusal_of
+from router.gateway.prompt_starts import PromptStarts
 from router.gateway.queue_lanes import Lanes
 
 LOOK_S = 0.01
@@ -52,11 +57,16 @@ ASKED_MAX = 4
 ASKED_S = 0.25
 """So many are asked again in one look, and none sooner than that: 400 a second, some percent of a core."""
 
+FOLLOWERS_MAX = 8
+SHARING_MAX = 32
+"""A look asks about so many; and of those who start like one prompt, this many are considered, those who
+share most with it first."""
+
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
-SKIPPED_MAX = 64
-"""Requests beside the best one that are tried on an idle worker which the best may not use."""
+DECLINED_MAX = 64
+"""So many may decline in one look; what room is left then is offered again in the next one."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -75,7 +85,7 @@ class WaitEnd(StrEnum):
     """By its client, or because this replica ended."""
     NO_WORKER = "no_worker"
     REJECTED = "rejected"
-    """It was not let in."""
+    """It was not let in, or would have missed what is promised."""
 
 
 class Timer(Protocol):
@@ -110,11 +120,15 @@ class RoomRules:
         requests_max: Requests over all replicas; 0: nobody.
         tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
         timeout_s: Longest wait of a request.
+        look_s: Between two looks at all workers.
+        ask_s: A request decides afresh no sooner than that, unless it is its turn.
     """
 
     requests_max: int = 10_000
     tokens_max: int = 0
     timeout_s: float = 60.0
+    look_s: float = LOOK_S
+    ask_s: float = ASKED_S
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
@@ -123,6 +137,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
     Attributes:
         waiter: The request.
         op: What was last said of it.
+        safe_blocks: How much of its prompt was cached where it wants to go when it last decided.
         entered_us: Log time at which it began to wait.
         asked_us: Log time at which it last decided.
         deadline_us: When it will be expired.
@@ -130,6 +145,7 @@ class _Place(msgspec.Struct, gc=False, eq=False):
 
     waiter: Waiter
     op: Waiting
+    safe_blocks: int
     entered_us: int
     asked_us: int
     deadline_us: int
@@ -180,6 +196,7 @@ class WaitingRoom:
         self._ended = ended
         self._places: dict[str, _Place] = {}
         self._round: deque[str] = deque()
+        self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
         self._left_to: dict[int, tuple[str, int]] = {}
         """Slot with room: the ticket of another replica that is the best for it, and since when."""
@@ -209,21 +226,25 @@ class WaitingRoom:
             again: Whether it was let in before, and a worker failed it: then it is not turned away.
 
         Raises:
-            RequestRejected: If too many wait already, and none of them here is less urgent.
+            RequestRejected: If too many wait already, and none of them here has a lesser claim.
         """
         op = hold.waiting
         if not again:
             self._make_room(op)
         latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
-        place = _Place(waiter, op, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us))
+        place = _Place(
+            waiter, op, hold.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
+        )
         self._places[op.request_id] = place
         self._round.append(op.request_id)
+        self._starts.add(op.request_id, hold.path)
         heappush(self._deadlines, (place.deadline_us, op.request_id))
         self._publish(op)
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
-            self._timer = self._call_later(LOOK_S, self._look_at_all)
+            self._fleet.placed_paths.clear()
+            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
 
     def leave(self, ticket_id: str) -> None:
         """A request waits no more, for a reason of its own."""
@@ -273,22 +294,25 @@ class WaitingRoom:
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
             self._serve(self._admission.with_room(self._lanes.slots, now_us).tolist(), now_us)
+            self._ask_followers(now_us)
             self._ask_some(now_us)
         if self._places:
-            self._timer = self._call_later(LOOK_S, self._look_at_all)
+            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
         else:
             self._left_to.clear()
 
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
-        moved, asked = 0, set[str]()
+        moved, declined = 0, set[str]()
         for slot in slots:
             while self._places and self._admission.has_room(slot, now_us):
-                ticket_id = self._next(slot, now_us, asked)
+                ticket_id = self._next(slot, now_us, declined)
                 if ticket_id is None:
                     break
-                asked.add(ticket_id)
-                moved += self._ask(ticket_id, slot, now_us)
+                if self._ask(ticket_id, slot, now_us):
+                    moved += 1
+                else:
+                    declined.add(ticket_id)
                 if moved >= MOVED_MAX:
                     self._fleet.relieved.update(slots)
                     self.changed()
@@ -296,38 +320,27 @@ class WaitingRoom:
             else:
                 self._left_to.pop(slot, None)
 
-    def _next(self, slot: int, now_us: int, asked: set[str]) -> str | None:
+    def _next(self, slot: int, now_us: int, declined: set[str]) -> str | None:
         """Which request here may take the room of a worker now; None if none."""
+        if len(declined) > DECLINED_MAX:
+            return None
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
-        best = tickets.best(slot, lanes, now_us)
-        for_idle = best is None
+        best = tickets.best(slot, lanes, now_us, skip=declined)
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
                 return None
-            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica)
+            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica, skip=declined)
         elif best.replica != self._replica:
             if not self._unused(slot, best, now_us):
                 return None
-            best = tickets.best(slot, lanes, now_us, replica=self._replica)
+            best = tickets.best(slot, lanes, now_us, replica=self._replica, skip=declined)
+            self.overdue += best is not None
         if best is None:
             return None
         if best.request_id not in self._places:  # of a former life of this replica
             self._publish(Finished(best.request_id, now_us))
-            return self._next(slot, now_us, asked)
-        if best.request_id not in asked:
-            return best.request_id
-        return self._another(lanes, asked) if for_idle else None
-
-    def _another(self, lanes: Sequence[str], asked: set[str]) -> str | None:
-        """The best request here that was not asked yet, for an idle worker that the best ones may not use."""
-        if len(asked) > SKIPPED_MAX:
-            return None
-        others = [op for op in self.tickets() if op.lane in lanes and op.request_id not in asked]
-        return (
-            min(others, key=lambda op: (op.key_us, op.arrived_us, op.request_id)).request_id
-            if others
-            else None
-        )
+            return self._next(slot, now_us, declined)
+        return best.request_id
 
     def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
         """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
@@ -335,14 +348,23 @@ class WaitingRoom:
         if known is None or known[0] != best.request_id:
             self._left_to[slot] = (best.request_id, now_us)
             return False
-        if now_us - known[1] <= self._grace_s() * 1e6:
-            return False
-        self.overdue += 1
-        return True
+        return now_us - known[1] > self._grace_s() * 1e6
+
+    def _ask_followers(self, now_us: int) -> None:
+        """Let those decide afresh who share more with a prompt that was placed than they would have found."""
+        placed_paths = self._fleet.placed_paths
+        asked = 0
+        while placed_paths and asked < FOLLOWERS_MAX:
+            sharing = list(islice(self._starts.sharing(placed_paths.popleft()), SHARING_MAX))
+            for ticket_id, blocks in sharing:
+                place = self._places.get(ticket_id)
+                if place is not None and blocks > place.safe_blocks:
+                    self._ask(ticket_id, -1, now_us)
+                    asked += 1
 
     def _ask_some(self, now_us: int) -> None:
         """Let those decide afresh who did longest ago."""
-        latest_us = now_us - round(ASKED_S * 1e6)
+        latest_us = now_us - round(self._rules.ask_s * 1e6)
         asked = 0
         while self._round and asked < ASKED_MAX:
             place = self._places.get(self._round[0])
@@ -368,12 +390,14 @@ class WaitingRoom:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Hold(waiting=op):
+            case Hold(waiting=op, safe_blocks=safe_blocks):
+                place.safe_blocks = safe_blocks
                 if self._differs(place.op, op):
                     self._say(place, op)
-            case Shed(retry_after_s=retry_after_s):
-                nobody = NoWorker("No worker can take a request now.", retry_after_s=retry_after_s)
-                self._refuse(place, WaitEnd.NO_WORKER, nobody)
+            case Shed() as shed:
+                refusal = refusal_of(shed)
+                how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED
+                self._refuse(place, how, refusal)
         return False
 
     @staticmethod
@@ -389,17 +413,17 @@ class WaitingRoom:
     # Bounds.
 
     def _make_room(self, op: Waiting) -> None:
-        """Let in a request, if need be in the place of less urgent ones.
+        """Let in a request, if need be in the place of others (`Tickets.worst`).
 
         Raises:
             RequestRejected: If there is no place for it.
         """
-        tickets, weight = self._fleet.tickets, self._weight(op.flow)
+        tickets = self._fleet.tickets
         while self._is_full():
-            worst = tickets.worst(self._replica)
+            worst = tickets.worst(self._replica, op.flow, op.service_us)
             place = None if worst is None else self._places.get(worst.request_id)
             retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
-            if place is None or self._weight(place.op.flow) >= weight:
+            if place is None:
                 self._ended(op, WaitEnd.REJECTED, 0.0)
                 raise RequestRejected(
                     f"{tickets.count} requests with {tickets.tokens} uncached tokens are waiting already.",
@@ -411,10 +435,6 @@ class WaitingRoom:
     def _is_full(self) -> bool:
         rules, tickets = self._rules, self._fleet.tickets
         return tickets.count >= rules.requests_max or 0 < rules.tokens_max <= tickets.tokens
-
-    def _weight(self, flow: str) -> float:
-        """How urgent a flow is: what `Tickets.worst` goes by."""
-        return self._fleet.fairness.weight_of(class_of(flow))
 
     def _expire(self, now_us: int) -> None:
         """End the waits whose deadline has passed."""
@@ -439,4 +459,5 @@ class WaitingRoom:
 
     def _forget(self, place: _Place, how: WaitEnd) -> None:
         del self._places[place.op.request_id]
+        self._starts.discard(place.op.request_id)
         self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)

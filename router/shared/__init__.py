@@ -3,7 +3,8 @@
 from router.shared.clock import LogClock
 from router.shared.config import LogStatus, SharedConfig, Warming
 from router.shared.embedded import EmbeddedValkey
-from router.shared.lease_account import Charge, LeaseAccount, Refusal
+from router.shared.keys import Keys
+from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
 from router.shared.ports import Fold, NoListener, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
@@ -12,7 +13,7 @@ __all__ = [
     "Charge",
     "EmbeddedValkey",
     "Fold",
-    "LeaseAccount",
+    "Keys",
     "Leases",
     "LogClock",
     "LogStatus",

@@ -16,14 +16,13 @@ counts when it is known, and may leave less than nothing in hand.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Protocol
 
 from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
 
-AHEAD_US = 50_000
-"""What is leased ahead of need lasts about that long at the present rate: twenty calls
-per second at any rate, and nothing ahead where requests are rarer than that."""
+AHEAD_US = 200_000
+"""What is leased ahead of need lasts about that long at the present rate: seven calls per second at any rate,
+and nothing ahead where requests are rarer than that."""
 
 IDLE_US = 100_000
 """Who has not used anything for that long gives all of it back."""
@@ -32,8 +31,8 @@ RENEW_US = 1_000_000
 """Uses are told, and tokens in flight renewed, that often at least."""
 
 REFUSED_US = 50_000
-"""So long a refusal holds for requests of that size or more without asking again: a
-limit that is hammered costs twenty calls per second, and what others give back is found that much later."""
+"""So long a refusal holds for requests of that size or more without asking again: a limit that is hammered
+costs twenty calls per second, and what others give back is found that much later."""
 
 CONCURRENT_RETRY_US = 1_000_000
 """When to try again if tokens in flight are the limit: requests end after seconds, nobody knows which."""
@@ -79,23 +78,28 @@ class Charge:
     Attributes:
         account: Whose.
         tokens: Estimated tokens.
-        decided: Told what became of it if it had to wait; `Refusal` or None for granted.
+        decided: Called with it once it is granted or refused, if it had to wait.
         slot: In which it was charged.
         granted: Whether it was.
+        refusal: Why it was not; None as long as it waits.
         ended: Whether it was refused, withdrawn or settled.
     """
 
-    __slots__ = ("account", "decided", "ended", "granted", "slot", "tokens")
+    __slots__ = ("account", "decided", "ended", "granted", "refusal", "slot", "tokens")
 
-    def __init__(
-        self, account: "LeaseAccount", tokens: int, decided: "Callable[[Charge, Refusal | None], None]"
-    ) -> None:
+    def __init__(self, account: "LeaseAccount", tokens: int, decided: "Callable[[Charge], None]") -> None:
         self.account = account
         self.tokens = tokens
         self.decided = decided
         self.slot = 0
         self.granted = False
+        self.refusal: Refusal | None = None
         self.ended = False
+
+    def refuse(self, refusal: Refusal) -> None:
+        """End it ungranted."""
+        self.refusal = refusal
+        self.ended = True
 
 
 class LeaseAccount:
@@ -168,20 +172,26 @@ class LeaseAccount:
     @property
     def requests_left(self) -> int:
         """Requests of the limit that are left over all replicas, as far as known here."""
-        left = min(self.left[0] + self.requests, self.limits.requests_per_minute - self.used_requests)
-        return max(0, int(left))
+        return self._left(0, self.limits.requests_per_minute - self.used_requests, self.requests)
 
     @property
     def tokens_left(self) -> int:
         """The same for tokens."""
-        left = min(self.left[1] + self.tokens, self.limits.tokens_per_minute - self.used_tokens)
-        return max(0, int(left))
+        return self._left(1, self.limits.tokens_per_minute - self.used_tokens, self.tokens)
+
+    def _left(self, rate: int, unused_here: int, in_hand: float) -> int:
+        known = min(unused_here, self.left[rate] + in_hand) if self._told_us else unused_here
+        return max(0, int(known))
 
     def grows_in_us(self, rate: int, at_us: int) -> int:
         """In how long more will be left of a rate, 0 for requests and 1 for tokens; 0 if nothing is used."""
-        grows_us = [self.grows_us[rate]] if self.grows_us[rate] > at_us else []
-        grows_us += [end for end in map(_end_us, islice(self._uses, 1)) if end > at_us]
-        return min(grows_us, default=at_us) - at_us
+        end_us = self.grows_us[rate]
+        for slot in self._uses:  # the oldest own one, which Redis may not know yet
+            own_us = _end_us(slot)
+            if own_us > at_us and not at_us < end_us < own_us:
+                end_us = own_us
+            break
+        return max(0, end_us - at_us)
 
     @property
     def _in_hand(self) -> tuple[int, int, int]:
@@ -211,22 +221,23 @@ class LeaseAccount:
         self._spend(charge, at_us)
         return True
 
-    def refusal(self, tokens: int, at_us: int) -> Refusal | None:
-        """Whether a request is refused unasked: it never fits, or the like of it was refused just now."""
-        limits = self.limits
+    def refuse(self, charge: Charge, at_us: int) -> bool:
+        """Refuse a request that never fits, or the like of which was refused just now; without asking."""
+        limits, tokens = self.limits, charge.tokens
         if 0 < limits.tokens_per_minute < tokens:
-            return Refusal(TOKENS, 0)
-        if 0 < limits.concurrent_tokens < tokens:
-            return Refusal(CONCURRENT, 0)
-        if 0 < self._refused_until_us - at_us <= REFUSED_US and tokens >= self._refused_tokens:
-            return self._refusal
-        return None
+            charge.refuse(Refusal(TOKENS, 0))
+        elif 0 < limits.concurrent_tokens < tokens:
+            charge.refuse(Refusal(CONCURRENT, 0))
+        elif 0 < self._refused_until_us - at_us <= REFUSED_US and tokens >= self._refused_tokens:
+            assert self._refusal is not None
+            charge.refuse(self._refusal)
+        return charge.ended
 
     def ask(self, charge: Charge) -> None:
         """Have the next call ask for a request; `answered` tells."""
         self._asks.append(charge)
 
-    def take_share(self, charge: Charge, at_us: int, rank: int, replicas: int) -> Refusal | None:
+    def take_share(self, charge: Charge, at_us: int, rank: int, replicas: int) -> bool:
         """Decide without Redis, by this replica's fair share of each limit; the shares add up to the limit.
 
         A request that is larger than the share may go if nothing else does: else it never could. So may
@@ -251,11 +262,11 @@ class LeaseAccount:
             kind = CONCURRENT
         if not kind:
             self._spend(charge, at_us)
-            return None
-        charge.ended = True
-        if kind == CONCURRENT:
-            return Refusal(kind, CONCURRENT_RETRY_US)
-        return Refusal(kind, _end_us(next(iter(self._uses))) - at_us)
+        elif kind == CONCURRENT:
+            charge.refuse(Refusal(kind, CONCURRENT_RETRY_US))
+        else:
+            charge.refuse(Refusal(kind, _end_us(next(iter(self._uses))) - at_us))
+        return charge.granted
 
     def settle(self, charge: Charge, tokens: int, at_us: int) -> None:
         """A request that was granted has ended: count what it really used.
@@ -344,7 +355,7 @@ class LeaseAccount:
             tuple(charge.tokens for charge in self._asked),
         )
 
-    def answered(self, reply: LeaseReply, at_us: int) -> list[tuple[Charge, Refusal | None]]:
+    def answered(self, reply: LeaseReply, at_us: int) -> list[Charge]:
         """Take what a call got.
 
         Returns:
@@ -364,21 +375,19 @@ class LeaseAccount:
         self.requests += reply.leased[0]
         self.tokens += reply.leased[1]
         self.concurrent += reply.leased[2]
-        decided: list[tuple[Charge, Refusal | None]] = []
+        decided = []
         for charge, kind in zip(asked, reply.verdicts, strict=True):
             if charge.granted or charge.ended:
                 continue  # decided meanwhile
+            decided.append(charge)
             if not kind:
                 self._spend(charge, at_us)
-                decided.append((charge, None))
                 continue
-            charge.ended = True
-            retry_us = CONCURRENT_RETRY_US if kind == CONCURRENT else reply.retry_us
-            refusal = Refusal(kind, retry_us)
+            refusal = Refusal(kind, CONCURRENT_RETRY_US if kind == CONCURRENT else reply.retry_us)
+            charge.refuse(refusal)
             if at_us >= self._refused_until_us or charge.tokens < self._refused_tokens:
                 self._refused_tokens = 0 if kind == REQUESTS else charge.tokens
             self._refusal, self._refused_until_us = refusal, at_us + REFUSED_US
-            decided.append((charge, refusal))
         requests, tokens, _ = self._in_hand
         self.low_requests, self.low_tokens = requests // 4, tokens // 4
         return decided

@@ -29,7 +29,7 @@ from itertools import islice
 
 from router.errors import StateError
 from router.shared.keys import Keys
-from router.shared.lease_account import Charge, LeaseAccount, Limits, Refusal
+from router.shared.lease_account import Charge, LeaseAccount, Limits
 from router.shared.lease_script import SCRIPT, command, reply_of
 from router.shared.server import RedisLink, RedisRefused
 
@@ -54,8 +54,6 @@ ROUND_MAX = 32
 
 ASKS_MAX = 256
 """Charges of all accounts that wait at a time; the fair share decides about more."""
-
-Decided = Callable[[Charge, Refusal | None], None]
 
 
 class Leases:
@@ -130,14 +128,14 @@ class Leases:
             account.change(limits)
         return account
 
-    def charge(self, account: LeaseAccount, tokens: int, decided: Decided) -> Charge | Refusal:
+    def charge(self, account: LeaseAccount, tokens: int, decided: Callable[[Charge], None]) -> Charge:
         """Charge a request.
 
         Args:
             account: As `account` gave it, a moment ago.
             tokens: Estimated tokens of the request.
-            decided: Called later, from the event loop, if the charge that is returned is not `granted` yet.
-                A charge that was withdrawn in between may still be decided.
+            decided: Called later, from the event loop, if the charge that is returned is neither granted nor
+                refused; also if it was withdrawn in between.
         """
         now_us = self.now_us()
         charge = Charge(account, tokens, decided)
@@ -147,13 +145,13 @@ class Leases:
             if account.requests < account.low_requests or account.tokens < account.low_tokens:
                 self._call_for(account)
             return charge
-        refusal = account.refusal(tokens, now_us)
-        if refusal is not None:
-            return refusal
+        if account.refuse(charge, now_us):
+            return charge
         self._watch(account)
         self._call_for(account)
         if self._lost is not None or self._overdue or len(self._waiting) >= ASKS_MAX:
-            return self._share_of(charge) or charge
+            self._take_share(charge)
+            return charge
         account.ask(charge)
         self._waiting.append((self._loop.time() + WAIT_S, charge))
         if self._timer is None:
@@ -245,8 +243,8 @@ class Leases:
         now_us = self.now_us()
         for account, answer in zip(accounts, answers, strict=True):
             # Called by the loop: whatever one of them does, the next is told.
-            for charge, refusal in account.answered(reply_of(answer), now_us):
-                self._loop.call_soon(charge.decided, charge, refusal)
+            for charge in account.answered(reply_of(answer), now_us):
+                self._loop.call_soon(charge.decided, charge)
             if account.waits:
                 self._call_for(account)
 
@@ -299,14 +297,15 @@ class Leases:
 
     def _decide(self, charge: Charge) -> None:
         if not charge.granted and not charge.ended:
-            self._loop.call_soon(charge.decided, charge, self._share_of(charge))
+            self._take_share(charge)
+            self._loop.call_soon(charge.decided, charge)
 
-    def _share_of(self, charge: Charge) -> Refusal | None:
+    def _take_share(self, charge: Charge) -> None:
         """Decide by this replica's share."""
         self.alone += 1
         replicas = self._replicas()
         rank = replicas.index(self._replica) if self._replica in replicas else 0
-        return charge.account.take_share(charge, self.now_us(), rank, max(1, len(replicas)))
+        charge.account.take_share(charge, self.now_us(), rank, max(1, len(replicas)))
 
     async def _goodbye(self) -> None:
         """Give back what is in hand, if Redis lets us in time; else it expires."""

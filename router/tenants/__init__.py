@@ -3,6 +3,7 @@
 from router.tenants.door import Door
 from router.tenants.keys import Keyring, KeyTable, TenantKey
 from router.tenants.keys_file import KeysFileError
+from router.tenants.limits import Limiter
 from router.tenants.tenant import ANONYMOUS, UNLIMITED, Tenant, TenantLimits
 from router.tenants.watch import KeysWatch, check_keys_file
 
@@ -14,6 +15,7 @@ __all__ = [
     "Keyring",
     "KeysFileError",
     "KeysWatch",
+    "Limiter",
     "Tenant",
     "TenantKey",
     "TenantLimits",

@@ -78,11 +78,6 @@ class Door:
         key = _presented(headers)
         return self._keys is not None and key is not None and self._keys.tenant_of(key) is not None
 
-    def weight_of(self, name: str) -> float:
-        """The weight of a tenant by its name, 1 if it is not configured."""
-        tenant = self._keys.table.tenants.get(name) if self._keys is not None else None
-        return 1.0 if tenant is None else tenant.weight
-
     def _is_admin_key(self, key: bytes | None) -> bool:
         return key is not None and self._admin_key is not None and hmac.compare_digest(key, self._admin_key)
 

@@ -124,6 +124,11 @@ class Keyring:
         self._verified = {}
         self._changes_unix_s = changes_unix_s
 
+    def weight_of(self, name: str) -> float:
+        """The weight of a tenant by its name, 1 if it is not configured."""
+        tenant = self.table.tenants.get(name)
+        return 1.0 if tenant is None else tenant.weight
+
     def tenant_of(self, key: bytes) -> Tenant | None:
         """Whose key this is; None if nobody's that is valid now."""
         tenant = self._verified.get(key)

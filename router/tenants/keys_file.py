@@ -17,7 +17,7 @@ belong.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,8 +103,12 @@ class _Tenant(_Entry):
     limits: _Limits = _Limits()
 
 
-def load_keys(path: Path) -> KeyTable:
+def load_keys(path: Path, classes: Collection[str] = ()) -> KeyTable:
     """Read a keys file.
+
+    Args:
+        path: The file.
+        classes: See `parsed_keys`.
 
     Raises:
         KeysFileError: With all that is wrong.
@@ -116,15 +120,16 @@ def load_keys(path: Path) -> KeyTable:
         raise KeysFileError([f"{path}: cannot be read ({error.strerror})"]) from error
     if len(content) > FILE_BYTES_MAX:
         raise KeysFileError([f"{path}: is longer than {FILE_BYTES_MAX} bytes"])
-    return parsed_keys(content, str(path))
+    return parsed_keys(content, str(path), classes)
 
 
-def parsed_keys(content: bytes, place: str) -> KeyTable:
+def parsed_keys(content: bytes, place: str, classes: Collection[str] = ()) -> KeyTable:
     """Turn the content of a keys file into a table.
 
     Args:
         content: YAML or JSON.
         place: The file's name, for problems.
+        classes: The classes of requests that there are; empty if that is not known.
 
     Raises:
         KeysFileError: With all that is wrong.
@@ -141,6 +146,8 @@ def parsed_keys(content: bytes, place: str) -> KeyTable:
             for detail in error.errors(include_url=False, include_input=False):
                 reading.problem(("tenants", name, *detail["loc"]), _message(dict(detail)))
             continue
+        if classes and entry.priority and entry.priority not in classes:
+            reading.problem(("tenants", name, "class"), f"is no class; there are {', '.join(classes)}")
         tenants[name] = _tenant(name, entry)
         keys[name] = tuple(map(_key, entry.keys))
         for index, key in enumerate(keys[name]):

@@ -1,9 +1,9 @@
 """Keeps tenants to their limits, over all replicas, and tells clients where they stand.
 
-    admit ──> Charge, granted     go on
-      │   └─> Charge, not granted the answer of Redis is awaited, for milliseconds: `decided` is called
-      │   └─> RequestRejected     429, Retry-After, rate_limit_exceeded
-      v
+    admit ──> Charge ── granted     go on
+               │ ├──── refused     `rejection`: 429, Retry-After, rate_limit_exceeded
+               │ └──── neither     Redis is asked, for milliseconds; then it is called back, one or the other
+               v
     settle(used tokens) once the request has ended, or withdraw if nobody served it
 
 How the replicas share a limit is `router.shared.leases`' business; here it gets its words, its HTTP headers
@@ -15,10 +15,8 @@ was left over all replicas a moment ago, not what this one holds.
 from collections.abc import Callable
 
 from router.errors import RequestRejected
-from router.shared import Charge, LeaseAccount, Leases, Refusal
+from router.shared import Charge, Leases
 from router.tenants.tenant import Tenant
-
-CODE = "rate_limit_exceeded"
 
 KINDS = ("", "requests", "tokens", "concurrent_tokens")
 """Words for the numbers of limits (`Refusal.kind`), as metrics and logs have them."""
@@ -26,8 +24,6 @@ KINDS = ("", "requests", "tokens", "concurrent_tokens")
 NEVER_S = 60.0
 """Retry-After of a request that is larger than its limit: OpenAI answers 429, too, and clients try again at
 once without one."""
-
-Decided = Callable[[Charge, Refusal | None], None]
 
 
 class Limiter:
@@ -42,27 +38,39 @@ class Limiter:
         self._leases = leases
         self._rejected = rejected
 
-    def admit(self, tenant: Tenant, tokens: int, decided: Decided) -> Charge:
+    @property
+    def degraded_reason(self) -> str | None:
+        """Why each replica keeps to its share of the limits now; None if they are counted together."""
+        return self._leases.degraded_reason
+
+    def admit(self, tenant: Tenant, tokens: int, decided: Callable[[Charge], None]) -> Charge:
         """Charge a request to its tenant.
 
         Args:
             tenant: Has limits.
             tokens: Estimated tokens of prompt and answer.
-            decided: Called later if the charge is not granted yet; `rejection` makes an error of what it
-                gets. The request may have ended meanwhile.
-
-        Raises:
-            RequestRejected: A limit does not allow it.
+            decided: Called with the charge later, if it is neither granted nor refused yet; the request may
+                have ended by then.
         """
-        account = self._leases.account(tenant.name, tenant.limits)
-        outcome = self._leases.charge(account, tokens, decided)
-        if isinstance(outcome, Refusal):
-            raise self._error(account, tokens, outcome)
-        return outcome
+        return self._leases.charge(self._leases.account(tenant.name, tenant.limits), tokens, decided)
 
-    def rejection(self, charge: Charge, refusal: Refusal) -> RequestRejected:
-        """The error that a refused request gets."""
-        return self._error(charge.account, charge.tokens, refusal)
+    def rejection(self, charge: Charge) -> RequestRejected:
+        """Count a refused request, and say what its client is told."""
+        refusal, limits = charge.refusal, charge.account.limits
+        assert refusal is not None
+        self._rejected(charge.account.name, KINDS[refusal.kind])
+        allowed = (
+            "",
+            f"{limits.requests_per_minute} requests per minute",
+            f"{limits.tokens_per_minute} tokens per minute",
+            f"{limits.concurrent_tokens} tokens in flight",
+        )[refusal.kind]
+        if refusal.retry_us:
+            message, retry_after_s = f"The limit of {allowed} is reached.", refusal.retry_us / 1e6
+        else:
+            message = f"This request of about {charge.tokens} tokens is larger than the limit of {allowed}."
+            retry_after_s = NEVER_S
+        return RequestRejected(message, retry_after_s=retry_after_s, code="rate_limit_exceeded")
 
     def settle(self, charge: Charge, tokens: int) -> None:
         """A request that was granted has ended, having used these tokens; the first word counts."""
@@ -86,25 +94,6 @@ class Limiter:
             left = account.tokens_left
             lines += _lines(b"tokens", limits.tokens_per_minute, left, account.grows_in_us(1, now_us))
         return lines
-
-    def _error(self, account: LeaseAccount, tokens: int, refusal: Refusal) -> RequestRejected:
-        self._rejected(account.name, KINDS[refusal.kind])
-        limits = account.limits
-        allowed = (
-            "",
-            f"{limits.requests_per_minute} requests per minute",
-            f"{limits.tokens_per_minute} tokens per minute",
-            f"{limits.concurrent_tokens} tokens in flight",
-        )[refusal.kind]
-        if not refusal.retry_us:
-            return RequestRejected(
-                f"This request of about {tokens} tokens is larger than the limit of {allowed}.",
-                retry_after_s=NEVER_S,
-                code=CODE,
-            )
-        return RequestRejected(
-            f"The limit of {allowed} is reached.", retry_after_s=refusal.retry_us / 1e6, code=CODE
-        )
 
 
 def _lines(what: bytes, limit: int, left: int, grows_us: int) -> bytes:

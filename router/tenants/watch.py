@@ -14,10 +14,10 @@ Reading happens in a thread, since a file may be on a network and a table may be
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from router.settings import TenancySettings
+from router.settings import Settings
 from router.sources import SettingsError
 from router.tenants.keys import Keyring, KeyTable
 from router.tenants.keys_file import KeysFileError, load_keys
@@ -32,15 +32,15 @@ _Signature = tuple[int, ...]
 _MISSING: _Signature = ()
 
 
-def check_keys_file(tenancy: TenancySettings) -> None:
+def check_keys_file(settings: Settings) -> None:
     """See that the keys file can be used, before anything starts.
 
     Raises:
         SettingsError: It cannot.
     """
-    if tenancy.keys_file:
+    if settings.tenancy.keys_file:
         try:
-            load_keys(Path(tenancy.keys_file))
+            load_keys(Path(settings.tenancy.keys_file), settings.queue.classes)
         except KeysFileError as error:
             raise SettingsError(f"tenancy.keys_file: {problem}" for problem in error.problems) from error
 
@@ -51,6 +51,7 @@ class KeysWatch:
     Args:
         path: The file.
         keyring: Is given what the file says.
+        classes: The classes of requests that there are; empty if that is not known.
         now_unix_s: Wall clock.
 
     Attributes:
@@ -62,16 +63,24 @@ class KeysWatch:
         refused_count: How often it could not be used.
     """
 
-    def __init__(self, path: str, keyring: Keyring, now_unix_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: str,
+        keyring: Keyring,
+        *,
+        classes: Collection[str] = (),
+        now_unix_s: Callable[[], float] = time.time,
+    ) -> None:
         self.path = Path(path)
         self.problem: str | None = None
         self.loaded_unix_s = 0.0
         self.loaded_count = 0
         self.refused_count = 0
         self.keyring = keyring
+        self._classes = classes
         self._now_unix_s = now_unix_s
         self._seen = _MISSING
-        self._changed = _MISSING
+        self._changed: _Signature | None = None
 
     def load(self) -> None:
         """Read it for the first time.
@@ -80,7 +89,7 @@ class KeysWatch:
             KeysFileError: If it cannot be used: nothing is served with half of the keys.
         """
         self._seen = _signature(self.path)
-        self._use(load_keys(self.path))
+        self._use(load_keys(self.path, self._classes))
 
     def keys_end(self) -> Iterable[tuple[str, float]]:
         """See `KeyTable.ends`."""
@@ -96,6 +105,7 @@ class KeysWatch:
         """See whether there is something new."""
         signature = await asyncio.to_thread(_signature, self.path)
         if signature == self._seen:
+            self._changed = None
             self.keyring.pass_time(self._now_unix_s())
         elif signature != self._changed:
             self._changed = signature
@@ -104,7 +114,7 @@ class KeysWatch:
 
     async def _read(self, signature: _Signature) -> None:
         try:
-            table = await asyncio.to_thread(load_keys, self.path)
+            table = await asyncio.to_thread(load_keys, self.path, self._classes)
         except KeysFileError as error:
             problems = error.problems
         else:

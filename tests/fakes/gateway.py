@@ -7,6 +7,7 @@ after its abort, or an exchange that answers twice, fails the test.
 import functools
 import heapq
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -24,14 +25,14 @@ from policies import (
     make_policy,
 )
 from router.fleet import LocalWorker, Registry
-from router.gateway import Gateway
+from router.gateway import Gateway, weights
 from router.gateway.exchange import RequestExchange
 from router.metrics import Metrics
 from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
 from router.shared import LogClock
-from router.tenants import Keyring
+from router.tenants import Keyring, Limiter
 
 CALM_S = 3600.0
 """When nothing is in flight any more, the last timer ends within an hour, and does nothing."""
@@ -267,12 +268,22 @@ class Bench:
     Args:
         workers: How many.
         keys: Of tenants; None without a keys file.
+        limiter: Keeps them to their limits.
+        requests_max: For how many requests there are open files.
         sections: Of the settings.
     """
 
-    def __init__(self, workers: int = 2, keys: Keyring | None = None, **sections: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        workers: int = 2,
+        keys: Keyring | None = None,
+        limiter: Limiter | None = None,
+        requests_max: int = sys.maxsize,
+        **sections: dict[str, Any],
+    ) -> None:
         self.time = VirtualTime()
-        self.shared = FakeShared()
+        settings = Settings.model_validate(sections)
+        self.shared = FakeShared(FleetRules(weight_of=weights(settings.queue.classes)))
         self.upstreams: list[FakeUpstream] = []
         self.registry = registry(
             self.shared,
@@ -283,7 +294,7 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.gateway = Gateway(
-            Settings.model_validate(sections),
+            settings,
             replica="r1",
             fleet=self.shared.fleet,
             registry=self.registry,
@@ -296,6 +307,8 @@ class Bench:
             now_s=self.time.time,
             trace_request=self.trace.append,
             keys=keys,
+            limiter=limiter,
+            requests_max=requests_max,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):

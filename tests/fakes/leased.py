@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 from redis import Redis
 
-from router.shared.lease_account import Charge, LeaseAccount, Refusal
+from router.shared.lease_account import Charge, LeaseAccount
 from router.shared.lease_script import SCRIPT, LeaseCall, LeaseReply, reply_of
 
 START_US = 1_700_000_000_000_000
@@ -23,7 +23,7 @@ class Allowed:
     concurrent_tokens: int = 0
 
 
-def ignored(charge: Charge, refusal: Refusal | None) -> None:
+def ignored(charge: Charge) -> None:
     """Nobody waits for it."""
 
 
@@ -74,7 +74,7 @@ class Replica:
         self.lives += 1
         self.account = LeaseAccount("account", f"{self.name}/{self.lives}", self.limits)
 
-    def sync(self, *, lost: str = "") -> list[tuple[Charge, Refusal | None]]:
+    def sync(self, *, lost: str = "") -> list[Charge]:
         """Make one call; it may be ``lost`` before or after the server heard it."""
         call = self.account.call(self.server.now_us, TTL_US)
         if lost == "before":
@@ -86,23 +86,19 @@ class Replica:
             return []
         return self.account.answered(reply, self.server.now_us)
 
-    def request(self, tokens: int = 1) -> Charge | Refusal:
+    def request(self, tokens: int = 1) -> Charge:
         """Charge a request, asking as often as it takes."""
-        charge = Charge(self.account, tokens, ignored)
-        if self.account.take(charge, self.server.now_us):
-            return charge
-        refusal = self.account.refusal(tokens, self.server.now_us)
-        if refusal is not None:
-            return refusal
-        self.account.ask(charge)
-        while True:
-            for decided, why in self.sync():
-                if decided is charge:
-                    return charge if why is None else why
+        account, at_us = self.account, self.server.now_us
+        charge = Charge(account, tokens, ignored)
+        if not account.take(charge, at_us) and not account.refuse(charge, at_us):
+            account.ask(charge)
+            while not charge.granted and not charge.ended:
+                self.sync()
+        return charge
 
     def granted(self, tokens: int = 1) -> bool:
         """Whether a request is granted."""
-        return isinstance(self.request(tokens), Charge)
+        return self.request(tokens).granted
 
 
 @contextlib.contextmanager

@@ -179,7 +179,7 @@ class Replica:
             block_tokens=BLOCK_TOKENS,
             block_bytes=BLOCK_BYTES,
             expected_output_tokens=0,
-            order=Order(self.admission, self.lanes, k),
+            order=Order(self.admission, self.lanes, k, lambda _: stage.step_tokens),
         )
 
     def now_us(self) -> int:
@@ -232,6 +232,7 @@ class Stage:
         rules: Of the rooms.
         admission: How much workers are given.
         weight_of: Of classes and flows.
+        step_tokens: Of the engines, if they compute twice what one step shares (`policies.followers`).
     """
 
     def __init__(
@@ -244,10 +245,12 @@ class Stage:
         rules: RoomRules | None = None,
         admission: AdmissionRules | None = None,
         weight_of: Callable[[str], float] = lambda _: 1.0,
+        step_tokens: int = 0,
     ) -> None:
         self.time = VirtualTime()
         self.delay_s = delay_s
         self.weight_of = weight_of
+        self.step_tokens = step_tokens
         self.said: list[Op] = []
         self.workers: dict[str, Worker] = {}
         self.requests: list[Request] = []

@@ -206,7 +206,7 @@ async def test_a_key_is_asked_for_where_one_is_set(fleet: Fleet) -> None:
 
 async def test_requests_over_the_limit_in_flight_are_rejected_with_retry_after(fleet: Fleet) -> None:
     engine = await fleet.engine(EngineSettings(prefill_base_ms=300))
-    gateway = await fleet.gateway(engine.url, server={"max_concurrent_requests": 2})
+    gateway = await fleet.gateway(engine.url, server={"max_concurrent_requests": 2}, queue={"size": 0})
     answers = await asyncio.gather(
         *(gateway.client.post("/v1/chat/completions", json=chat(f"{n} {LONG}")) for n in range(5))
     )

@@ -176,6 +176,21 @@ def test_idle_is_who_has_nothing_to_prefill_and_is_below_its_caps() -> None:
     assert not admission.idle(both[:0], NOW_US)
 
 
+def test_for_a_replica_that_is_closed_nobody_has_room_not_even_an_idle_worker() -> None:
+    fleet = fleet_of(2)
+    admission = Admission(RULES, fleet)
+    slots = np.array([0, 1])
+    admission.closed = True
+    assert not admission.has_room(0, NOW_US)
+    assert not admission.below_caps(0, NOW_US)
+    assert not admission.idle(slots, NOW_US)
+    assert not len(admission.with_room(slots, NOW_US))
+    assert not len(admission.capped(slots, NOW_US))
+    admission.closed = False
+    assert admission.has_room(0, NOW_US)
+    assert admission.with_room(slots, NOW_US) is slots
+
+
 def test_a_slot_that_is_given_to_another_worker_has_its_own_bounds() -> None:
     fleet = FleetState(FleetRules(memory_s=1.0))
     fleet.apply(WorkerPut("a:1", 1, "one", "http://a:1", labels={"max_running_requests": "1"}))

@@ -34,7 +34,7 @@ OUTLOOK = Outlook(
     service_s=0.5,
     prompt_tokens=4_000,
     waited_s=0.0,
-    waits=False,
+    let_in=False,
 )
 
 
@@ -109,8 +109,8 @@ def test_who_waits_is_sent_away_only_for_certain() -> None:
     wait(fleet, "before", 100.0)
     level = ServiceLevel(ttft_s=5.0)
     assert judge(level, fleet) is not None
-    assert judge(level, fleet, waits=True, waited_s=4.4) is None
-    assert judge(level, fleet, waits=True, waited_s=4.6) == Miss("ttft", 5.1, 5.0, 1.0)
+    assert judge(level, fleet, let_in=True, waited_s=4.4) is None
+    assert judge(level, fleet, let_in=True, waited_s=4.6) == Miss("ttft", 5.1, 5.0, 1.0)
 
 
 def test_what_an_idle_fleet_could_not_do_either_is_no_reason() -> None:
@@ -151,7 +151,7 @@ def test_the_decode_is_judged_by_who_will_be_at_it_then() -> None:
     assert miss.predicted_s == pytest.approx(fit.tpot_s(expected), rel=0.01)
     assert miss.retry_after_s == pytest.approx(10.0 * np.log(expected / 10), rel=0.05)
     assert judge(ServiceLevel(tpot_s=miss.predicted_s * 1.01), fleet, fit, service_s=10.0) is None
-    assert judge(ServiceLevel(tpot_s=0.02), fleet, fit, service_s=10.0, waits=True) is None
+    assert judge(ServiceLevel(tpot_s=0.02), fleet, fit, service_s=10.0, let_in=True) is None
 
 
 # The oscillation (Mooncake, section 7): prefills take 4 s, decodes 10 s; 60 may decode together, and

@@ -34,6 +34,7 @@ from policies import (
     ServiceModel,
     Started,
     Trim,
+    Waiting,
     WorkerGone,
     WorkerPut,
     make_policy,
@@ -67,8 +68,9 @@ def placed(
     *,
     replica: str = "one",
     ends: bool = False,
+    flow: str = "",
 ) -> Placed:
-    return Placed(request_id, at_us, worker, replica, 100_000, 300, 500, (prompt,), ends)
+    return Placed(request_id, at_us, worker, replica, 100_000, 300, 500, (prompt,), ends, flow)
 
 
 def fleet_after(*ops: Op, rules: FleetRules | None = None) -> FleetState:
@@ -535,6 +537,111 @@ def held(fleet: FleetState, prompts: list[bytes]) -> object:
     rows = seen(fleet, prompts, START + 15 * SECOND)
     columns = [(*row[:6], row[6][:3], *row[7:]) for row in rows.values() if isinstance(row, tuple)]
     return columns, rows["bytes_per_token"], sorted(fleet.loads.requests)
+
+
+def waits(request_id: str, worker: str = "", *, replica: str = "one", at_us: int = START) -> Waiting:
+    return Waiting(request_id, at_us, replica, START, START, "|", worker, "low/", 1000, 10, 20)
+
+
+def fleet_of_two(*ops: Op) -> FleetState:
+    fleet = FleetState()
+    for op in (put("a:1"), put("b:1"), *ops):
+        fleet.apply(op)
+    return fleet
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        placed("r", "a:1", path(1)),
+        FirstToken("r", START + 1),
+        Finished("r", START + 1),
+        Left("one", START),
+    ],
+    ids=lambda op: type(op).__name__,
+)
+def test_what_ends_a_wait_ends_it_whichever_is_heard_first(end: Op) -> None:
+    for ops in ((waits("r"), end), (end, waits("r"))):
+        assert list(fleet_of_two(*ops).tickets) == []
+
+
+def test_a_replica_that_was_given_up_says_again_what_waits() -> None:
+    fleet = fleet_of_two(waits("r"), Left("one", START), waits("r", at_us=START + 1))
+    assert fleet.tickets.count == 1
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        FirstToken("q", START + 1),
+        Finished("q", START + 1),
+        Finished("r", START + 1),
+        placed("r", "b:1", path(1)),
+        Left("two", START + 1),
+        WorkerGone("b:1", START + 1, "one"),
+        put("b:1", START + 1, draining=True),
+        CircuitSet("b:1", START + 1, "one", Circuit.OPEN),
+        CircuitSet("b:1", START + 1, "one", Circuit.CLOSED),
+        Started("b:1", START + 1, "one", 5, cold=True),
+    ],
+    ids=lambda op: type(op).__name__,
+)
+def test_a_worker_that_may_have_room_is_noted_while_somebody_waits(op: Op) -> None:
+    """Request q of replica two is in flight on worker b; r waits for it."""
+    in_flight = placed("q", "b:1", path(2), replica="two")
+    fleet = fleet_of_two(in_flight, waits("r", "b:1"), waits("any"))
+    b = fleet.worker("b:1")
+    assert b is not None
+    fleet.relieved.clear()
+    fleet.apply(op)
+    assert fleet.relieved == {b.slot}
+
+
+def test_no_worker_is_noted_while_nobody_waits() -> None:
+    fleet = fleet_of_two(placed("q", "b:1", path(2)), FirstToken("q", START + 1), Finished("q", START + 2))
+    assert fleet.relieved == set()
+
+
+def test_a_release_for_age_and_a_snapshot_relieve_every_worker() -> None:
+    fleet = fleet_of_two(placed("q", "b:1", path(2)), waits("r", at_us=START + 7200 * SECOND))
+    assert fleet.collect(START + 7201 * SECOND) == 1
+    assert fleet.relieved == {0, 1}
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    assert newcomer.relieved == {0, 1}
+
+
+def test_the_row_of_a_removed_worker_is_kept_while_somebody_waits_for_it() -> None:
+    """Else the row might become another worker's, and the ticket wait for that."""
+    fleet = fleet_of_two(waits("r", "b:1"), WorkerGone("b:1", START, "one"))
+    fleet.collect(START + 1000 * SECOND)
+    fleet.apply(put("c:1", START + 1))
+    (ticket,) = fleet.tickets
+    assert fleet.at_slot(ticket.slot).worker_id == "b:1"
+    fleet.apply(Finished("r", START + 2))
+    fleet.collect(START + 2000 * SECOND)
+    fleet.apply(put("d:1", START + 2))
+    assert fleet.at_slot(ticket.slot).worker_id == "d:1"
+
+
+def test_a_placement_is_charged_to_its_flow_once_and_a_snapshot_says_so() -> None:
+    first = placed("r", "a:1", path(1), flow="low/acme")
+    fleet = fleet_of_two(first, first, placed("free", "a:1", path(1)))
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for known in (fleet, newcomer):
+        assert known.fairness.service_us("low/acme", START) == first.service_us
+        assert known.fairness.service_us("low", START) == first.service_us
+        known.apply(first)
+        assert known.fairness.service_us("low", START) == first.service_us
+
+
+def test_a_missed_part_of_the_log_ends_what_a_snapshot_no_longer_lists() -> None:
+    """Of its own a replica knows better."""
+    fleet = fleet_of_two(waits("mine"), waits("gone", replica="two"), waits("listed", replica="two"))
+    writer = fleet_of_two(waits("listed", replica="two"), waits("new", replica="two"), waits("ended"))
+    fleet.restore(writer.snapshot(), "one", missed=True)
+    assert sorted(ticket.request_id for ticket in fleet.tickets) == ["listed", "mine", "new"]
 
 
 # Length buckets.

@@ -68,3 +68,12 @@ def test_an_unreadable_snapshot_is_refused_and_changes_nothing(data: list[bytes]
     with pytest.raises(ValueError, match="snapshot"):
         fleet.restore(data)
     assert fleet.snapshot() == before
+
+
+def test_a_snapshot_of_a_writer_that_knew_of_no_flows_is_read() -> None:
+    """A field was added at the end; replicas of both kinds share one log during a roll-out."""
+    fields = msgspec.msgpack.decode(SOUND[-1])
+    fleet = fleet_after()
+    fleet.restore([*SOUND[:-1], msgspec.msgpack.encode(fields[:-1])])
+    assert fleet.loads.requests.keys() == {"q"}
+    fleet.restore([*SOUND[:-1], msgspec.msgpack.encode([*fields, "added later"])])

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -190,6 +191,20 @@ async def test_a_task_that_fails_is_started_again_and_says_so(caplog: pytest.Log
     async with running(process):
         await until(lambda: broken.collected == 2)
     assert events(caplog).count("task.failed") >= 1
+
+
+# Tenants.
+
+
+async def test_fairness_knows_the_weights_of_classes_and_tenants(tmp_path: Path) -> None:
+    """Classes among classes, tenants within their class; who is not in the file weighs 1."""
+    file = tmp_path / "keys.yaml"
+    file.write_text("tenants: {acme: {weight: 3}}")
+    process = await built(tenancy={"keys_file": str(file)}, queue={"classes": {"high": 8, "normal": 4}})
+    weight_of = process.fleet.fairness.weight_of
+    assert [weight_of(name) for name in ("high", "normal", "gone")] == [8, 4, 4]
+    assert [weight_of(name) for name in ("high/acme", "normal/acme", "high/other", "high/")] == [3, 3, 1, 1]
+    assert (await built()).fleet.fairness.weight_of("high/acme") == 1
 
 
 # Metrics.

@@ -159,6 +159,27 @@ def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
     assert (found["keys_file_reads_total", "loaded"], found["keys_file_reads_total", "refused"]) == (3, 2)
 
 
+def test_waits_count_by_class_and_end_and_only_those_that_lead_somewhere_have_a_length(
+    metrics: Metrics,
+) -> None:
+    metrics.wait_ended("high", "dispatched", 0.5)
+    metrics.wait_ended("high", "expired", 60.0)
+    metrics.wait_ended("low", "dispatched", 2.0)
+    found = scraped(metrics)
+    assert found["waits_total", "high", "dispatched"] == found["waits_total", "high", "expired"] == 1
+    assert (found["wait_seconds_sum", "high"], found["wait_seconds_count", "low"]) == (0.5, 1)
+
+
+def test_the_queue_is_told_as_it_is(metrics: Metrics) -> None:
+    for requests in (3, 0):
+        metrics.queue([("high", requests, 500)], inversions=4, inversion_s_max=0.25, rooms_overdue=2)
+    found = scraped(metrics)
+    assert (found["waiting_requests", "high"], found["waiting_tokens", "high"]) == (0, 500)
+    assert found["queue_inversions_total",] == 4
+    assert found["queue_inversion_max_seconds",] == 0.25
+    assert found["queue_rooms_overdue_total",] == 2
+
+
 def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
     metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
     metrics.redispatched("upstream_timeout")
@@ -218,8 +239,17 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
 
 def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     workers = [
-        WorkerSample("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000),
-        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0),
+        WorkerSample(
+            *("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000, 0.5),
+            has_room=False,
+            running_max=64,
+            kv_tokens_max=9500,
+            report_age_s=1.25,
+            reported_running=3,
+            reported_waiting=1,
+            reported_kv_tokens=700,
+        ),
+        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0, 0.5, report_age_s=2.0),
     ]
     metrics.workers = lambda: workers
     found = scraped(metrics)
@@ -231,6 +261,14 @@ def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
     assert found["inflight_tokens", "a:1"] == 300
     assert found["prefill_tokens", "a:1"] == 40
     assert found["held_tokens", "a:1"] == 5000
+    assert (found["worker_backlog_target_seconds", "a:1"], found["worker_has_room", "a:1"]) == (0.5, 0)
+    assert (found["worker_running_max_requests", "a:1"], found["worker_kv_max_tokens", "a:1"]) == (64, 9500)
+    assert found["worker_report_age_seconds", "a:1"] == 1.25
+    reported = [f"worker_reported_{name}" for name in ("running_requests", "waiting_requests", "kv_tokens")]
+    assert [found[name, "a:1"] for name in reported] == [3, 1, 700]
+    unknown = {"worker_running_max_requests", "worker_kv_max_tokens", *reported}
+    assert not [name for name in unknown if (name, "b:1") in found]
+    assert found["worker_report_age_seconds", "b:1"] == 2.0
 
     workers.pop()
     assert ("circuit_state", "b:1") not in scraped(metrics)

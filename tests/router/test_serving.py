@@ -14,8 +14,7 @@ from fakes.running import free_port
 from uvicorn.config import STARTUP_FAILURE
 
 from router.gateway import Gateway
-from router.open_files import OTHER_FILES
-from router.serving import GatewayConfig, _bound, _within_open_files, serve
+from router.serving import GatewayConfig, _bound, serve
 from router.settings import Settings
 from router.sources import SettingsError
 
@@ -57,7 +56,7 @@ def test_what_uvicorn_does_is_in_the_settings() -> None:
 
 
 async def test_the_gateway_is_built_in_the_process_that_serves() -> None:
-    config = GatewayConfig(settings(fleet={"worker_urls": ["http://a:1"]}), NOWHERE)
+    config = GatewayConfig(settings(fleet={"worker_urls": ["http://a:1"]}), NOWHERE, requests_max=7)
     assert not hasattr(config, "process")
     config.load()
     assert config.http_protocol_class is config.process.protocol
@@ -90,16 +89,6 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: No
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.parametrize(("given", "effective"), [(-1, None), (0, None), (5, 5), (10**9, None)])
-def test_no_more_requests_at_a_time_than_there_are_files_for(given: int, effective: int | None) -> None:
-    """Beyond that, clients would be dropped without an answer and healthy workers seem to be down."""
-    wanted = settings(server={"max_concurrent_requests": given, "port": 31000})
-    server = _within_open_files(wanted).server
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert server.max_concurrent_requests == (effective or (hard - OTHER_FILES) // 2)
-    assert server.port == 31000
 
 
 def test_processes_that_share_a_port_each_get_a_part_of_a_burst() -> None:

@@ -61,3 +61,20 @@ def test_a_window_belongs_to_sliding_window_attention_only() -> None:
 def test_a_secret_does_not_show_when_the_tree_is_printed() -> None:
     settings = Settings.model_validate({"server": {"api_key": "hunter2"}})
     assert "hunter2" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("classes", "default", "sentence"),
+    [
+        ({"a": 1}, "b", "default_class must be one of a"),
+        ({}, "normal", "default_class must be one of the classes"),
+        ({"a": 0}, "a", "must be above 0"),
+        ({"a/b": 1}, "a/b", "is no name"),
+        ({"High": 1}, "High", "is no name"),
+    ],
+)
+def test_classes_of_requests_have_names_and_shares(
+    classes: dict[str, float], default: str, sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Settings.model_validate({"queue": {"classes": classes, "default_class": default}})

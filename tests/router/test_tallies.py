@@ -84,14 +84,18 @@ def test_label_sets_beyond_the_bound_share_one_series() -> None:
 def test_sums_add_up_by_label_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tallies, "SERIES_MAX", 2)
     registry = CollectorRegistry()
-    sums = Sums(Counter("c", "c", ("tenant",), registry=registry))
+    sums = Sums(*(Counter(name, name, ("tenant",), registry=registry) for name in ("c", "d")))
     for label, amount in (("a", 1), ("b", 2), ("a", 0.5), ("c", 4), ("d", 8)):
-        sums.add((label, amount))
+        sums.add((label, amount, 10 * amount))
     sums.flush()
     sums.flush()
-    sums.add(("b", 1))
+    sums.add(("b", 1, 0))
     sums.flush()
-    assert samples(registry, "c") == {("_total", "a"): 1.5, ("_total", "b"): 3, ("_total", "other"): 12}
+    expected = {"a": 1.5, "b": 3, "other": 12}
+    assert samples(registry, "c") == {
+        **{("_total", label): amount for label, amount in expected.items()},
+        **{("d_total", label): 10 * amount for label, amount in {**expected, "b": 2}.items()},
+    }
 
 
 def test_a_total_is_followed_not_added() -> None:

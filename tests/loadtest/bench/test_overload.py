@@ -15,7 +15,7 @@ def served(phase: str, at_s: float, end: End) -> Served:
     ttft_s = 0.123 if end is End.ANSWERED else None
     code = "queue_full" if end is End.REJECTED else ""
     seen = Visit(end, at_s, at_s, at_s + 0.2, ttft_s, 200, code, "2" if code else None, "")
-    return Served("short", "high", "one", phase, "http://r1", True, None, seen)
+    return Served("short", "high", "silver", phase, "http://r1", True, None, 500, seen)
 
 
 def run_of(plan: OverloadPlan) -> OverloadRun:

@@ -1,42 +1,48 @@
 """The crowd sends what it says, at the rate it says, and accounts for every request."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from fakes.running import free_port, until
 
 from loadtest.chaos import Crowd, End
-from loadtest.chaos.crowd import PRIORITIES, SHARES, Draw, mean_service_s
+from loadtest.chaos.crowd import PRIORITIES, SHARES, Client, Draw, mean_service_s
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.workload import MODEL
 
 FAST = EngineSettings(models=(MODEL,), prefill_base_ms=0.5, prefill_tokens_per_s=1e7, tpot_ms=0.2)
-TENANTS = {"one": {"x-tenant-id": "one"}, "two": {"x-tenant-id": "two"}}
+CLIENTS = [Client("one", 3.0, {"x-tenant-id": "one"}), Client("two", 1.0)]
 
 
 def crowd(url: str) -> Crowd:
-    return Crowd([url], TENANTS, rate_per_s=200, deadline_s=20.0, patience_s=20.0)
+    return Crowd([url], CLIENTS, rate_per_s=200, deadline_s=20.0, patience_s=20.0)
 
 
 def test_the_same_seed_draws_the_same_requests() -> None:
-    first, second, other = Draw(["a"], 1.0, 1), Draw(["a"], 1.0, 1), Draw(["a"], 1.0, 2)
+    first, second, other = (
+        Draw([Client("a")], 1.0, 1),
+        Draw([Client("a")], 1.0, 1),
+        Draw([Client("a")], 1.0, 2),
+    )
     drawn = [first.next() for _ in range(50)]
     assert drawn == [second.next() for _ in range(50)]
     assert drawn != [other.next() for _ in range(50)]
 
 
 def test_every_kind_class_and_tenant_comes() -> None:
-    draw = Draw(["a", "b"], 1.0, 1)
+    draw = Draw(CLIENTS, 1.0, 1)
     drawn = [draw.next() for _ in range(300)]
     assert {request.kind for request in drawn} == set(SHARES)
     assert {request.priority for request in drawn} == set(PRIORITIES)
-    assert {request.tenant for request in drawn} == {"a", "b"}
+    asked = Counter(request.client.tenant for request in drawn)
+    assert asked["one"] == pytest.approx(3 * asked["two"], rel=0.3)
     assert {request.streamed for request in drawn} == {True, False}
     assert {request.deadline_s for request in drawn} == {1.0, None}
 
 
 def test_a_follow_up_goes_on_where_an_answered_request_ended() -> None:
-    draw = Draw(["a"], 1.0, 1)
+    draw = Draw([Client("a")], 1.0, 1)
     texts = []
     for _ in range(100):
         request = draw.next()

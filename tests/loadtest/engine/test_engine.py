@@ -358,3 +358,23 @@ async def test_engines_of_one_process_share_what_they_computed_through_a_pool(st
         answer = await client.post(f"{second.url}/v1/completions", json=body)
 
     assert answer.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 960}
+
+
+async def test_sglang_joins_two_fields_to_a_salt_and_its_messages_api_hears_neither(start: Any) -> None:
+    _, client = await start(dialect="sglang")
+    for more, known in (
+        ({"cache_salt": "ab", "extra_key": "c"}, False),
+        ({"cache_salt": "a", "extra_key": "bc"}, True),
+        ({"extra_key": "abc"}, True),
+        ({"extra_key": "ab"}, False),
+    ):
+        answer = await client.post("/v1/chat/completions", json=chat(user("x"), **more))
+        assert (cached(answer) > 0) is known, more
+    prompt = {"text": "word " * 500, "sampling_params": {"max_new_tokens": 1}}
+    for more, known in (({}, False), ({"extra_key": "a"}, False), ({"extra_key": "a"}, True)):
+        answer = await client.post("/generate", json={**prompt, **more})
+        assert (answer.json()["meta_info"]["cached_tokens"] > 0) is known, more
+    message = {"model": "emulated", "max_tokens": 1, "messages": [user("word " * 500)]}
+    for more, known in (({}, False), ({"cache_salt": "a"}, True)):
+        answer = await client.post("/v1/messages", json={**message, **more})
+        assert (answer.json()["usage"].get("cache_read_input_tokens", 0) > 0) is known, more

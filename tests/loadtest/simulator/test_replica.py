@@ -5,12 +5,27 @@ import pytest
 from fakes.workloads import request
 
 from loadtest.simulator.clock import VirtualClock
+from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import START_NS, Dispatch, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
-from policies import FULL_ATTENTION, FleetRules, LengthBuckets, Shed, WorkerPut, make_policy
+from loadtest.simulator.workload import SimRequest
+from policies import FULL_ATTENTION, FleetRules, LengthBuckets, WorkerPut, make_policy
 from router.gateway.usage import Usage
 
 PROMPT = request(np.random.default_rng(1).bytes(5000), tokens=4200, output_tokens=300)
+
+
+class Caller:
+    """Notes what becomes of its request."""
+
+    def __init__(self) -> None:
+        self.got: Dispatch | Outcome | None = None
+
+    def dispatched(self, dispatch: Dispatch) -> None:
+        self.got = dispatch
+
+    def refused(self, outcome: Outcome) -> None:
+        self.got = outcome
 
 
 class Setup:
@@ -47,8 +62,13 @@ class Setup:
         for replica in (self.here, self.there):
             replica.know(puts)
 
-    def dispatch(self) -> Dispatch:
-        dispatch = self.here.dispatch(PROMPT.blocks, PROMPT.tokens)
+    def take(self, prompt: SimRequest = PROMPT, flow: str = "normal/") -> Caller:
+        caller = Caller()
+        self.here.take(prompt.blocks, prompt.tokens, caller, flow)
+        return caller
+
+    def dispatch(self, prompt: SimRequest = PROMPT) -> Dispatch:
+        dispatch = self.take(prompt).got
         assert isinstance(dispatch, Dispatch)
         return dispatch
 
@@ -144,8 +164,7 @@ def test_what_the_worker_did_not_have_is_trimmed_everywhere() -> None:
         for seed in (2, 3)
     )
     for prompt in (first, second):
-        dispatch = setup.here.dispatch(prompt.blocks, prompt.tokens)
-        assert isinstance(dispatch, Dispatch)
+        dispatch = setup.dispatch(prompt)
         setup.here.completed(dispatch, Usage(4200, 0 if prompt is second else None, 1), 0.3, told=False)
         setup.after(1.0)
 
@@ -155,7 +174,7 @@ def test_what_the_worker_did_not_have_is_trimmed_everywhere() -> None:
 
 def test_nobody_to_ask_is_an_answer() -> None:
     setup = Setup(plain=0, decode=1)
-    assert isinstance(setup.here.dispatch(PROMPT.blocks, PROMPT.tokens), Shed)
+    assert setup.take().got is Outcome.REJECTED
     assert setup.inflight(setup.here) == [0]
 
 
@@ -179,5 +198,5 @@ def test_what_exceeds_the_last_bucket_finds_nobody() -> None:
     buckets = LengthBuckets((4_455,))
     setup = Setup(plain=2, buckets=buckets, labels=buckets.names * 2)
 
-    assert isinstance(setup.here.dispatch(PROMPT.blocks, PROMPT.tokens), Shed)
+    assert setup.take().got is Outcome.REJECTED
     assert setup.inflight(setup.here) == [0, 0]

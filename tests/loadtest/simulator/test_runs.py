@@ -82,4 +82,4 @@ def test_bins_are_named_after_their_bounds() -> None:
 def test_shares_of_ends_add_up() -> None:
     shares = Run.of("p", simulated(requests=200, failed=50)).end_shares()
 
-    assert shares == {"completed": 0.75, "rejected": 0.0, "failed": 0.25}
+    assert shares == {"completed": 0.75, "rejected": 0.0, "failed": 0.25, "expired": 0.0}

@@ -1,6 +1,8 @@
 """What an operator reads at ``GET /queue``."""
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -126,6 +128,17 @@ async def test_an_engines_report_tells_its_age_and_whether_it_counts() -> None:
     assert a["running_max"] == 7
     setup.time.advance(60.0)
     assert (await setup.view())["workers"][0]["report"]["fresh"] is False
+
+
+async def test_what_the_operators_page_tells_of_the_view_is_there() -> None:
+    setup = Setup()
+    setup.waits("1", worker="a:80")
+    view = await setup.view()
+    page = Path(__file__).parents[3] / "docs" / "pressure.md"
+    table = page.read_text().partition("| field | what it tells |")[2].partition("\n\n")[0]
+    names = set(re.findall(r"`([a-z_]+)`", table))
+    assert {"waiting", "workers", "order", "refused", "predicted_drain_s"} <= names
+    assert names - {*view, *view["lanes"][0], *view["workers"][0]} == set()
 
 
 async def test_who_was_sent_away_is_seen() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.queue_ports import queue_ports
 
 from router.admin import AdminPorts, make_api
 from router.metrics import Metrics
@@ -37,16 +38,17 @@ class Setup:
     def __init__(self, file: Path | None) -> None:
         time = VirtualTime()
         shared = FakeShared()
-        self.keys = None if file is None else KeysWatch(str(file), Keyring(), lambda: 1e9)
+        self.keys = None if file is None else KeysWatch(str(file), Keyring(), now_unix_s=lambda: 1e9)
         if self.keys is not None:
             self.keys.load()
         keyring = None if self.keys is None else self.keys.keyring
+        workers = registry(shared, time)
         api = make_api(
             AdminPorts(
                 version="1.2.3",
                 replica="r1",
                 fleet=shared.fleet,
-                registry=registry(shared, time),
+                registry=workers,
                 publish=shared.publish,
                 now_us=time.clock.now_us,
                 log_status=lambda: LogStatus(True, None, 0, None, 0, 0, 0, ("r1",), True, None),
@@ -56,6 +58,7 @@ class Setup:
                 metrics=Metrics("1.2.3"),
                 client=httpx.AsyncClient(),
                 shutting_down=lambda: False,
+                queue=queue_ports(shared, workers, time),
                 now_unix_s=lambda: 1e9,
             )
         )

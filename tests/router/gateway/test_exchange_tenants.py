@@ -8,6 +8,7 @@ from fakes.gateway import Bench
 
 from policies import Placed
 from router.errors import WorkerUnreachable
+from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.proxy import Header
 from router.tenants import Keyring, KeyTable, Tenant, TenantKey
@@ -71,7 +72,7 @@ def test_a_salted_request_is_salted_again_when_it_is_redispatched() -> None:
 
 
 def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
-    """SGLang's Messages API has no field for it: the tenant asked to share with nobody."""
+    """SGLang's Messages API, for one, has no field for it: the tenant asked to share with nobody."""
     bench = Bench(workers=1, keys=keyring())
     bench.local("w0:80").engine = "sglang"
     body = {"model": "m", "max_tokens": 1, "messages": []}
@@ -102,6 +103,30 @@ def test_who_has_no_key_gets_401(headers: list[Header]) -> None:
     assert (client.status, client.error["code"]) == (401, "invalid_api_key")
     assert "tenant" not in bench.log[-1]
     bench.check()
+
+
+@pytest.mark.parametrize(
+    ("own", "header", "more", "flow"),
+    [
+        ("", None, {}, "normal/t"),
+        ("", b"high", {}, "high/t"),
+        ("low", None, {}, "low/t"),
+        ("high", None, {}, "high/t"),
+        ("high", b"low", {}, "low/t"),
+        ("high", None, {"service_tier": "flex"}, "low/t"),
+        ("normal", b"high", {}, "normal/t"),
+        ("normal", None, {"service_tier": "priority"}, "normal/t"),
+        ("low", None, {"priority": 5}, "low/t"),
+    ],
+)
+def test_a_tenants_class_is_what_its_requests_have_and_the_most_they_get(
+    own: str, header: bytes | None, more: dict[str, Any], flow: str
+) -> None:
+    gateway = Bench().gateway
+    tenant = Tenant("t", priority=own)
+    parsed = gateway.parse(Endpoint.CHAT, orjson.dumps(chat(**more)), tenant)
+    headers = [] if header is None else [(b"x-priority", header)]
+    assert gateway.flow_of(parsed, tenant, headers) == flow
 
 
 def test_only_tenants_of_the_keys_file_are_labels() -> None:

@@ -60,8 +60,7 @@ def test_a_key_is_asked_for_if_there_is_one(headers: list[Header], admitted: boo
 # The limit.
 
 
-def test_requests_beyond_the_limit_are_rejected_until_others_end() -> None:
-    bench = Bench(server={"max_concurrent_requests": 2})
+def rejected_until_others_end(bench: Bench) -> None:
     for _ in range(2):
         bench.start(chat())
     _, third = bench.start(chat())
@@ -72,6 +71,28 @@ def test_requests_beyond_the_limit_are_rejected_until_others_end() -> None:
     assert fourth.status is None
     for upstream in bench.upstreams[1:]:
         upstream.answer()
+    bench.check()
+
+
+def test_requests_for_which_there_are_no_files_are_rejected_until_others_end() -> None:
+    rejected_until_others_end(Bench(requests_max=2))
+
+
+def test_requests_beyond_the_limit_are_rejected_if_none_may_wait() -> None:
+    rejected_until_others_end(Bench(server={"max_concurrent_requests": 2}, queue={"disable_queue": True}))
+
+
+def test_requests_beyond_the_limit_wait_whoever_has_room() -> None:
+    """Each ends before the next one goes; workers have room all the time."""
+    bench = Bench(workers=3, server={"max_concurrent_requests": 1})
+    for _ in range(3):
+        bench.start(chat())
+    for number in range(3):
+        assert len(bench.upstreams) == number + 1
+        assert bench.shared.fleet.tickets.count == 2 - number
+        bench.upstreams[number].answer()
+        bench.time.advance(0.1)
+    assert [client.status for client in bench.clients] == [200] * 3
     bench.check()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import parse_in_steps
-from router.gateway.parsing import Identifier
+from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.salting import salted, takes_salt
 from router.tenants import Tenant
 
@@ -34,6 +34,15 @@ values: st.SearchStrategy[Any] = st.recursive(
 def spliced(endpoint: Endpoint, body: bytes, tenant: Tenant = ACME) -> Sequence[bytes | memoryview]:
     parsed = identifier.parse(endpoint, body, tenant=tenant)
     return salted(endpoint, body, tenant.salt, parsed.salt_span)
+
+
+def in_steps(endpoint: Endpoint, body: bytes) -> ParsedRequest:
+    steps = parse_in_steps(identifier, endpoint, body, tenant=ACME)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def field_of(endpoint: Endpoint) -> str:
@@ -141,17 +150,19 @@ def test_a_large_body_is_salted_like_a_small_one(own: dict[str, Any]) -> None:
     """4 MB, cut into a skeleton and holes; its pieces are views of the client's bytes."""
     for pairs in ({"messages": [], "input": "x" * 4_000_000, **own}, {**own, "input": "x" * 4_000_000}):
         body = json.dumps({"model": "m", "a": '\\"' * 3000, **pairs}).encode()
-        steps = parse_in_steps(identifier, Endpoint.CHAT, body, tenant=ACME)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                parsed = end.value
-                break
+        parsed = in_steps(Endpoint.CHAT, body)
         assert parsed == identifier.parse(Endpoint.CHAT, body, tenant=ACME)
         pieces = salted(Endpoint.CHAT, body, SALT, parsed.salt_span)
         assert json.loads(b"".join(pieces))["cache_salt"] == sent(Endpoint.CHAT, own)
         assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 100
+
+
+def test_a_key_that_was_cut_out_of_a_large_body_is_found_again() -> None:
+    """An array of numbers is no key of SGLang's; it will say so itself."""
+    body = json.dumps({"text": "x" * 3000, "extra_key": list(range(1000)), "more": "y" * 3000}).encode()
+    span = in_steps(Endpoint.GENERATE, body).salt_span
+    assert span is not None
+    assert body[slice(*span)] == json.dumps(list(range(1000))).encode()
 
 
 def test_what_touches_no_cache_takes_no_salt() -> None:

@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Left, Waiting
+from policies import AdmissionRules, Left, Placed, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -140,6 +140,22 @@ def test_who_would_rather_have_its_busy_worker_than_an_idle_one_waits_for_that_o
     assert said[cold.ticket_id].worker == ""
 
 
+def test_who_waits_for_what_another_is_prefilling_leaves_the_room_to_the_next_one() -> None:
+    """The follower finds 4,096 tokens after 0.3 s, and would compute most of them again before."""
+    stage = Stage(workers=1, step_tokens=8192)
+    stage.arrive(256, name=50)
+    stage.arrive(4096, name=7)
+    follower = stage.arrive(4096 + 512, name=7)
+    other = stage.arrive(1024, name=60)
+    assert follower.waits
+    stage.time.advance(2 * LOOK_S)
+    assert follower.waits
+    assert other.decision is not None
+    stage.run()
+    assert follower.decision is not None
+    assert follower.decision.attempt.chosen.uncached_tokens == 512
+
+
 def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
     """Asked again while it waits, it says so, and goes before what came before it."""
     stage = Stage(workers=1, k=4.0)
@@ -153,6 +169,28 @@ def test_work_that_others_have_cached_meanwhile_makes_a_request_cheap() -> None:
     assert order([leader, other, follower]) == [other, leader, follower]
     assert last_key_us[follower.ticket_id] < first_key_us[follower.ticket_id] - 4_000_000
     assert last_key_us[other.ticket_id] == first_key_us[other.ticket_id]
+
+
+def test_who_follows_a_prompt_that_another_replica_placed_says_so_at_the_next_look() -> None:
+    """Among hundreds that wait, and are asked in turn every other second."""
+    stage = Stage(workers=1, replicas=2, k=4.0)
+    stage.arrive(16_384, name=50)
+    others = [stage.arrive(4096, name=100 + number) for number in range(800)]
+    leader = stage.arrive(32_000, name=7, replica=1)
+    followers = [stage.arrive(32_000, name=7) for _ in range(3)]
+    asked = sum(request.asked for request in others)
+    before = {
+        request.ticket_id: stage.replicas[1].fleet.tickets.get(request.ticket_id) for request in followers
+    }
+    placed = Placed("elsewhere", stage.time.clock.now_us(), "w0", "r1", 1, 1, 1, leader.parsed.paths)
+    stage.replicas[1].publish(placed)
+    stage.time.advance(2 * LOOK_S)
+    for request in followers:
+        now, then = stage.replicas[1].fleet.tickets.get(request.ticket_id), before[request.ticket_id]
+        assert now is not None
+        assert then is not None
+        assert now.key_us < then.key_us - 4_000_000
+    assert sum(request.asked for request in others) - asked <= 12
 
 
 def test_nobody_is_asked_again_and_again_in_vain() -> None:
@@ -232,6 +270,38 @@ def test_in_a_full_queue_the_more_urgent_takes_the_place_of_the_last_of_the_leas
     assert isinstance(stage.arrive(4096, flow="normal/").error, RequestRejected)
     assert normal.waits
     assert stage.replicas[0].fleet.tickets.count == 3
+
+
+def test_in_a_full_queue_whoever_asks_most_often_does_not_keep_the_others_out() -> None:
+    """Three of a noisy tenant fill the queue; a quiet one, alike in all else, gets a place."""
+    stage = Stage(workers=1, rules=RoomRules(requests_max=3))
+    first, second, third = full(stage, 3, flow="normal/noisy")
+    quiet = stage.arrive(4096, flow="normal/quiet")
+    assert quiet.waits
+    assert isinstance(third.error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/noisy").error, RequestRejected)
+    assert isinstance(stage.arrive(4096, flow="normal/quiet").error, RequestRejected)
+    assert [first.waits, second.waits, quiet.waits] == [True] * 3
+    stage.run()
+    assert all(request.done for request in (first, second, quiet))
+
+
+def test_a_tenants_places_are_by_its_weight_and_by_what_waits_at_all_replicas() -> None:
+    """The heavy one may have three times as much waiting, and has it at a sibling."""
+    weights = {"normal/heavy": 3.0}
+    stage = Stage(
+        workers=1,
+        replicas=2,
+        rules=RoomRules(requests_max=4),
+        weight_of=lambda name: weights.get(name, 1.0),
+    )
+    elsewhere = full(stage, 2, flow="normal/heavy", replica=1)
+    light = [stage.arrive(4096, flow="normal/light") for _ in range(2)]
+    stage.time.advance(0.001)
+    assert stage.arrive(4096, flow="normal/heavy").waits
+    assert isinstance(light[1].error, RequestDisplaced)
+    assert isinstance(stage.arrive(4096, flow="normal/heavy").error, RequestRejected)
+    assert [request.waits for request in (*elsewhere, light[0])] == [True] * 3
 
 
 def test_a_request_is_expired_when_it_waited_for_too_long() -> None:

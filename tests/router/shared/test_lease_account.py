@@ -89,10 +89,9 @@ def test_no_window_sees_more_than_the_limit(redis_url: str, script: list[tuple[A
 
         def request(number: int, tokens: int) -> bool:
             charge = replicas[number].request(tokens)
-            if isinstance(charge, Refusal):
-                return False
-            counter.admit(charge, replicas[number], server.now_us)
-            return True
+            if charge.granted:
+                counter.admit(charge, replicas[number], server.now_us)
+            return charge.granted
 
         for event in script:
             match event:
@@ -171,35 +170,42 @@ def test_a_busy_account_does_not_ask_for_every_request(replicas: list[Replica], 
 
 def test_what_is_not_used_goes_back_after_a_moment(replicas: list[Replica], server: Server) -> None:
     one, other, _ = changed(replicas, Allowed(1000))
-    for _ in range(100):
+    used = 0
+    while used < 100 or not one.account.requests:
         server.now_us += 1000
-        one.granted()
-    assert one.account.requests > 0
+        used += one.granted()
     assert not one.account.due(server.now_us)
     server.now_us += IDLE_US + 1
     assert one.account.due(server.now_us)
     one.sync()
     assert one.account.requests == 0
-    assert sum(other.granted() for _ in range(1000)) == 900
+    assert sum(other.granted() for _ in range(1000)) == 1000 - used
+
+
+def refused(replica: Replica, tokens: int, at_us: int) -> Refusal | None:
+    """How a request is refused without asking."""
+    charge = Charge(replica.account, tokens, ignored)
+    replica.account.refuse(charge, at_us)
+    return charge.refusal
 
 
 def test_a_refusal_holds_a_moment_for_requests_of_its_size(replicas: list[Replica], server: Server) -> None:
     (replica, *_) = changed(replicas, Allowed(0, 100))
     assert replica.granted(60)
-    refused = replica.request(50)
-    assert isinstance(refused, Refusal)
-    assert refused.kind == TOKENS
-    assert replica.account.refusal(51, server.now_us) == refused
-    assert replica.account.refusal(49, server.now_us) is None
+    refusal = replica.request(50).refusal
+    assert refusal is not None
+    assert refusal.kind == TOKENS
+    assert refused(replica, 51, server.now_us) == refusal
+    assert refused(replica, 49, server.now_us) is None
     assert replica.granted(40)
-    assert replica.account.refusal(51, server.now_us + REFUSED_US) is None
+    assert refused(replica, 51, server.now_us + REFUSED_US) is None
 
 
 def test_no_request_passes_when_requests_are_the_limit(replicas: list[Replica], server: Server) -> None:
     (replica, *_) = changed(replicas, Allowed(1, 100))
     assert replica.granted(60)
     assert not replica.granted(50)
-    refusal = replica.account.refusal(1, server.now_us)
+    refusal = refused(replica, 1, server.now_us)
     assert refusal is not None
     assert refusal.kind == REQUESTS
 
@@ -209,7 +215,7 @@ def test_a_request_larger_than_its_limit_never_fits(
     replicas: list[Replica], limits: Allowed, kind: int
 ) -> None:
     (replica, *_) = changed(replicas, limits)
-    assert replica.request(100) == Refusal(kind, 0)
+    assert replica.request(100).refusal == Refusal(kind, 0)
     assert replica.granted(99)
 
 
@@ -217,7 +223,7 @@ def test_a_correction_upwards_counts_when_it_is_known(replicas: list[Replica], s
     """30 tokens turn out to be 130: 100 of them count from the end of the request on."""
     one, other, _ = changed(replicas, Allowed(0, 100))
     charge = one.request(30)
-    assert isinstance(charge, Charge)
+    assert charge.granted
     server.now_us += WINDOW_US // 2
     one.account.settle(charge, 130, server.now_us)
     one.sync()
@@ -230,7 +236,7 @@ def test_a_correction_upwards_counts_when_it_is_known(replicas: list[Replica], s
 def test_tokens_that_were_not_used_are_there_for_others_at_once(replicas: list[Replica]) -> None:
     one, other, _ = changed(replicas, Allowed(0, 100, 100))
     charge = one.request(100)
-    assert isinstance(charge, Charge)
+    assert charge.granted
     one.account.settle(charge, 10, one.server.now_us)
     one.sync()
     assert other.granted(80)  # a little is kept for the next request here
@@ -239,10 +245,24 @@ def test_tokens_that_were_not_used_are_there_for_others_at_once(replicas: list[R
     assert other.granted(10)
 
 
+def test_what_was_not_used_is_taken_back_from_when_it_was_charged(
+    replicas: list[Replica], server: Server
+) -> None:
+    """Else 50 tokens of half a minute ago would count for 10 once the first request has left the window."""
+    (replica, *_) = changed(replicas, Allowed(0, 100))
+    first = replica.request(50)
+    server.now_us += WINDOW_US // 2
+    assert replica.granted(50)
+    replica.account.settle(first, 10, server.now_us)
+    server.now_us += WINDOW_US // 2 + SLOT_US
+    assert not replica.granted(51)
+    assert replica.granted(50)
+
+
 def test_a_request_that_nobody_served_does_not_count(replicas: list[Replica]) -> None:
     one, other, _ = changed(replicas, Allowed(1, 100, 100))
     charge = one.request(100)
-    assert isinstance(charge, Charge)
+    assert charge.granted
     one.account.withdraw(charge)
     one.sync()
     assert other.granted(100)
@@ -287,7 +307,7 @@ def test_shares_add_up_to_the_limit(replicas: list[Replica], server: Server) -> 
     def alone(rank: int) -> int:
         account = replicas[rank].account
         charges = [Charge(account, 1, ignored) for _ in range(100)]
-        return sum(account.take_share(charge, server.now_us, rank, 3) is None for charge in charges)
+        return sum(account.take_share(charge, server.now_us, rank, 3) for charge in charges)
 
     assert [alone(rank) for rank in range(3)] == [34, 33, 33]
     # Told afterwards, they count as if they had been asked for.
@@ -299,12 +319,13 @@ def test_shares_add_up_to_the_limit(replicas: list[Replica], server: Server) -> 
 
 def test_a_share_comes_back_as_its_window_passes(server: Server) -> None:
     account = LeaseAccount("a", "w", Allowed(2))
-    assert account.take_share(Charge(account, 1, ignored), server.now_us, 0, 2) is None
-    refusal = account.take_share(Charge(account, 1, ignored), server.now_us, 0, 2)
-    assert refusal is not None
-    assert refusal.kind == REQUESTS
-    server.now_us += refusal.retry_us
-    assert account.take_share(Charge(account, 1, ignored), server.now_us, 0, 2) is None
+    assert account.take_share(Charge(account, 1, ignored), server.now_us, 0, 2)
+    charge = Charge(account, 1, ignored)
+    assert not account.take_share(charge, server.now_us, 0, 2)
+    assert charge.refusal is not None
+    assert charge.refusal.kind == REQUESTS
+    server.now_us += charge.refusal.retry_us
+    assert account.take_share(Charge(account, 1, ignored), server.now_us, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -314,10 +335,11 @@ def test_a_share_admits_one_request_that_is_larger_than_it(
     limits: Allowed, kind: int, server: Server
 ) -> None:
     account = LeaseAccount("a", "w", limits)
-    assert account.take_share(Charge(account, 100, ignored), server.now_us, 7, 8) is None
-    refusal = account.take_share(Charge(account, 1, ignored), server.now_us, 7, 8)
-    assert refusal is not None
-    assert refusal.kind == kind
+    assert account.take_share(Charge(account, 100, ignored), server.now_us, 7, 8)
+    charge = Charge(account, 1, ignored)
+    assert not account.take_share(charge, server.now_us, 7, 8)
+    assert charge.refusal is not None
+    assert charge.refusal.kind == kind
 
 
 def test_a_server_that_lost_everything_is_told_the_whole_window(
@@ -352,7 +374,7 @@ def test_what_is_told_again_is_held_meanwhile(replicas: list[Replica], server: S
 def test_limits_change_while_requests_run(replicas: list[Replica], server: Server) -> None:
     one, other, _ = replicas
     charge = one.request(50)
-    assert isinstance(charge, Charge)
+    assert charge.granted
     changed(replicas, Allowed(0, 100))
     one.account.settle(charge, 40, server.now_us)
     server.now_us += IDLE_US + 1
@@ -366,8 +388,8 @@ def test_limits_change_while_requests_run(replicas: list[Replica], server: Serve
 def test_what_a_clock_that_was_not_set_yet_counted_is_forgotten() -> None:
     """Before the first contact log time is the host's, which may be hours ahead."""
     account = LeaseAccount("a", "w", Allowed(10))
-    assert account.take_share(Charge(account, 1, ignored), START_US + 3_600_000_000, 0, 1) is None
-    assert account.take_share(Charge(account, 1, ignored), START_US, 0, 1) is None
+    assert account.take_share(Charge(account, 1, ignored), START_US + 3_600_000_000, 0, 1)
+    assert account.take_share(Charge(account, 1, ignored), START_US, 0, 1)
     assert account.used_requests == 1
 
 
@@ -384,7 +406,7 @@ def test_clients_are_told_what_is_left_over_all_replicas(replicas: list[Replica]
 
 def test_an_account_is_forgotten_when_its_window_has_passed(replicas: list[Replica], server: Server) -> None:
     charge = replicas[0].request(5)
-    assert isinstance(charge, Charge)
+    assert charge.granted
     account = charge.account
     account.settle(charge, 5, server.now_us)
     replicas[0].sync()

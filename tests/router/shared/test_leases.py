@@ -10,7 +10,7 @@ from fakes.leased import Allowed
 from redis import Redis
 
 from loadtest.chaos.valkey import ValkeyServer
-from router.shared import Charge, LogClock, Refusal
+from router.shared import Charge, LogClock
 from router.shared.keys import Keys
 from router.shared.leases import ASKS_MAX, Leases
 
@@ -34,29 +34,23 @@ class Replica:
         self.limits = limits
         self.task = asyncio.create_task(self.leases.run())
 
-    async def request(self, tokens: int = 1) -> Charge | Refusal:
-        """Charge a request and wait for the verdict."""
-        verdict: asyncio.Future[Charge | Refusal] = asyncio.get_running_loop().create_future()
+    def charge(self, tokens: int = 1, decided: Callable[[Charge], None] = lambda charge: None) -> Charge:
+        """Charge a request."""
+        return self.leases.charge(self.leases.account(ACCOUNT, self.limits), tokens, decided)
 
-        def decided(charge: Charge, refusal: Refusal | None) -> None:
-            verdict.set_result(refusal or charge)
-
-        outcome = self.charge(tokens, decided)
-        return await verdict if isinstance(outcome, Charge) and not outcome.granted else outcome
-
-    def charge(
-        self, tokens: int, decided: Callable[[Charge, Refusal | None], None] | None = None
-    ) -> Charge | Refusal:
-        account = self.leases.account(ACCOUNT, self.limits)
-        return self.leases.charge(account, tokens, decided or (lambda charge, refusal: None))
+    async def request(self, tokens: int = 1) -> Charge:
+        """Charge a request, and wait for the verdict."""
+        verdict: asyncio.Future[Charge] = asyncio.get_running_loop().create_future()
+        charge = self.charge(tokens, verdict.set_result)
+        return charge if charge.granted or charge.ended else await verdict
 
     async def granted(self, requests: int, tokens: int = 1) -> int:
         """How many of some requests that come at once are granted; they end at once."""
-        outcomes = await asyncio.gather(*(self.request(tokens) for _ in range(requests)))
-        charges = [outcome for outcome in outcomes if isinstance(outcome, Charge)]
-        for charge in charges:
+        charges = await asyncio.gather(*(self.request(tokens) for _ in range(requests)))
+        granted = [charge for charge in charges if charge.granted]
+        for charge in granted:
             self.leases.settle(charge, tokens)
-        return len(charges)
+        return len(granted)
 
     def quiet(self) -> bool:
         """Whether Redis knows all that it must."""
@@ -83,10 +77,8 @@ async def fleet(url: str, namespace: str, limits: Allowed, count: int) -> AsyncI
 
 async def connected(replica: Replica) -> None:
     """Wait until a replica has asked Redis."""
-    outcome = replica.leases.charge(
-        replica.leases.account("warm-up", Allowed(1_000_000)), 1, lambda charge, refusal: None
-    )
-    assert isinstance(outcome, Charge)
+    leases = replica.leases
+    leases.charge(leases.account("warm-up", Allowed(1_000_000)), 1, lambda charge: None)
     await until(lambda: replica.leases.rounds > 0)
 
 
@@ -113,13 +105,13 @@ async def test_a_limit_holds_over_eight_replicas(redis_url: str, namespace: str)
 async def test_requests_that_wait_are_decided_in_their_order(redis_url: str, namespace: str) -> None:
     async with fleet(redis_url, namespace, Allowed(0, 100), 1) as (replica,):
         outcomes = await asyncio.gather(*(replica.request(tokens) for tokens in (70, 40, 30)))
-        assert [isinstance(outcome, Charge) for outcome in outcomes] == [True, False, True]
+        assert [outcome.granted for outcome in outcomes] == [True, False, True]
 
 
 async def test_leases_go_back_when_nobody_uses_them(redis_url: str, namespace: str) -> None:
     async with fleet(redis_url, namespace, Allowed(0, 0, 100), 2) as (one, other):
         charge = await one.request(100)
-        assert isinstance(charge, Charge)
+        assert charge.granted
         assert not await other.granted(1)
         one.leases.settle(charge, 100)
         await until(lambda: charge.account.concurrent == 0)
@@ -129,7 +121,7 @@ async def test_leases_go_back_when_nobody_uses_them(redis_url: str, namespace: s
 async def test_a_replica_that_ends_gives_everything_back(redis_url: str, namespace: str) -> None:
     async with fleet(redis_url, namespace, Allowed(0, 0, 100), 2) as (one, other):
         charge = await one.request(100)
-        assert isinstance(charge, Charge)
+        assert charge.granted
         one.leases.settle(charge, 100)
         await one.end()
         assert await other.granted(1, 100)
@@ -137,7 +129,7 @@ async def test_a_replica_that_ends_gives_everything_back(redis_url: str, namespa
 
 async def test_tokens_in_flight_of_a_replica_that_died_come_back(redis_url: str, namespace: str) -> None:
     async with fleet(redis_url, namespace, Allowed(0, 0, 100), 2) as (one, other):
-        assert isinstance(await one.request(100), Charge)
+        assert (await one.request(100)).granted
         one.leases._goodbye = one.leases._link.aclose  # type: ignore[method-assign]
         one.task.cancel()
         await retried(other, 100)
@@ -146,7 +138,7 @@ async def test_tokens_in_flight_of_a_replica_that_died_come_back(redis_url: str,
 async def test_a_long_request_keeps_its_tokens_in_flight(redis_url: str, namespace: str) -> None:
     """It is renewed while it lasts, three times as long here as an unrenewed one is believed."""
     async with fleet(redis_url, namespace, Allowed(0, 0, 100), 2) as (one, other):
-        assert isinstance(await one.request(100), Charge)
+        assert (await one.request(100)).granted
         rounds = one.leases.rounds
         await until(lambda: one.leases.rounds >= rounds + 3)
         assert not await other.granted(1)
@@ -204,10 +196,9 @@ async def test_nobody_waits_for_a_server_that_is_paused(namespace: str) -> None:
         valkey.pause()
         replica = replicas[0]
         assert await replica.granted(1) == 1
-        outcomes = [replica.charge(1) for _ in range(99)]
-        charges = [outcome for outcome in outcomes if isinstance(outcome, Charge)]
-        assert all(charge.granted for charge in charges)
-        assert len(charges) == 24
+        charges = [replica.charge() for _ in range(99)]
+        assert all(charge.granted or charge.refusal for charge in charges)
+        assert sum(charge.granted for charge in charges) == 24
         assert replica.leases.alone == 100
         valkey.resume()
         await until(lambda: not replica.leases.degraded_reason)
@@ -228,8 +219,8 @@ async def test_a_server_that_refuses_degrades_and_recovers(namespace: str) -> No
 async def test_no_more_wait_than_fit(namespace: str) -> None:
     async with ValkeyServer() as valkey, fleet(valkey.url, namespace, Allowed(100_000), 1) as (replica,):
         valkey.pause()
-        charges = [replica.charge(1) for _ in range(ASKS_MAX + 10)]
-        waiting = [charge for charge in charges if isinstance(charge, Charge) and not charge.granted]
+        charges = [replica.charge() for _ in range(ASKS_MAX + 10)]
+        waiting = [charge for charge in charges if not charge.granted]
         assert len(waiting) == ASKS_MAX
         await until(lambda: all(charge.granted for charge in waiting))
         valkey.resume()
@@ -240,8 +231,8 @@ async def test_an_account_that_nobody_uses_is_forgotten(
 ) -> None:
     monkeypatch.setattr("router.shared.leases.FORGET_LOOKS", 1)
     async with fleet(redis_url, namespace, Allowed(0, 10), 1) as (replica,):
-        assert isinstance(replica.charge(11), Refusal)
-        assert isinstance(await replica.request(10), Charge)
+        assert replica.charge(11).refusal
+        assert (await replica.request(10)).granted
         replica.leases.account("never used", Allowed(1))
         await until(lambda: "never used" not in replica.leases._accounts)
         assert ACCOUNT in replica.leases._accounts

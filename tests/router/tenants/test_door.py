@@ -35,6 +35,15 @@ def test_without_any_key_everybody_may_do_everything(headers: list[Header]) -> N
     assert not door().hands_out_keys
 
 
+def test_the_gateways_key_alone_is_asked_of_everybody() -> None:
+    for headers in ([], [WRONG], [BEARER]):
+        assert not door(admin=True).is_admin(headers)
+        with pytest.raises(InvalidKey):
+            door(admin=True).tenant_of(headers)
+    assert door(admin=True).is_admin([OURS])
+    assert door(admin=True).tenant_of([OURS]) is ANONYMOUS
+
+
 def test_without_a_keys_file_a_tenant_names_itself() -> None:
     assert door().tenant_of([named("acme")]) == Tenant("acme", namespace=b"acme")
     assert door(admin=True).tenant_of([OURS, named("acme")]) == Tenant("acme", namespace=b"acme")
@@ -101,8 +110,3 @@ def test_named_tenants_are_remembered_within_a_bound() -> None:
         opened.tenant_of([named(f"t{index}")])
     assert len(opened._named) <= NAMED_MAX
     assert opened.tenant_of([named("first")]) == first
-
-
-def test_a_weight_is_known_by_name() -> None:
-    assert door(keys=True).weight_of("acme") == 3.0
-    assert door(keys=True).weight_of("other") == door().weight_of("acme") == 1.0

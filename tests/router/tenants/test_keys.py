@@ -95,3 +95,10 @@ def test_a_tenants_keys_end_with_the_last_one() -> None:
         ("a", KEYS[0], 0.0, 5.0), ("a", KEYS[1], 0.0, 7.0), ("b", KEYS[2], 0.0, 5.0), ("b", KEYS[3], 0.0, inf)
     ).ends()
     assert list(ends) == [("a", 7.0)]
+
+
+def test_a_weight_is_known_by_name_and_changes_with_the_table() -> None:
+    keyring = Keyring()
+    assert keyring.weight_of("a") == 1.0
+    keyring.use(KeyTable({"a": Tenant("a", weight=3.0)}, {"a": ()}), 0.0)
+    assert (keyring.weight_of("a"), keyring.weight_of("b")) == (3.0, 1.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.settings import TenancySettings
+from router.settings import Settings
 from router.sources import SettingsError
 from router.tenants import Keyring, KeysFileError, KeysWatch, check_keys_file
 from router.tenants.keys import digest_of
@@ -23,7 +23,7 @@ class Watched:
         self.file = folder / "keys.yaml"
         self.now_s = 1000.0
         self.put(content(("acme", "one")))
-        self.watch = KeysWatch(str(self.file), Keyring(), lambda: self.now_s)
+        self.watch = KeysWatch(str(self.file), Keyring(), now_unix_s=lambda: self.now_s)
         self.watch.load()
 
     def put(self, text: str) -> None:
@@ -80,7 +80,7 @@ async def test_a_folder_of_links_that_is_exchanged_is_seen(tmp_path: Path) -> No
         os.utime(tmp_path / version / "keys.yaml", ns=(1, 1))
     (tmp_path / "..data").symlink_to("v1")
     (tmp_path / "keys.yaml").symlink_to("..data/keys.yaml")
-    watch = KeysWatch(str(tmp_path / "keys.yaml"), Keyring(), lambda: 0.0)
+    watch = KeysWatch(str(tmp_path / "keys.yaml"), Keyring())
     watch.load()
     (tmp_path / "..new").symlink_to("v2")
     (tmp_path / "..new").rename(tmp_path / "..data")
@@ -107,14 +107,27 @@ async def test_a_broken_file_keeps_the_old_keys_and_is_told_of_once(
 
 
 async def test_a_file_that_vanished_keeps_the_old_keys_until_it_is_back(watched: Watched) -> None:
+    """For a moment that is how some programs write files."""
     watched.file.rename(watched.file.with_suffix(".away"))
-    await watched.look(3)
+    await watched.look(1)
+    assert watched.watch.problem is None
+    await watched.look(2)
     assert watched.owner("one") == "acme"
     assert watched.watch.problem is not None
     assert "cannot be read" in watched.watch.problem
     watched.file.with_suffix(".away").rename(watched.file)
     await watched.look()
     assert (watched.owner("one"), watched.watch.problem, watched.watch.refused_count) == ("acme", None, 1)
+
+
+async def test_a_file_that_is_away_again_and_again_is_not_missed(watched: Watched) -> None:
+    away = watched.file.with_suffix(".away")
+    for _ in range(3):
+        watched.file.rename(away)
+        await watched.look(1)
+        away.rename(watched.file)
+        await watched.look(1)
+    assert (watched.watch.problem, watched.watch.loaded_count) == (None, 1)
 
 
 async def test_keys_begin_and_expire_while_the_file_stays_as_it_is(watched: Watched) -> None:
@@ -134,11 +147,11 @@ async def test_keys_begin_and_expire_while_the_file_stays_as_it_is(watched: Watc
 
 def test_a_gateway_does_not_start_with_a_file_it_cannot_use(tmp_path: Path) -> None:
     file = tmp_path / "keys.yaml"
-    file.write_text("tenants: {a: {weight: -1}, b: {salt: x}}")
+    file.write_text("tenants: {a: {weight: -1}, b: {class: urgent}}")
     with pytest.raises(KeysFileError):
         KeysWatch(str(file), Keyring()).load()
     with pytest.raises(SettingsError) as refused:
-        check_keys_file(TenancySettings(keys_file=str(file)))
+        check_keys_file(Settings.model_validate({"tenancy": {"keys_file": str(file)}}))
     assert len(refused.value.problems) == 2
     assert refused.value.problems[0].startswith(f"tenancy.keys_file: {file} line 1: tenants.a.weight: ")
-    check_keys_file(TenancySettings())
+    check_keys_file(Settings())

@@ -1,0 +1,199 @@
+"""Whether a limit of 100 is 100 over eight replicas, and what keeping it costs.
+
+    python -m loadtest.bench.limits [--replicas 8] [--limits 100 1000] [--minutes 2] [--demand 4]
+
+Real processes (`loadtest.bench.limit_replica`) share one account on a Valkey of their own. Together they
+are asked for ``demand`` times what the limit allows, by chance now here and now there. Per limit:
+
+    burst     all of a minute's demand within 5 s: granted / limit, which should be 1 steady    for some
+    minutes: granted / limit in the busiest 60 s, never more than 1, and over all whole minutes,
+              counted from the first grant, at least 0.98
+    skewed    as steady, but all at one replica
+
+And with a limit that nobody reaches, 500 requests per second at each of two replicas: CPU per request, less
+that of the driver alone. ``wait`` is how long those requests took that had to ask Redis, ``alone`` how many
+were not answered within 10 ms and decided by the replica's fair share.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+
+import msgspec
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.bench.limit_replica import LimitPlan, LimitReport
+from router.shared import EmbeddedValkey
+
+WINDOW_US = 60_000_000
+START_S = 2.0
+"""For the processes to start in."""
+
+BURST_S = 5.0
+REPORT_BYTES_MAX = 1 << 26
+COST_PER_S = 500.0
+COST_S = 10.0
+PLENTY = 10**9
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run showed."""
+
+    name: str
+    limit: int
+    minutes: float
+    reports: list[LimitReport]
+
+    @property
+    def granted_us(self) -> list[int]:
+        """When requests were granted, by all replicas, in order."""
+        return sorted(at_us for report in self.reports for at_us in report.granted_us)
+
+    @property
+    def busiest(self) -> float:
+        """Most requests granted in any 60 s, of the limit."""
+        granted_us, first, most = self.granted_us, 0, 0
+        for last, at_us in enumerate(granted_us):
+            while granted_us[first] <= at_us - WINDOW_US:
+                first += 1
+            most = max(most, last + 1 - first)
+        return most / self.limit
+
+    @property
+    def used(self) -> float:
+        """Requests granted in the whole minutes from the first one on, of the limit."""
+        granted_us = self.granted_us
+        minutes = max(1, int(self.minutes))
+        end_us = granted_us[0] + minutes * WINDOW_US if granted_us else 0
+        return sum(at_us < end_us for at_us in granted_us) / (self.limit * minutes)
+
+    @property
+    def rounds_per_request(self) -> float:
+        """Round trips to Redis per request that was granted."""
+        return sum(report.rounds for report in self.reports) / max(1, len(self.granted_us))
+
+    def wait_ms(self, part: float) -> float:
+        """A quantile of the waits, milliseconds."""
+        waits_us = sorted(wait for report in self.reports for wait in report.waits_us)
+        return waits_us[min(len(waits_us) - 1, int(part * len(waits_us)))] / 1000 if waits_us else 0.0
+
+
+async def run(url: str, plans: list[LimitPlan]) -> list[LimitReport]:
+    """Run one process per plan, and gather what they report."""
+
+    async def child(plan: LimitPlan) -> LimitReport:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest.bench.limit_replica"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=REPORT_BYTES_MAX,
+        )
+        answer, _ = await process.communicate(msgspec.json.encode(plan) + b"\n")
+        return msgspec.json.decode(answer, type=LimitReport)
+
+    return await asyncio.gather(*map(child, plans))
+
+
+def plans_of(
+    url: str, name: str, limit: int, per_s: list[float], duration_s: float, *, seed: int, dry: bool = False
+) -> list[LimitPlan]:
+    """Plans of replicas that are asked for so many requests per second each."""
+    start_unix_s = time.time() + START_S
+    return [
+        LimitPlan(
+            url,
+            name,
+            number,
+            len(per_s),
+            requests_per_minute=limit,
+            tokens_per_minute=0,
+            concurrent_tokens=0,
+            tokens=100,
+            per_s=rate,
+            start_unix_s=start_unix_s,
+            duration_s=duration_s,
+            seed=seed * 1000 + number,
+            dry=dry,
+        )
+        for number, rate in enumerate(per_s)
+    ]
+
+
+async def limited(
+    url: str, replicas: int, limit: int, minutes: float, demand: float, *, seed: int = 1
+) -> list[Row]:
+    """Ask for more than a limit allows, in three ways."""
+    rows = []
+    asked_per_s = demand * limit / 60
+    few = 0.01
+    for name, duration_s, per_s in (
+        ("burst", BURST_S, [demand * limit / BURST_S / replicas] * replicas),
+        ("steady", minutes * 60, [asked_per_s / replicas] * replicas),
+        ("skewed", minutes * 60, [asked_per_s] + [few] * (replicas - 1)),
+    ):
+        plans = plans_of(url, f"{name}-{limit}", limit, per_s, duration_s, seed=seed)
+        rows.append(Row(name, limit, duration_s / 60, await run(url, plans)))
+    return rows
+
+
+async def cost_us(url: str) -> tuple[float, Row]:
+    """CPU microseconds per request that the leases add where the limit is never reached."""
+    rates = [COST_PER_S, COST_PER_S]
+    wet = await run(url, plans_of(url, "cost", PLENTY, rates, COST_S, seed=1))
+    dry = await run(url, plans_of(url, "dry", PLENTY, rates, COST_S, seed=1, dry=True))
+    cpu_s = sum(report.cpu_s for report in wet) - sum(report.cpu_s for report in dry)
+    return cpu_s * 1e6 / sum(report.asked for report in wet), Row("plenty", PLENTY, COST_S / 60, wet)
+
+
+def table_of(rows: list[Row]) -> Table:
+    """What is printed."""
+    table = Table(
+        *("", "limit", "asked", "granted", "busiest 60 s / limit", "granted / limit"),
+        *("rounds per grant", "wait P50 ms", "P99 ms", "alone"),
+    )
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.limit:,}",
+            f"{sum(report.asked for report in row.reports):,}",
+            f"{len(row.granted_us):,}",
+            f"{row.busiest:.3f}",
+            f"{row.used:.3f}",
+            f"{row.rounds_per_request:.2f}",
+            f"{row.wait_ms(0.5):.2f}",
+            f"{row.wait_ms(0.99):.2f}",
+            f"{sum(report.alone for report in row.reports)}",
+        )
+    return table
+
+
+async def measure(replicas: int, limits: list[int], minutes: float, demand: float) -> None:
+    """Print the table."""
+    console = Console(width=140)
+    async with EmbeddedValkey() as valkey:
+        rows = []
+        for limit in limits:
+            rows += await limited(valkey.url, replicas, limit, minutes, demand)
+        added_us, row = await cost_us(valkey.url)
+        console.print(table_of([*rows, row]))
+        console.print(f"CPU per request that finds its lease, rounds included: {added_us:.1f} us")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description="Limits over replicas: how exact, and what they cost.")
+    parser.add_argument("--replicas", type=int, default=8)
+    parser.add_argument("--limits", type=int, nargs="+", default=[100, 1000], help="requests per minute")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of each steady run")
+    parser.add_argument("--demand", type=float, default=4.0, help="asked for, as a multiple of the limit")
+    arguments = parser.parse_args()
+    uvloop.run(measure(arguments.replicas, arguments.limits, arguments.minutes, arguments.demand))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""How requests wait in a simulated gateway: what its settings say of queue and admission, as plain data.
+
+The parts are the production ones (`router.gateway.waiting_room`, `policies.Admission`, `policies.Tickets`),
+on virtual time. One thing differs: a simulation lets more time pass than a gateway does between two looks at
+all workers, and until requests that wait decide afresh although it is not their turn, since that costs
+processor time. A worker whose load fell is looked at at once in either.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from policies import AdmissionRules, class_of
+from router.gateway.waiting_room import RoomRules
+
+LOOK_S = 0.05
+"""Between two looks at all workers: an order below the backlog that a worker is given."""
+
+ASK_S = 2.0
+"""A request that waits decides afresh no sooner than that, unless it is its turn."""
+
+PATIENT = RoomRules(requests_max=1_000_000, timeout_s=1e6, look_s=LOOK_S, ask_s=ASK_S)
+"""Everybody is let in, and nobody expires."""
+
+DEFAULT_FLOW = "normal/"
+"""Of a request whose session was drawn into no flow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A part of the traffic that is to be treated fairly (`policies.fairness`).
+
+    Attributes:
+        name: ``CLASS/TENANT``.
+        share: Of the sessions, above 0; relative to the others.
+        weight: Of its class among classes, above 0.
+    """
+
+    name: str
+    share: float
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRules:
+    """The waiting queue of all replicas.
+
+    Attributes:
+        k: A request's key is its arrival plus so many times its predicted prefill; 0: first come, first
+            served.
+        admission: When a worker has room.
+        room: How many may wait, and for how long.
+        quantum_s: How far a flow may be ahead of its share, seconds.
+        window_s: Over which service is compared.
+        flows: What sessions are drawn into; empty: all are of one flow.
+    """
+
+    k: float = 4.0
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
+    room: RoomRules = PATIENT
+    quantum_s: float = 1.0
+    window_s: float = 60.0
+    flows: tuple[Flow, ...] = ()
+
+    def weight_of(self) -> Callable[[str], float]:
+        """Weight of a class by its name; tenants of one class share evenly (`policies.Fairness`)."""
+        weights = {class_of(flow.name): flow.weight for flow in self.flows}
+        return lambda name: weights.get(name, 1.0)

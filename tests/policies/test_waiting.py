@@ -1,0 +1,264 @@
+"""Who is next, beside a plain list of who waits."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import Fairness, Ticket, Tickets, Waiting, class_of
+
+SECOND = 1_000_000
+LANES = ("tiny|", "|")
+FLOWS = ("high/one", "low/one", "low/two")
+REPLICAS = ("one", "two")
+WEIGHTS = {"high": 4.0, "low": 1.0, "high/one": 1.0, "low/one": 1.0, "low/two": 2.0}
+
+
+def waiting(
+    request_id: str,
+    key_us: int,
+    *,
+    at_us: int = 1,
+    replica: str = "one",
+    lane: str = "|",
+    worker: str = "",
+    flow: str = "low/one",
+    service_us: int = 1000,
+    arrived_us: int = 0,
+) -> Waiting:
+    return Waiting(
+        request_id, at_us, replica, arrived_us, key_us, lane, worker, flow, service_us, service_us // 10, 500
+    )
+
+
+def tickets_of(*ops: Waiting, fairness: Fairness | None = None) -> Tickets:
+    """Workers are named by their slots here."""
+    tickets = Tickets(fairness or Fairness(WEIGHTS.__getitem__))
+    for op in ops:
+        tickets.put(op, int(op.worker or -1))
+    return tickets
+
+
+def name(ticket: Ticket | None) -> str | None:
+    return ticket.request_id if ticket is not None else None
+
+
+class NaiveTickets:
+    """A list, searched for every question."""
+
+    def __init__(self, fairness: Fairness) -> None:
+        self.fairness = fairness
+        self.ops: dict[str, Waiting] = {}
+
+    def put(self, op: Waiting) -> None:
+        known = self.ops.get(op.request_id)
+        if known is None or op.at_us > known.at_us:
+            self.ops[op.request_id] = op
+
+    def first(self, ops: list[Waiting], now_us: int) -> str | None:
+        allowed = set(self.fairness.may_go({op.flow for op in ops}, now_us))
+        ops = [op for op in ops if op.flow in allowed]
+        return min(ops, key=_order).request_id if ops else None
+
+    def at(self, slot: int, lanes: tuple[str, ...]) -> list[Waiting]:
+        return [
+            op for op in self.ops.values() if op.worker == str(slot) or (not op.worker and op.lane in lanes)
+        ]
+
+    def of(self, replica: str) -> list[Waiting]:
+        return [op for op in self.ops.values() if op.replica == replica]
+
+    def worst(self, replica: str) -> tuple[float, int] | None:
+        """Weight and key: of the same key any."""
+        found = [(WEIGHTS[class_of(op.flow)], -op.key_us) for op in self.of(replica)]
+        return min(found, default=None)
+
+
+def _order(op: Waiting) -> tuple[int, int, str]:
+    return op.key_us, op.arrived_us, op.request_id
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 7), st.integers(1, 5), st.integers(0, 23)),
+        st.tuples(st.just("end"), st.integers(0, 7)),
+        st.tuples(st.just("left"), st.sampled_from(REPLICAS), st.integers(1, 5)),
+        st.tuples(st.just("served"), st.sampled_from(FLOWS), st.integers(1, 3)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=3 * settings().max_examples, deadline=None)
+@given(steps, st.booleans())
+def test_it_answers_like_a_list_that_is_searched(drawn: list[tuple[object, ...]], asked: bool) -> None:
+    """Also if a replica is only asked for when many of its tickets have come and gone."""
+    fairness = Fairness(WEIGHTS.__getitem__, quantum_s=6.0, window_s=60.0)
+    tickets, naive = Tickets(fairness), NaiveTickets(fairness)
+    if asked:
+        for replica in REPLICAS:
+            tickets.worst(replica)
+    for step in drawn:
+        match step:
+            case ("put", int(number), int(at), int(kind)):
+                # A replica says one thing of a request at one moment.
+                op = waiting(
+                    f"r{number}",
+                    10 * (kind % 7) + number % 3,
+                    at_us=100 * at + kind,
+                    replica=REPLICAS[number % 2],
+                    lane=LANES[kind % 2],
+                    worker=("", "", "0", "1")[kind % 4],
+                    flow=FLOWS[kind % 3],
+                    service_us=1000 + number,
+                )
+                tickets.put(op, int(op.worker or -1))
+                naive.put(op)
+            case ("end", int(number)):
+                ended = tickets.ended(f"r{number}")
+                assert name(ended) == (f"r{number}" if f"r{number}" in naive.ops else None)
+                naive.ops.pop(f"r{number}", None)
+            case ("left", str(replica), int(at_us)):
+                gone = {op.request_id for op in naive.of(replica) if op.at_us <= 100 * at_us}
+                assert {ticket.request_id for ticket in tickets.left(replica, 100 * at_us)} == gone
+                naive.ops = {key: op for key, op in naive.ops.items() if key not in gone}
+            case ("served", str(flow), int(seconds)):
+                fairness.charge(flow, SECOND, seconds * SECOND)
+        _agree(tickets, naive)
+
+
+def _agree(tickets: Tickets, naive: NaiveTickets) -> None:
+    ops = list(naive.ops.values())
+    assert {ticket.request_id for ticket in tickets} == naive.ops.keys()
+    assert tickets.count == len(ops)
+    assert tickets.tokens == sum(op.uncached_tokens for op in ops)
+    assert tickets.service_us == sum(op.service_us for op in ops)
+    assert {lane: total.count for lane, total in tickets.lane_totals().items()} == {
+        lane: count for lane in LANES if (count := sum(op.lane == lane for op in ops))
+    }
+    for lane in LANES:
+        for key_us in (0, 30, 99):
+            ahead_us = sum(op.service_us for op in ops if op.lane == lane and op.key_us < key_us)
+            assert tickets.ahead_service_us(lane, key_us) == ahead_us
+    for slot in (0, 1):
+        assert tickets.waits_for(slot) == any(op.worker == str(slot) for op in ops)
+        for lanes in ((), LANES[:1], LANES):
+            here = naive.at(slot, lanes)
+            assert name(tickets.best(slot, lanes, SECOND)) == naive.first(here, SECOND)
+            for key_us in (0, 30, 99):
+                first = naive.first(here, SECOND)
+                ahead = first is not None and naive.ops[first].key_us < key_us
+                assert tickets.ahead_of(slot, lanes, key_us, SECOND) == ahead
+                newcomer = waiting("new", key_us, flow=FLOWS[1], arrived_us=-1)
+                goes_first = naive.first([*here, newcomer], SECOND) == "new"
+                assert tickets.ahead_of(slot, lanes, key_us, SECOND, flow=FLOWS[1]) == (not goes_first)
+            for replica in REPLICAS:
+                mine = [op for op in here if op.replica == replica]
+                best = tickets.best(slot, lanes, SECOND, replica=replica)
+                assert name(best) == naive.first(mine, SECOND)
+    for replica in REPLICAS:
+        mine = [op for op in naive.of(replica) if op.lane == LANES[0]]
+        best = tickets.best_of_lanes(LANES[:1], SECOND, replica=replica)
+        assert name(best) == naive.first(mine, SECOND)
+        worst = tickets.worst(replica)
+        found = None if worst is None else (WEIGHTS[class_of(worst.flow)], -worst.key_us)
+        assert found == naive.worst(replica)
+
+
+def test_what_waits_for_a_worker_competes_with_what_waits_for_any_of_its_lanes() -> None:
+    tickets = tickets_of(
+        waiting("any", 30), waiting("this", 20, worker="0"), waiting("other", 10, worker="1")
+    )
+    assert name(tickets.best(0, ("|",), SECOND)) == "this"
+    assert name(tickets.best(2, ("|",), SECOND)) == "any"
+    assert name(tickets.best(0, ("tiny|",), SECOND)) == "this"
+    assert tickets.best(2, ("tiny|",), SECOND) is None
+    assert name(tickets.best_of_lanes(("|",), SECOND, replica="one")) == "other"
+
+
+def test_of_equal_keys_the_earlier_arrival_goes_first() -> None:
+    tickets = tickets_of(waiting("a", 10, arrived_us=6), waiting("b", 10, arrived_us=5))
+    assert name(tickets.best(0, ("|",), SECOND)) == "b"
+
+
+def test_a_request_that_says_again_what_it_waits_for_leaves_its_line() -> None:
+    tickets = tickets_of(waiting("a", 10, worker="0"), waiting("a", 20, worker="1", at_us=2))
+    assert tickets.best(0, ("|",), SECOND) is None
+    assert name(tickets.best(1, ("|",), SECOND)) == "a"
+    tickets.put(waiting("a", 10, worker="0"), 0)
+    assert not tickets.waits_for(0)
+
+
+def test_of_two_words_of_one_moment_all_replicas_keep_the_same() -> None:
+    one, two = waiting("a", 10), waiting("a", 20)
+    assert list(tickets_of(one, two)) == list(tickets_of(two, one))
+
+
+def test_a_flow_far_ahead_lets_others_go_whatever_their_keys() -> None:
+    fairness = Fairness(WEIGHTS.__getitem__)
+    tickets = tickets_of(
+        waiting("short", 10, flow="low/one"), waiting("long", 99, flow="low/two"), fairness=fairness
+    )
+    assert name(tickets.best(0, ("|",), SECOND)) == "short"
+    fairness.charge("low/one", SECOND, 5 * SECOND)
+    assert name(tickets.best(0, ("|",), SECOND)) == "long"
+    assert tickets.ahead_of(0, ("|",), 1, SECOND, flow="low/one")
+    assert not tickets.ahead_of(0, ("|",), 1, SECOND, flow="low/two")
+    tickets.ended("long")
+    assert name(tickets.best(0, ("|",), SECOND)) == "short"
+
+
+def test_a_placement_past_a_better_ticket_is_an_inversion() -> None:
+    tickets = tickets_of(waiting("first", 10), waiting("second", 30), waiting("third", 60))
+    assert name(tickets.placed("third", 0, SECOND)) == "third"
+    assert (tickets.inversions.count, tickets.inversions.us_max) == (1, 50)
+    tickets.placed("first", 0, SECOND)
+    tickets.placed("second", 0, SECOND)
+    assert tickets.placed("never waited", 0, SECOND) is None
+    assert (tickets.inversions.count, tickets.inversions.us_max) == (1, 50)
+
+
+@pytest.mark.parametrize(
+    "better",
+    [
+        waiting("better", 10, worker="1"),
+        waiting("better", 10, lane="tiny|"),
+        waiting("better", 10, at_us=SECOND),
+        waiting("better", 10, flow="low/two"),
+        waiting("better", 10, replica="two"),
+    ],
+    ids=["waits for another", "of another lane", "came later", "may not go", "of another replica"],
+)
+def test_a_better_ticket_that_could_not_have_gone_is_not_overtaken(better: Waiting) -> None:
+    """Nor does a replica count the tickets of others, if it is told which are its own."""
+    tickets = tickets_of(better, waiting("placed", 30))
+    tickets.watched = "one"
+    tickets.fairness.charge("low/two", SECOND, 5 * SECOND)
+    tickets.placed("placed", 0, SECOND)
+    assert tickets.inversions.count == 0
+
+
+def test_a_ticket_that_nobody_ends_is_given_up_at_last() -> None:
+    tickets = tickets_of(waiting("old", 10), waiting("new", 20, at_us=SECOND))
+    assert tickets.collect(SECOND + 2, SECOND) == 1
+    assert [ticket.request_id for ticket in tickets] == ["new"]
+
+
+def test_a_missed_part_of_the_log_ends_what_others_waited_with() -> None:
+    tickets = tickets_of(
+        waiting("mine", 1), waiting("ended", 2, replica="two"), waiting("listed", 3, replica="two")
+    )
+    tickets.retain({"listed"}, "one")
+    assert sorted(ticket.request_id for ticket in tickets) == ["listed", "mine"]
+
+
+def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
+    """Of 1,000 requests of 1 ms, a sixteenth may have changed since it was added up."""
+    tickets = tickets_of(*(waiting(f"r{number}", number) for number in range(1000)))
+    assert tickets.ahead_service_us("|", 500) == 500_000
+    for number in range(50):
+        tickets.ended(f"r{number}")
+    assert tickets.ahead_service_us("|", 500) == 500_000
+    for number in range(50, 70):
+        tickets.ended(f"r{number}")
+    assert tickets.ahead_service_us("|", 500) == 430_000
+    assert tickets.ahead_service_us("tiny|", 500) == 0

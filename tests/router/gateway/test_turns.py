@@ -1,0 +1,241 @@
+"""Whose turn it is: the four rules of the decider, each with the reason that decides.
+
+Prompts of 4,096 tokens (0.3 s), and a target backlog of 0.5 s: ``BUSY`` has 1 s of backlog, ``ROOM`` 0.4 s.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.gateway import FakeShared
+
+from policies import (
+    FULL_ATTENTION,
+    Admission,
+    AdmissionRules,
+    Insert,
+    Placed,
+    Shed,
+    Waiting,
+    WorkerPut,
+    make_policy,
+)
+from router.gateway.decision import Claim, Decider, Decision, Hold, Order
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Feedback
+from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import Lanes
+
+NOW_US = 1_700_000_000_000_000
+PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
+TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+
+BUSY, ROOM, IDLE = 1_000_000, 400_000, 0
+CLAIM = Claim(NOW_US, "m|", "normal/")
+
+
+class Setup:
+    """One replica, r1, and its workers with these backlogs in microseconds."""
+
+    def __init__(
+        self, *backlogs_us: int, k: float = 4.0, policy: str = "expected_cost", **rules: Any
+    ) -> None:
+        self.shared = FakeShared()
+        self.slots = np.arange(len(backlogs_us))
+        for number, backlog_us in enumerate(backlogs_us):
+            self.shared.publish(WorkerPut(f"w{number}", 1, "r1", f"http://w{number}"))
+            if backlog_us:
+                self.shared.publish(Placed(f"p{number}", NOW_US, f"w{number}", "r2", backlog_us, 1, 1))
+        fleet = self.shared.fleet
+        self.lanes = Lanes(lambda _: self.slots)
+        self.decider = Decider(
+            fleet,
+            make_policy(policy),
+            Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            replica="r1",
+            next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
+            block_tokens=256,
+            block_bytes=1024,
+            expected_output_tokens=100,
+            order=Order(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
+        )
+
+    def waits(self, request_id: str, key_us: int, worker: str = "", replica: str = "r2") -> None:
+        """Somebody waits already."""
+        op = Waiting(request_id, NOW_US, replica, NOW_US, NOW_US + key_us, "m|", worker, "normal/", 1, 1, 1)
+        self.shared.publish(op)
+        self.lanes.follow(["m|"])
+
+    def caches(self, worker: str) -> None:
+        self.shared.publish(Insert(worker, PATH, NOW_US, True))
+
+    def decide(self, claim: Claim | None = CLAIM, **changes: Any) -> Decision | Hold | Shed:
+        parsed = msgspec.structs.replace(TEXT, **changes)
+        return self.decider.decide(parsed, FULL_ATTENTION, self.slots, NOW_US, 5.0, claim)
+
+    def goes(self, claim: Claim | None = CLAIM) -> str:
+        decided = self.decide(claim)
+        assert isinstance(decided, Decision)
+        return decided.placed.worker
+
+    def held(self, claim: Claim = CLAIM) -> Waiting:
+        decided = self.decide(claim)
+        assert isinstance(decided, Hold)
+        return decided.waiting
+
+
+def claim(**changes: Any) -> Claim:
+    return msgspec.structs.replace(CLAIM, **changes)
+
+
+# 1. A worker with room.
+
+
+def test_who_finds_room_goes() -> None:
+    assert Setup(BUSY, ROOM).goes() == "w1"
+
+
+def test_who_would_overtake_a_better_one_for_that_room_waits() -> None:
+    """Its own key is four times its 0.297 s of work after its arrival."""
+    setup = Setup(BUSY, ROOM)
+    setup.waits("better", 1_180_000)
+    op = setup.held()
+    assert op.key_us == NOW_US + 4 * op.service_us
+    assert op.service_us == pytest.approx(297_000, abs=10_000)
+
+
+@pytest.mark.parametrize(("key_us", "worker"), [(1_180_000, "w0"), (1_200_000, ""), (1_200_000, "w1")])
+def test_one_that_waits_for_another_worker_or_has_a_worse_key_is_not_overtaken(
+    key_us: int, worker: str
+) -> None:
+    setup = Setup(BUSY, ROOM)
+    setup.waits("other", key_us, worker)
+    assert setup.goes() == "w1"
+
+
+def test_whose_turn_it_is_goes_whoever_waits() -> None:
+    """The room has looked: the better one's replica did not come for it."""
+    setup = Setup(BUSY, ROOM)
+    setup.waits("better", 0)
+    assert setup.goes(claim(turn=1)) == "w1"
+
+
+def test_its_own_ticket_is_in_nobodys_way() -> None:
+    setup = Setup(BUSY, ROOM)
+    setup.waits("mine", 0, replica="r1")
+    decided = setup.decide(claim(ticket_id="mine"))
+    assert isinstance(decided, Decision)
+    assert decided.placed.request_id == decided.attempt.request_id == "mine"
+
+
+# 2. An idle worker.
+
+
+def test_nobody_waits_while_a_worker_is_idle_and_the_policy_still_chooses() -> None:
+    """Cached behind 0.2 s of backlog above the target is sooner than 0.3 s of work."""
+    setup = Setup(220_000, IDLE, target_s=0.1)
+    setup.caches("w0")
+    assert setup.goes() == "w0"
+
+
+def test_at_the_caps_of_its_worker_it_goes_to_the_best_of_the_others() -> None:
+    setup = Setup(220_000, IDLE, BUSY, target_s=0.1, running_max=1)
+    setup.caches("w0")
+    assert setup.goes() == "w1"
+
+
+def test_one_that_waits_here_has_the_idle_worker_first() -> None:
+    setup = Setup(BUSY, IDLE, target_s=0.1)
+    setup.caches("w0")
+    setup.shared.publish(Placed("more", NOW_US, "w0", "r2", 1, 1, 1))
+    setup.waits("better", 0, "w1", replica="r1")
+    assert setup.held().worker == ""
+    assert setup.goes(claim(turn=1)) == "w1"
+
+
+def test_one_that_waits_elsewhere_does_not_keep_work_from_an_idle_worker() -> None:
+    setup = Setup(BUSY, IDLE)
+    setup.waits("better", 0, replica="r2")
+    assert setup.goes() == "w1"
+
+
+# 3. Another worker's room.
+
+
+def test_who_is_offered_a_room_takes_it_if_it_is_no_more_work_there() -> None:
+    """It would rather go where less is before it, but that room is another's."""
+    setup = Setup(ROOM, ROOM - 100_000)
+    setup.waits("better", 0, "w1")
+    assert setup.goes(claim(turn=0)) == "w0"
+    assert setup.held().worker == ""
+
+
+def test_who_has_its_cache_elsewhere_declines_and_waits_there() -> None:
+    setup = Setup(ROOM, 600_000)
+    setup.caches("w1")
+    path = PATH + b"".join(number.to_bytes(8, "little") for number in range(101, 133))
+    longer = {"paths": (path,), "prompt_bytes": 3 * 16384}
+    declined = setup.decide(claim(turn=0), **longer)
+    assert isinstance(declined, Hold)
+    assert declined.waiting.worker == "w1"
+    assert declined.safe_blocks == 16
+    assert declined.path == path
+    setup.shared.publish(declined.waiting)
+    setup.lanes.follow(["m|"])
+    still = setup.decide(claim(ticket_id=declined.waiting.request_id), **longer)
+    assert isinstance(still, Hold)
+    assert still.waiting.worker == "w1"
+    fresh = setup.decide(**longer)
+    assert isinstance(fresh, Hold)
+    assert fresh.waiting.worker == ""
+
+
+# 4. What it waits for.
+
+
+def test_without_a_preference_it_waits_for_any_worker() -> None:
+    assert Setup(BUSY, BUSY).held().worker == ""
+
+
+def test_who_prefers_its_busy_worker_to_an_idle_one_waits_for_that() -> None:
+    setup = Setup(250_000, BUSY, target_s=0.1)
+    setup.caches("w0")
+    assert setup.held().worker == "w0"
+
+
+def test_who_may_not_go_to_all_of_its_lane_waits_for_a_worker_that_it_may_go_to() -> None:
+    assert Setup(BUSY, BUSY).held(claim(narrowed=True)).worker in ("w0", "w1")
+
+
+def test_a_ticket_says_all_that_the_order_needs() -> None:
+    op = Setup(BUSY).held(Claim(NOW_US - 7, "m|", "low/acme"))
+    assert (op.request_id, op.at_us, op.replica, op.arrived_us) == ("a0", NOW_US, "r1", NOW_US - 7)
+    assert (op.lane, op.flow, op.uncached_tokens, op.context_tokens) == ("m|", "low/acme", 4096, 4196)
+
+
+def test_a_request_that_waits_already_keeps_its_ticket() -> None:
+    assert Setup(BUSY).held(claim(ticket_id="mine")).request_id == "mine"
+
+
+# Who never waits, and who pays.
+
+
+def test_without_a_claim_nobody_waits() -> None:
+    assert Setup(BUSY, BUSY).goes(None) in ("w0", "w1")
+
+
+def test_holding_is_not_placing() -> None:
+    setup = Setup(BUSY, policy="round_robin")
+    setup.decide()
+    assert setup.decider.placed_count == 0
+
+
+@pytest.mark.parametrize(("waiting", "flow"), [(False, ""), (True, "normal/")])
+def test_a_flow_is_charged_while_somebody_waits(waiting: bool, flow: str) -> None:
+    setup = Setup(ROOM)
+    if waiting:
+        setup.waits("worse", 10**9)
+    decided = setup.decide()
+    assert isinstance(decided, Decision)
+    assert decided.placed.flow == flow

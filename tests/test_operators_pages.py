@@ -1,0 +1,58 @@
+"""What the operators' pages name exists: metrics, settings, error codes and fields."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from router import metric_families
+from router.metric_families import Family
+from router.settings import Settings
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = [DOCS / name for name in ("pressure.md", "failures.md")]
+
+METRICS = {family.exposed_name for family in vars(metric_families).values() if isinstance(family, Family)}
+SETTINGS = {
+    f"{section}.{name}"
+    for section, field in Settings.model_fields.items()
+    for name in field.annotation.model_fields  # type: ignore[union-attr]
+}
+FIELDS = {"shared.degraded"}
+"""Of ``/readiness``, which look like settings."""
+
+SECTIONS = {name.partition(".")[0] for name in SETTINGS}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_metrics_and_settings_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    metrics = set(re.findall(r"\b(cacheway_[a-z_]+)", text))
+    settings = {
+        name for name in re.findall(r"`([a-z]+\.[a-z0-9_]+)`", text) if name.partition(".")[0] in SECTIONS
+    }
+    assert metrics - METRICS == set()
+    assert settings - SETTINGS - FIELDS == set()
+
+
+def test_the_error_codes_that_a_page_tells_clients_are_raised_somewhere() -> None:
+    text = (DOCS / "pressure.md").read_text()
+    codes = re.findall(r"^\| [45]\d\d \| `([a-z_]+)`", text, re.M)
+    source = "".join(path.read_text() for path in (DOCS.parent / "router").rglob("*.py"))
+    assert len(codes) >= 6
+    assert [code for code in codes if f'"{code}"' not in source] == []
+
+
+def test_the_page_of_pressure_names_every_setting_of_the_queue_that_is_to_be_set() -> None:
+    """Those that it leaves out are spellings and details: `configuration.md` has them."""
+    text = (DOCS / "pressure.md").read_text()
+    left_out = {name for name in SETTINGS if name.startswith(("queue.", "admission.")) and name not in text}
+    assert left_out <= {
+        "queue.default_class",
+        "queue.low_values_first",
+        "queue.fairness_window_s",
+        "admission.backlog_target_s_max",
+        "admission.kv_ratio_max",
+        "admission.engine_metrics_interval_s",
+        "admission.report_age_s_max",
+    }
