@@ -45,8 +45,8 @@ from policies.ops import BucketPlan
 LOAD_MAX = 0.95
 """Load up to which the formula of the wait is believed."""
 
-OVERLOAD_WAIT_S = 600.0
-"""Wait per unit of load beyond that: what a queue that grows for ten minutes comes to."""
+OVERLOAD_WAIT_S = 60.0
+"""Wait per unit of load beyond that: a queue that grows for a minute; by then others take what spills."""
 
 SHARE_MOVED = 0.05
 """Of the workers, how many change their bucket at a time; at least one."""

@@ -79,6 +79,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     timing = (
         timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
     )
+    spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
     return Chosen(
         slot=timing.slot,
         matched_tokens=round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
@@ -86,7 +87,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
         estimated_ttft_s=timing.ready_s + timing.work_s,
-        reason=_spilled(candidates, row) or _reason(candidates, timings, timing),
+        reason=_reason(candidates, timings, timing) if spilled is None else spilled,
         fetched_tokens=round(timing.fetched_tokens),
     )
 
@@ -111,10 +112,8 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
 
 
-def _spilled(candidates: Candidates, row: int) -> Reason | None:
+def _spilled(steps: int) -> Reason | None:
     """In which direction the request leaves its length bucket, if it does."""
-    spills = candidates.slow.spills
-    steps = 0 if spills is None else spills.steps.item(row)
     if not steps:
         return None
     return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN

@@ -32,15 +32,18 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
     Admission,
+    BucketMember,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
+    LengthDemand,
     Op,
     Policy,
     Shed,
     Waiting,
     WorkerPut,
+    plan_buckets,
 )
 from radix import AttentionProfile
 from router.errors import RequestExpired, RouterError
@@ -300,6 +303,23 @@ class Replica:
             Reservations that nobody ever released: each one is a bug somewhere.
         """
         return self.fleet.collect(self._log_clock.now_us())
+
+    def divide(self) -> None:
+        """Do what `router.fleet.bucket_planner` does, if length buckets are automatic."""
+        fleet, buckets = self.fleet, self.fleet.buckets
+        if not buckets.automatic or buckets.bounds is None:
+            return
+        demand = LengthDemand(*fleet.lengths.totals(self.now_us), fleet.service_model("default"))
+        members = [
+            BucketMember(
+                fleet.at_slot(slot).worker_id, buckets.of(slot), held_tokens=fleet.tree.held_blocks(slot)
+            )
+            for slot in self._slots.tolist()
+        ]
+        plans, now_us = buckets.plans, self.now_us
+        verdict = plan_buckets(demand, buckets.bounds, members, plans, replica=self.name, now_us=now_us)
+        if verdict.plan is not None:
+            self.publish(verdict.plan)
 
     def publish(self, op: Op) -> None:
         """Apply an operation at once, and tell the others."""

@@ -214,7 +214,7 @@ class Decider:
             claim: What it brings along if it may have to wait; None: it never does.
         """
         fleet = self._fleet
-        bucket = self.bucket_of(parsed)
+        bucket = ANY_BUCKET if fleet.buckets.lengths is None else self.bucket_of(parsed)
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
         prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
         tokens_per_block = (

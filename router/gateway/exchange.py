@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 import numpy as np
 
-from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
+from policies import ANY_BUCKET, Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
 from router.errors import (
     ClientError,
     Overloaded,
@@ -456,7 +456,8 @@ class RequestExchange:
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
-        bucket = gateway.decider.bucket_of(parsed)
+        lengths_matter = gateway.fleet.buckets.lengths is not None
+        bucket = gateway.decider.bucket_of(parsed) if lengths_matter else ANY_BUCKET
         slots = every = registry.eligible(parsed.model, now_us, bucket)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
