@@ -283,7 +283,9 @@ class Bench:
     ) -> None:
         self.time = VirtualTime()
         settings = Settings.model_validate(sections)
-        self.shared = FakeShared(FleetRules(weight_of=weights(settings.queue.classes)))
+        self.shared = FakeShared(
+            FleetRules(buckets=LengthBuckets(), weight_of=weights(settings.queue.classes))
+        )
         self.upstreams: list[FakeUpstream] = []
         self.registry = registry(
             self.shared,
