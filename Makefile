@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-peers study clean
+  bench-streams bench-processes bench-soak bench-overload bench-peers study clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,10 @@ bench-processes: setup ## Requests per CPU-second of one process, and of two on 
 
 bench-soak: setup ## Memory under constant load (30 min)
 	@$(BIN)/python -m loadtest.bench.soak
+
+bench-overload: setup ## Four replicas at three times their capacity, then again with failures (6 min)
+	@$(BIN)/python -m loadtest.bench.overload
+	@$(BIN)/python -m loadtest.bench.overload --disaster
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers

@@ -18,7 +18,7 @@ from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
-from policies.followers import Leaders, waits_for_leader
+from policies.followers import repeated_blocks, waits_for_leader
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -90,7 +90,6 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
-    "Leaders",
     "Left",
     "LengthBuckets",
     "LengthDemand",
@@ -132,6 +131,7 @@ __all__ = [
     "probe_from_us",
     "prospect",
     "redispatch",
+    "repeated_blocks",
     "shares",
     "turn_of",
     "waits_for_leader",

@@ -124,8 +124,12 @@ class Admission:
 
     def idle(self, slots: Slots, now_us: int) -> bool:
         """Whether one of these workers has nothing to prefill, and would take it."""
+        return len(self.idling(slots, now_us)) > 0
+
+    def idling(self, slots: Slots, now_us: int) -> Slots:
+        """Those of these workers that have nothing to prefill, and would take it."""
         free = slots[self._fleet.loads.prefill_us[slots] == 0]
-        return len(free) > 0 and bool(self._below_all(free, now_us).any())
+        return self.capped(free, now_us) if len(free) else free
 
     def with_room(self, slots: Slots, now_us: int) -> Slots:
         """Those of these workers that have room; the same array if all have."""

@@ -107,11 +107,11 @@ class EarlyRejection:
     Args:
         level: What is promised.
         fleet: What is known of the workers, and of who waits.
-        decode_fit: What was learned of the decode of a worker class; None if nothing was.
+        decode_fit: What is learned of the decode of a worker class.
     """
 
     def __init__(
-        self, level: ServiceLevel, fleet: FleetState, decode_fit: Callable[[str], DecodeFit | None]
+        self, level: ServiceLevel, fleet: FleetState, decode_fit: Callable[[str], DecodeFit]
     ) -> None:
         self.level = level
         self._fleet = fleet
@@ -148,7 +148,7 @@ class EarlyRejection:
     ) -> Miss | None:
         """Whether too many would be decoding when its prefill ends."""
         fit = self._decode_fit(worker_class)
-        if fit is None or not fit.known or fit.tpot_s(1.0) > promised_s:
+        if not fit.known or fit.tpot_s(1.0) > promised_s:
             return None
         loads, slots = self._fleet.loads, outlook.slots
         prefilling = loads.prefill_requests[slots].sum().item()

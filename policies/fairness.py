@@ -21,7 +21,10 @@ window counts, so nothing needs to be lifted, and the sums are a fold: whole mic
 time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Mapping
+from itertools import repeat
+from math import fsum
+from operator import truediv
 
 BUCKETS = 16
 """Parts of the window that leave it one after the other."""
@@ -39,6 +42,18 @@ def class_of(flow: str) -> str:
     return flow.partition("/")[0]
 
 
+class Weights(dict[str, float]):
+    """Weights that were asked for, by class or flow."""
+
+    def __init__(self, weight_of: Callable[[str], float]) -> None:
+        self._weight_of = weight_of
+
+    def __missing__(self, name: str) -> float:
+        """Ask for a weight once."""
+        weight = self[name] = self._weight_of(name)
+        return weight
+
+
 def equal_weights(_name: str) -> float:
     """No class and no tenant is preferred."""
     return 1.0
@@ -49,7 +64,7 @@ class Fairness:
 
     Args:
         weight_of: Weight > 0 of a class (``CLASS``) among classes, or of a flow (``CLASS/TENANT``) among the
-            tenants of its class. May change.
+            tenants of its class. May change; that counts within a sixteenth of the window.
         quantum_s: How far a flow may be ahead, seconds of its share of the fleet.
         window_s: Service that is older does not count, seconds.
     """
@@ -60,7 +75,7 @@ class Fairness:
         quantum_s: float = 1.0,
         window_s: float = 60.0,
     ) -> None:
-        self.weight_of = weight_of
+        self._weights = Weights(weight_of)
         self._slack_ratio = quantum_s / window_s
         self._bucket_us = max(1, round(window_s * 1e6) // BUCKETS)
         self._newest = 0
@@ -105,25 +120,33 @@ class Fairness:
         self._advance(now_us // self._bucket_us)
         return self._service_us.get(name, 0)
 
-    def may_go(self, flows: Iterable[str], now_us: int) -> Iterator[str]:
-        """Those of the flows that wait for one room that may have it; at least one, if there is any."""
+    def weight_of(self, name: str) -> float:
+        """Weight of a class, or of a flow in its class."""
+        return self._weights[name]
+
+    def may_go(self, classes: Mapping[str, Collection[str]], now_us: int) -> dict[str, Collection[str]]:
+        """Who of those that wait for one room may have it.
+
+        Args:
+            classes: Their flows, by class.
+            now_us: Log time.
+
+        Returns:
+            Flows, by class; at least one, if there is any.
+        """
         self._advance(now_us // self._bucket_us)
-        tenants: dict[str, list[str]] = {}
-        for flow in flows:
-            tenants.setdefault(class_of(flow), []).append(flow)
-        for name in self._not_ahead(list(tenants)):
-            yield from self._not_ahead(tenants[name])
+        return {name: self._not_ahead(classes[name]) for name in self._not_ahead(classes)}
 
     # Inside.
 
-    def _not_ahead(self, names: list[str]) -> list[str]:
+    def _not_ahead(self, names: Collection[str]) -> Collection[str]:
         """Those of some classes, or of the flows of one class, that are not too far ahead."""
         if len(names) < 2:
             return names
-        service_us = [self._service_us.get(name, 0) for name in names]
-        weights = [self.weight_of(name) for name in names]
-        served = [us / weight for us, weight in zip(service_us, weights, strict=True)]
-        most = min(served) + self._slack_ratio * sum(service_us) / sum(weights)
+        service_us = list(map(self._service_us.get, names, repeat(0)))
+        weights = list(map(self._weights.__getitem__, names))
+        served = list(map(truediv, service_us, weights))
+        most = min(served) + self._slack_ratio * sum(service_us) / fsum(weights)
         return [name for name, each in zip(names, served, strict=True) if each <= most]
 
     def _add(self, bucket: int, flow: str, service_us: int) -> None:
@@ -137,6 +160,7 @@ class Fairness:
         if bucket <= self._newest:
             return
         self._newest = bucket
+        self._weights.clear()
         for old in [old for old in self._buckets if old <= bucket - BUCKETS]:
             for flow, us in self._buckets.pop(old).items():
                 for name in {flow, class_of(flow)}:

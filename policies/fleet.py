@@ -38,7 +38,6 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWr
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
-from policies.followers import Leaders
 from policies.length_histogram import LengthHistogram
 from policies.loads import Loads
 from policies.ops import (
@@ -178,7 +177,6 @@ class FleetState:
         """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
-        self.leaders = Leaders(self.loads)
         self.circuits = Circuits()
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
         self.lengths = LengthHistogram()
@@ -244,7 +242,6 @@ class FleetState:
             self._relieve_all()
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
-        self.leaders.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
             if worker.worker_id.startswith(HOLDER):
                 continue
@@ -265,6 +262,19 @@ class FleetState:
                 self._free.append(worker.slot)
                 self.revision += 1
         return expired
+
+    def cut_off(self, own: str, now_us: int) -> None:
+        """Nobody else is heard any more: give up what the others have in flight and waiting.
+
+        It ends unheard, and what is never released would leave no worker any room. Not for the log: the
+        others live, and what they say later counts.
+
+        Args:
+            own: Id of this replica.
+            now_us: Log time.
+        """
+        for replica in sorted((self.loads.replicas() | self.tickets.replicas()) - {own}):
+            self._left(Left(replica, now_us))
 
     # Questions.
 
@@ -674,7 +684,6 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
         self._hold(op, slot)
-        self.leaders.placed(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
 
@@ -682,7 +691,6 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
-        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 
@@ -690,7 +698,6 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
-        self.leaders.ended(op.request_id)
         if self._pool_of:
             self._pool_writes.ended(op.request_id)
 

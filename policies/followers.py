@@ -35,10 +35,7 @@ holds nothing from an idle worker: the follower would only wait in the engine in
 
 from collections.abc import Callable
 
-import msgspec
-
-from policies.loads import Loads
-from policies.ops import Placed
+from policies.loads import Loads, Reservation
 
 HASH_BYTES = 8
 """Of a block in a path."""
@@ -54,87 +51,30 @@ waited for."""
 Service = Callable[[float, float], float]
 
 
-class Leader(msgspec.Struct, frozen=True, gc=False):
-    """A request that is prefilling.
-
-    Attributes:
-        path: Packed block hashes of its prompt, chained: two prompts that agree in one agree in all before.
-        safe_blocks: What it found cached, predicted; the rest it prefills.
-    """
-
-    path: bytes
-    safe_blocks: int
-
-
-class Leaders:
-    """The requests that are prefilling, by worker; part of the fold.
+def repeated_blocks(
+    loads: Loads, slot: int, path: bytes, safe_blocks: int, step_blocks: float, now_us: int
+) -> float:
+    """What a request would compute on a worker although a leader is computing it there.
 
     Args:
-        loads: Knows who is prefilling.
+        loads: Who is prefilling.
+        slot: Of the worker.
+        path: Packed block hashes of the request, chained: two prompts that agree in one agree in all before.
+        safe_blocks: What it is predicted to find, as if all leaders were done.
+        step_blocks: What the engine prefills in a step.
+        now_us: Log time.
     """
-
-    def __init__(self, loads: Loads) -> None:
-        self._loads = loads
-        self._of_slot: dict[int, dict[str, Leader]] = {}
-        self._slot_of: dict[str, int] = {}
-
-    def placed(self, op: Placed, slot: int) -> None:
-        """A request was placed: it leads while it prefills something of a single prompt."""
-        if len(op.paths) != 1 or HASH_BYTES * op.safe_blocks >= len(op.paths[0]):
-            return
-        if self._loads.prefilled(op.request_id) is False:
-            self._of_slot.setdefault(slot, {})[op.request_id] = Leader(op.paths[0], op.safe_blocks)
-            self._slot_of[op.request_id] = slot
-
-    def ended(self, request_id: str) -> None:
-        """A prefill is over, or will never be."""
-        slot = self._slot_of.pop(request_id, None)
-        if slot is not None:
-            leaders = self._of_slot[slot]
-            del leaders[request_id]
-            if not leaders:
-                del self._of_slot[slot]
-
-    def collect(self) -> None:
-        """Forget those that ended otherwise: their replica left, or they were given up."""
-        for request_id in list(self._slot_of):
-            if self._loads.prefilled(request_id) is not False:
-                self.ended(request_id)
-
-    def lead(self, slot: int) -> bool:
-        """Whether anybody is prefilling on a worker whom others may follow."""
-        return slot in self._of_slot
-
-    def repeated_blocks(
-        self, slot: int, path: bytes, safe_blocks: int, step_blocks: float, now_us: int
-    ) -> float:
-        """What a request would compute on a worker although a leader is computing it there.
-
-        Args:
-            slot: Of the worker.
-            path: Of the request.
-            safe_blocks: What it is predicted to find, as if all leaders were done.
-            step_blocks: What the engine prefills in a step.
-            now_us: Log time.
-        """
-        leaders = self._of_slot.get(slot)
-        if leaders is None:
-            return 0.0
-        repeated = 0.0
-        head = self._loads.head(slot, now_us)
-        if head is None or head.elapsed_s > LATE_FACTOR * head.service_s + LATE_S:
-            return 0.0
-        for request_id, leader in leaders.items():
-            first = leader.safe_blocks
-            if (
-                first < safe_blocks
-                and _block(leader.path, first) == _block(path, first)
-                and self._loads.prefilled(request_id) is False
-            ):
-                common = min(_common_blocks(leader.path, path, first), safe_blocks)
-                begins = _last_step(leader, step_blocks, begun=request_id == head.request_id)
-                repeated = max(repeated, common - begins)
-        return repeated
+    head = loads.head(slot, now_us)
+    if head is None or head.elapsed_s > LATE_FACTOR * head.service_s + LATE_S:
+        return 0.0
+    repeated = 0.0
+    for request_id, leader in loads.prefills(slot):
+        first = leader.safe_blocks
+        if first < safe_blocks and leader.path and _block(leader.path, first) == _block(path, first):
+            common = min(_common_blocks(leader.path, path, first), safe_blocks)
+            begins = _last_step(leader, step_blocks, begun=request_id == head.request_id)
+            repeated = max(repeated, common - begins)
+    return repeated
 
 
 def waits_for_leader(
@@ -155,7 +95,7 @@ def waits_for_leader(
     return at_once_s > service_s(uncached_tokens, safe_tokens) + HANDOVER_S
 
 
-def _last_step(leader: Leader, step_blocks: float, *, begun: bool) -> float:
+def _last_step(leader: Reservation, step_blocks: float, *, begun: bool) -> float:
     """Block with which a leader's last step begins, that others may join; its end, if none may."""
     blocks = len(leader.path) // HASH_BYTES
     uncached = blocks - leader.safe_blocks

@@ -26,7 +26,7 @@ a numpy array, and beside it a memoryview of the same memory: ``view[slot] += x`
 """
 
 import heapq
-from collections.abc import Container, Generator
+from collections.abc import Container, Generator, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -63,6 +63,8 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
         arrived: Whether it was counted as an arrival.
         prefilled_us: Log time of its first token; 0 before.
         finished: Whether it finished; then it is never in flight again.
+        path: Of its prompt, while it prefills a single one (`policies.followers`).
+        safe_blocks: How much of that it found cached, predicted.
     """
 
     replica: str = ""
@@ -74,6 +76,8 @@ class Reservation(msgspec.Struct, gc=False, eq=False):
     arrived: bool = False
     prefilled_us: int = 0
     finished: bool = False
+    path: bytes = b""
+    safe_blocks: int = 0
 
     @property
     def prefilled(self) -> bool:
@@ -215,6 +219,8 @@ class Loads:
         if not request.prefilled_us:
             self._prefill_us_at[slot] += op.service_us
             self._prefill_requests_at[slot] += 1
+            if len(op.paths) == 1:
+                request.path, request.safe_blocks = op.paths[0], op.safe_blocks
             self._prefill_tokens_at[slot] += op.uncached_tokens
             self._queue(request_id, request)
         return arrives
@@ -325,6 +331,10 @@ class Loads:
         request = self._trace(request_id)
         return True if request is not None and request.prefilled else None
 
+    def replicas(self) -> set[str]:
+        """Those that have something in flight."""
+        return {request.replica for request in self.requests.values()}
+
     def left_us(self, replica: str) -> int:
         """Log time up to which a replica's placements were dropped; 0 if none were lately."""
         return self._left_us.get(replica, 0)
@@ -352,6 +362,14 @@ class Loads:
             return None
         elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
         return Head(heap[0][1], elapsed_s, self._head_service_us_at[slot] / 1e6)
+
+    def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
+        """The requests that are prefilling in a slot, the oldest first, the others in any order."""
+        requests = self.requests
+        for _, request_id in self._prefilling[slot]:
+            request = requests.get(request_id)
+            if request is not None and not request.prefilled_us:
+                yield request_id, request
 
     def oldest_prefill_us(self, slot: int) -> int:
         """Log time at which the oldest unfinished prefill of a slot was placed; a far future if none."""
@@ -461,6 +479,7 @@ class Loads:
     def _release_prefill(self, request: Reservation) -> None:
         self._prefill_us_at[request.slot] -= request.service_us
         self._prefill_requests_at[request.slot] -= 1
+        request.path = b""
         self._prefill_tokens_at[request.slot] -= request.uncached_tokens
 
     def _prefill_done(self, slot: int, at_us: int) -> None:

@@ -211,8 +211,9 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
         waiting: Requests in its own queue; -1 if it does not say.
         kv_tokens: Tokens of KV that running requests hold; -1 if it does not say.
         running_max: Most requests that it runs at a time; 0 if it does not say.
-        inflight_requests: In flight there at ``at_us``, of all replicas, as the asker knew.
-        inflight_tokens: Their prompts and expected outputs.
+        inflight_requests: The most that were in flight there at ``at_us`` or shortly before, of all
+            replicas, as the asker knew.
+        inflight_tokens: The same of their prompts and expected outputs.
     """
 
     worker: str

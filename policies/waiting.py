@@ -26,7 +26,7 @@ import msgspec
 
 from policies.fairness import Fairness, class_of
 from policies.ops import Waiting
-from policies.waiting_lines import Line, Lines, OwnLines, Ticket
+from policies.waiting_lines import Heap, Line, Lines, OwnLines, Ticket
 from policies.work_ahead import WorkAhead
 
 
@@ -206,6 +206,10 @@ class Tickets:
         """The ticket of a request, if it waits."""
         return self._waiting.get(request_id)
 
+    def replicas(self) -> set[str]:
+        """Those at which somebody waits."""
+        return set(self._of_replica)
+
     def of_replica(self, replica: str) -> list[Ticket]:
         """What waits at one replica."""
         return list(self._of_replica.get(replica, {}).values())
@@ -259,15 +263,19 @@ class Tickets:
         """
         if not self.count:
             return False
-        first = self._first_of_flows(self._lines.at(slot, lanes))
-        if not first:
+        lines = self._lines.at(slot, lanes)
+        if not lines:
             return False
+        classes = _by_class(lines)
         if flow is None:
-            return any(first[name].key_us < key_us for name in self.fairness.may_go(first, now_us))
-        allowed = set(self.fairness.may_go({**first, flow: None}, now_us))
-        return flow not in allowed or any(
-            ticket.key_us < key_us for name, ticket in first.items() if name in allowed
-        )
+            allowed = self.fairness.may_go(classes, now_us)
+        else:
+            name = class_of(flow)
+            flows = (*classes.get(name, ()), flow)
+            allowed = self.fairness.may_go({**classes, name: tuple(dict.fromkeys(flows))}, now_us)
+            if flow not in allowed.get(name, ()):
+                return True
+        return any(ticket.key_us < key_us for ticket in self._firsts(lines, allowed))
 
     def ahead_service_us(self, lane: str, key_us: int) -> int:
         """Predicted prefill that waits in a lane before a key, microseconds (`policies.work_ahead`)."""
@@ -313,29 +321,36 @@ class Tickets:
             own = self._own[replica] = OwnLines(self._of_replica.get(replica, {}).values())
         return own
 
-    def _first_of_flows(self, lines: list[Line], skip: Collection[str] = ()) -> dict[str, Ticket]:
-        """The least key of each flow in some lines, without some requests."""
-        first: dict[str, Ticket] = {}
-        for line in lines:
-            for flow, heap in line.flows.items():
-                ticket = heap.first_but(skip, self._waiting) if skip else heap.first(self._waiting)
-                known = first.get(flow)
-                if ticket is None:
-                    continue
-                if known is None or ticket < known:
-                    first[flow] = ticket
-        return first
+    def _best(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        """The least key of the flows that may go in some lines."""
+        if skip:
+            return self._best_but(lines, now_us, skip)
+        allowed = self.fairness.may_go(_by_class(lines), now_us)
+        return min(self._firsts(lines, allowed), default=None)
 
-    def _best(self, lines: list[Line], now_us: int, skip: Collection[str] = ()) -> Ticket | None:
-        """The least key of the flows that may go in some lines, without some requests."""
-        if not lines:
-            return None
-        first = self._first_of_flows(lines, skip)
-        if not first:
-            return None
-        if len(first) == 1:
-            return next(iter(first.values()))
-        return min(first[flow] for flow in self.fairness.may_go(first, now_us))
+    def _best_but(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        """The same without some requests: a flow of which only these wait does not compete."""
+        firsts: dict[str, dict[str, Ticket]] = {}
+        for line in lines:
+            for name, heaps in line.classes.items():
+                for flow, heap in heaps.items():
+                    ticket = heap.first_but(skip, self._waiting)
+                    if ticket is not None:
+                        flows = firsts.setdefault(name, {})
+                        flows[flow] = min(ticket, flows.get(flow, ticket))
+        allowed = self.fairness.may_go(firsts, now_us)
+        return min((firsts[name][flow] for name, flows in allowed.items() for flow in flows), default=None)
+
+    def _firsts(self, lines: list[Line], allowed: Mapping[str, Collection[str]]) -> Iterator[Ticket]:
+        """The first of each of these flows in each line."""
+        waiting = self._waiting
+        for name, flows in allowed.items():
+            for line in lines:
+                heaps = line.classes.get(name, {})
+                for flow in flows:
+                    heap = heaps.get(flow)
+                    if heap is not None:
+                        yield heap.first(waiting)
 
     def _drop(self, ticket: Ticket) -> None:
         """It waits no longer."""
@@ -360,3 +375,15 @@ class Tickets:
             self._work_us[ticket.flow] = left_us
         else:
             self._work_us.pop(ticket.flow, None)
+
+
+def _by_class(lines: list[Line]) -> Mapping[str, Collection[str]]:
+    """The flows of those who wait in some lines, by class."""
+    if len(lines) == 1:
+        return lines[0].classes
+    classes: dict[str, dict[str, Heap]] = {}
+    for line in lines:
+        for name, flows in line.classes.items():
+            known = classes.get(name)
+            classes[name] = flows if known is None else {**known, **flows}
+    return classes

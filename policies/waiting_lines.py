@@ -1,7 +1,7 @@
 """Tickets in the order of their keys, by what they wait for and whose they are.
 
-    Line           everybody who waits for one thing
-      flow ──> Heap    the least key first
+    Line                      everybody who waits for one thing
+      class ──> flow ──> Heap     the least key first
 
 A ticket that ends is not looked for in its heap: it is passed over when it comes to the top, and a heap that
 is mostly such tickets is made anew. So putting and ending cost O(log n), spread over many.
@@ -12,6 +12,8 @@ from collections.abc import Container, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
+
+from policies.fairness import class_of
 
 SPARE = 16
 """So many ended tickets a heap may hold besides as many as still wait, twice over."""
@@ -84,6 +86,9 @@ class Heap:
 
     def first_but(self, skip: Container[str], waiting: Mapping[str, Ticket]) -> Ticket | None:
         """The same without some requests; None if nobody else waits."""
+        first = self.first(waiting)
+        if first.request_id not in skip:
+            return first
         skipped, found = [], None
         while self.entries:
             entry = self.entries[0]
@@ -99,31 +104,39 @@ class Heap:
 
 
 class Line:
-    """Those who wait for one thing, by flow.
+    """Those who wait for one thing.
 
     Attributes:
-        flows: A heap by key for each; none is empty.
+        classes: By class and flow, a heap by key; nothing in it is empty.
     """
 
-    __slots__ = ("flows",)
+    __slots__ = ("classes",)
 
     def __init__(self) -> None:
-        self.flows: dict[str, Heap] = {}
+        self.classes: dict[str, dict[str, Heap]] = {}
 
     def put(self, ticket: Ticket) -> None:
         """Let a ticket wait here."""
-        heap = self.flows.get(ticket.flow)
+        name = class_of(ticket.flow)
+        flows = self.classes.get(name)
+        if flows is None:
+            flows = self.classes[name] = {}
+        heap = flows.get(ticket.flow)
         if heap is None:
-            heap = self.flows[ticket.flow] = Heap()
+            heap = flows[ticket.flow] = Heap()
         heap.put(ticket.key_us, ticket)
 
     def drop(self, ticket: Ticket, waiting: Mapping[str, Ticket]) -> bool:
         """Note that a ticket is no longer among those ``waiting``; say whether nobody is left here."""
-        heap = self.flows[ticket.flow]
+        name = class_of(ticket.flow)
+        flows = self.classes[name]
+        heap = flows[ticket.flow]
         heap.drop(waiting)
         if not heap.live:
-            del self.flows[ticket.flow]
-        return not self.flows
+            del flows[ticket.flow]
+            if not flows:
+                del self.classes[name]
+        return not self.classes
 
 
 class Lines:

@@ -5,8 +5,9 @@ an answer costs a bisection, a change a few microseconds at most, and what is pr
 is off by some 60 requests at worst. A queue of fewer than 16 is always exact.
 """
 
+from bisect import bisect_left
+
 import numpy as np
-from numpy.typing import NDArray
 
 from policies.waiting_lines import Ticket
 
@@ -29,7 +30,7 @@ class WorkAhead:
         self.service_us = 0
         self._tickets: dict[str, Ticket] = {}
         self._changes = 0
-        self._keys_us: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._keys_us: list[int] = []
         self._before_us: list[int] = [0]
 
     def put(self, ticket: Ticket) -> None:
@@ -46,7 +47,7 @@ class WorkAhead:
         """Predicted prefill of those with a lesser key, microseconds."""
         if self._changes > CHANGES_PER_TICKET * self.count:
             self._sum_up()
-        return self._before_us[int(np.searchsorted(self._keys_us, key_us))]
+        return self._before_us[bisect_left(self._keys_us, key_us)]
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         self.count += sign
@@ -58,6 +59,6 @@ class WorkAhead:
         keys_us = np.array([ticket.key_us for ticket in self._tickets.values()], dtype=np.int64)
         service_us = np.array([ticket.service_us for ticket in self._tickets.values()], dtype=np.int64)
         order = keys_us.argsort()
-        self._keys_us = keys_us[order]
+        self._keys_us = keys_us[order].tolist()
         self._before_us = [0, *service_us[order].cumsum().tolist()]
         self._changes = 0

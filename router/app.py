@@ -16,6 +16,7 @@ import secrets
 import socket
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -324,15 +325,22 @@ class GatewayProcess:
     async def _housekeeping(self) -> None:
         """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
 
-        And see whether a snapshot says that this replica was given up: the log says so by itself.
+        See whether a snapshot says that this replica was given up: the log says so by itself. And without
+        Redis give up the others, as they do this one, when their heartbeats would have expired.
         """
         known_us = 0
+        heard_s = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             left_us = self.fleet.loads.left_us(self.replica)
             if left_us > known_us:
                 known_us = left_us
                 self.gateway.given_up(left_us)
+            if self.shared.status.connected:
+                heard_s = time.monotonic()
+            elif time.monotonic() - heard_s > self.settings.shared.heartbeat_ttl_s:
+                self.fleet.cut_off(self.replica, self.clock.now_us())
+                self.gateway.room.changed()
             expired = self.fleet.collect(self.clock.now_us())
             if expired:
                 logger.error(

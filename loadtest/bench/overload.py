@@ -46,7 +46,12 @@ def main() -> int:
     parser.add_argument("--after-s", type=float, default=defaults.after_s, help="calm [%(default)s]")
     parser.add_argument("--seed", type=int, default=defaults.seed, help="of the crowd [%(default)s]")
     parser.add_argument("--disaster", action="store_true", help="kill Valkey and a replica in the middle")
-    parser.add_argument("flags", nargs="*", default=[], help="more flags of `cacheway serve`, behind --")
+    parser.add_argument(
+        "flags",
+        nargs="*",
+        default=list(defaults.flags),
+        help=f"flags of `cacheway serve`, behind -- [{' '.join(defaults.flags)}]",
+    )
     plan = OverloadPlan(**vars(parser.parse_args()))
     try:
         run = uvloop.run(run_overload(plan))

@@ -7,6 +7,7 @@ window that is not. Requests that the crowd itself sent late are not judged: the
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ WINDOW_S = 2.0
 STARVED_S = 10.0
 LATE_S = 1.0
 FAIR_MIN = 0.75
-LIMIT_CODES = frozenset(("rate_limit_exceeded",))
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED))
 
 
@@ -36,11 +36,13 @@ class Promise:
         name: What was promised.
         kept: Whether it was kept.
         seen: What was seen, in words.
+        timed: Whether a machine that is too slow, or too short a run, breaks it as well.
     """
 
     name: str
     kept: bool
     seen: str
+    timed: bool = False
 
 
 def judge(run: OverloadRun) -> list[Promise]:
@@ -53,6 +55,7 @@ def judge(run: OverloadRun) -> list[Promise]:
         _in_time(run),
         _nobody_starves(run),
         _fair(run),
+        _limited(run),
         _busy(run),
         _recovered(run),
         Promise("nothing is left behind", not run.left, "; ".join(run.left) or "all empty"),
@@ -89,6 +92,16 @@ def recovery_s(run: OverloadRun) -> float:
     if not total or (abnormal and max(abnormal) == max(total)):
         return math.inf
     return (max(abnormal) + 1) * WINDOW_S if abnormal else 0.0
+
+
+def _asked(run: OverloadRun) -> list[Served]:
+    """The requests of the overload whose clients stayed, but for those of tenants with a limit."""
+    limited = {tenant.name for tenant in run.plan.tenants if tenant.requests_per_minute}
+    return [
+        one
+        for one in run.served
+        if one.phase == "overload" and one.visit.end is not End.LEFT and one.tenant not in limited
+    ]
 
 
 def _accounted(run: OverloadRun) -> Promise:
@@ -147,12 +160,16 @@ def _in_time(run: OverloadRun) -> Promise:
         worst_s < LATE_S + run.late_s_max,
         f"{len(late)} expired, at most {worst_s:.2f} s behind their deadline; "
         f"the crowd itself was {run.late_s_max:.2f} s late",
+        timed=True,
     )
 
 
 def _nobody_starves(run: OverloadRun) -> Promise:
-    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload."""
-    overload = [one for one in run.served if one.phase == "overload" and one.visit.end is not End.LEFT]
+    """Every class, tenant and kind has answers to what it sent in each `STARVED_S` of the overload.
+
+    Tenants with a limit of their own are left out: they may have used it.
+    """
+    overload = _asked(run)
     began_s = min((one.visit.sent_s for one in overload), default=0.0)
     asked: Counter[str] = Counter()
     for one in overload:
@@ -162,31 +179,56 @@ def _nobody_starves(run: OverloadRun) -> Promise:
                 one.visit.end is End.ANSWERED
             )
     starved = [name for name, answered in asked.items() if not answered]
-    return Promise("no class, tenant or kind starves", not starved, _first(starved, "all, all the time"))
+    return Promise(
+        "no class, tenant or kind starves", not starved, _first(starved, "all, all the time"), timed=True
+    )
 
 
 def _fair(run: OverloadRun) -> Promise:
     """Each tenant gets nearly what it is due of the work that was done in the overload.
 
     Due is what dividing each class's work by the tenants' weights gives, where nobody gets more than it asks
-    for and the rest is divided again. What a limit of its own kept from a tenant it has not asked for.
+    for and the rest is divided again. Tenants with a limit of their own are left out, with what they got.
     """
     weights = {tenant.name: tenant.weight for tenant in run.plan.tenants}
     asked: dict[str, Counter[str]] = {}
     got: dict[str, Counter[str]] = {}
-    for one in run.served:
-        if one.phase == "overload" and one.visit.end is not End.LEFT and one.visit.code not in LIMIT_CODES:
-            asked.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens
-            got.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens * (
-                one.visit.end is End.ANSWERED
-            )
+    for one in _asked(run):
+        asked.setdefault(one.priority, Counter())[one.tenant] += one.work_tokens
+        answered_tokens = one.work_tokens if one.visit.end is End.ANSWERED else 0
+        got.setdefault(one.priority, Counter())[one.tenant] += answered_tokens
     due: Counter[str] = Counter()
     for name, work in got.items():
         for tenant, tokens in divided(work.total(), asked[name], weights).items():
             due[tenant] += round(tokens)
     parts = {name: sum(work[name] for work in got.values()) / due[name] for name in due if due[name]}
     seen = ", ".join(f"{name} {part:.0%} of its due" for name, part in parts.items())
-    return Promise("tenants get their shares", all(part >= FAIR_MIN for part in parts.values()), seen)
+    fair = all(part >= FAIR_MIN for part in parts.values())
+    return Promise("tenants get their shares", fair, seen, timed=True)
+
+
+def _limited(run: OverloadRun) -> Promise:
+    """In any minute no tenant has more requests answered than its limit.
+
+    2 % beyond it are allowed, and what the machine shifted. When Valkey is restarted empty, what was used of
+    that minute is forgotten: then twice as many.
+    """
+    over, seen = [], []
+    for tenant in run.plan.tenants:
+        limit = tenant.requests_per_minute
+        if not limit:
+            continue
+        sent = sorted(
+            one.visit.written_s
+            for one in run.served
+            if one.tenant == tenant.name and one.visit.end is End.ANSWERED
+        )
+        most = max((bisect_left(sent, at_s + 60.0) - number for number, at_s in enumerate(sent)), default=0)
+        allowed = limit * (2.0 if run.dead else 1.02 + run.late_s_max / 60.0)
+        seen.append(f"{tenant.name} at most {most} a minute of {limit}")
+        if most > allowed:
+            over.append(tenant.name)
+    return Promise("nobody gets more than its limit", not over, ", ".join(seen) or "nobody has one")
 
 
 def divided(whole: float, asked: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
@@ -208,13 +250,14 @@ def _busy(run: OverloadRun) -> Promise:
         "engines are never idle while work waits",
         run.busy >= BUSY_MIN,
         f"they prefilled {run.busy:.1%} of the overload",
+        timed=True,
     )
 
 
 def _recovered(run: OverloadRun) -> Promise:
     took_s = recovery_s(run)
     seen = "not before the end" if math.isinf(took_s) else f"after {took_s:g} s"
-    return Promise("times are normal again soon after", took_s <= RECOVERY_S_MAX, seen)
+    return Promise("times are normal again soon after", took_s <= RECOVERY_S_MAX, seen, timed=True)
 
 
 def _first(lines: Sequence[str], none: str = "none") -> str:

@@ -34,12 +34,14 @@ def add_tenants(
                 "problem": keys.problem,
             },
             "limits_degraded": None if limiter is None else limiter.degraded_reason,
-            "tenants": [_described(tenant, table, now_unix_s()) for tenant in table.tenants.values()],
+            "tenants": [
+                _described(tenant, table, limiter, now_unix_s()) for tenant in table.tenants.values()
+            ],
             "total": len(table.tenants),
         }
 
 
-def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> dict[str, Any]:
+def _described(tenant: Tenant, table: KeyTable, limiter: Limiter | None, now_unix_s: float) -> dict[str, Any]:
     keys = table.keys[tenant.name]
     end_unix_s = max((key.expires_unix_s for key in keys), default=now_unix_s)
     limits = tenant.limits
@@ -53,6 +55,7 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> dict[str, 
             "tokens_per_minute": limits.tokens_per_minute or None,
             "concurrent_tokens": limits.concurrent_tokens or None,
         },
+        "left": None if limiter is None else limiter.left(tenant),
         "keys": {
             "valid": sum(key.valid(now_unix_s) for key in keys),
             "not_yet": sum(key.not_before_unix_s > now_unix_s for key in keys),

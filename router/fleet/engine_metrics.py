@@ -8,6 +8,10 @@ agreed upon, and nobody is waited for.
 Only workers with something in flight are looked at, and those of which nothing is known yet: a worker
 without our work may always be given some, whatever it says (`policies.admission`).
 
+What a page says may be seconds old (`router.fleet.engine_load`). Requests that have ended since would look
+like somebody else's, and a worker that has just become free like one that is full. So with a report goes
+the most that was in flight at this look and the one before, and what is taken for foreign is so at least.
+
 A page that does not come, or says nothing, harms nobody: it is counted, and the worker is left alone for a
 while, since most likely its engine has no metrics. The loop never ends; what goes wrong in it unexpectedly
 is logged, and counts as a page that did not come.
@@ -87,6 +91,8 @@ class EngineMetrics:
         self._alive: tuple[str, ...] = ()
         self._turns: dict[str, int] = {}
         self._looking: set[str] = set()
+        self._inflight: dict[str, tuple[int, int]] = {}
+        """Requests and tokens in flight at the last look."""
         self._not_before_us: dict[str, int] = {}
         self.reports = 0
         self.failures = 0
@@ -107,8 +113,9 @@ class EngineMetrics:
         """Look at one worker, and tell."""
         worker, loads = local.worker, self._fleet.loads
         asked_us = self._now_us()
-        inflight_requests = int(loads.inflight_requests[worker.slot])
-        inflight_tokens = int(loads.inflight_tokens[worker.slot])
+        inflight = int(loads.inflight_requests[worker.slot]), int(loads.inflight_tokens[worker.slot])
+        before = self._inflight.get(worker.worker_id, inflight)
+        self._inflight[worker.worker_id] = inflight
         try:
             text = await page(self._client, worker.url + "/metrics", self._timeout_s)
             load = None if text is None else engine_load(text)
@@ -134,8 +141,8 @@ class EngineMetrics:
                 load.waiting,
                 round(load.kv_ratio * capacity_tokens) if knows_kv else -1,
                 local.running_max,
-                inflight_requests,
-                inflight_tokens,
+                max(inflight[0], before[0]),
+                max(inflight[1], before[1]),
             )
         )
 
@@ -186,7 +193,7 @@ class EngineMetrics:
 
     def _forget_others(self, known: set[str]) -> None:
         """Forget the workers that are gone."""
-        if len(self._not_before_us) > len(known) or len(self._turns) > len(known):
-            for kept in (self._not_before_us, self._turns):
+        if len(self._not_before_us) > len(known):
+            for kept in (self._not_before_us, self._turns, self._inflight):
                 for worker_id in kept.keys() - known:
                     del kept[worker_id]

@@ -105,6 +105,7 @@ class Registry:
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[tuple[str | None, int], Slots] = {}
+        self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
@@ -143,6 +144,17 @@ class Registry:
         """Whether some worker, well or not, may take requests for a model of this length bucket."""
         self._sync()
         return len(self._fitting(model, bucket)) > 0
+
+    def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
+        """Of some workers, those whose engine is none of these; one that is not known yet is none of any."""
+        left_out = self._of_engines.get(engines)
+        if left_out is None:
+            left_out = np.array(
+                [local.worker.slot for local in self._local.values() if local.engine in engines],
+                dtype=np.intp,
+            )
+            self._of_engines[engines] = left_out
+        return slots[~np.isin(slots, left_out)] if len(left_out) else slots
 
     def ramped(self, slots: Slots, key: int, now_us: int) -> Slots:
         """Of some workers, those that a request may go to: all but those that returned too recently for it.
@@ -334,7 +346,9 @@ class Registry:
         if models != local.models:
             local.models = models
             self._lists_changed()
-        local.engine = engine or local.engine
+        if engine and engine != local.engine:
+            local.engine = engine
+            self._lists_changed()
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
         if capacity_tokens and not local.worker.capacity_tokens:
@@ -401,6 +415,7 @@ class Registry:
 
     def _lists_changed(self) -> None:
         self._eligible.clear()
+        self._of_engines.clear()
         self._known.clear()
 
     def _sync(self) -> None:

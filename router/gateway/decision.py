@@ -9,14 +9,16 @@ asked next, of requests with a `Claim`:
 
 1. The chosen worker has room (`policies.Admission`), and nobody with a better key waits for it: go.
 2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
-   hard caps to the best that is not. Work is never held while a worker is idle. If the chosen one is another,
-   its queue is sooner, and every request that joins it makes that less true.
+   hard caps or it is not this request's turn there, to the best that is idle. Work is never held while a
+   worker is idle. If the chosen one is another, its queue is sooner, and every request that joins it makes
+   that less true.
 3. Else, if it was offered the room of another worker, which would have no more work with it: go there. The
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
-   It also waits for its worker if that is just prefilling what it shares with another request, and it would
-   compute that again if it went now (`policies.followers`).
+
+1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
+compute that again (`policies.followers`): it waits for its worker.
 
 Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
@@ -44,6 +46,7 @@ from policies import (
     Waiting,
     place,
     prospect,
+    repeated_blocks,
     waits_for_leader,
 )
 from radix import AttentionProfile
@@ -311,9 +314,11 @@ class Decider:
             and admission.idle(slots, now_us)
             and (claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us))
         ):
-            if admission.below_caps(chosen.slot, now_us):
+            if admission.below_caps(chosen.slot, now_us) and not self._overtakes(
+                order, claim, chosen.slot, key_us, now_us
+            ):
                 return chosen
-            other = again(admission.capped(slots, now_us))
+            other = again(admission.idling(slots, now_us))
             if isinstance(other, Chosen):
                 return other
         offered = claim.turn >= 0 and claim.turn != chosen.slot
@@ -342,13 +347,14 @@ class Decider:
         self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
-        leaders, slot = self._fleet.leaders, chosen.slot
-        if not chosen.safe_tokens or not leaders.lead(slot) or len(parsed.paths) != 1:
+        loads, slot = self._fleet.loads, chosen.slot
+        if not chosen.safe_tokens or not loads.prefill_requests.item(slot) or len(parsed.paths) != 1:
             return False
         step_tokens = order.step_tokens(slot)
         if not step_tokens:
             return False
-        blocks = leaders.repeated_blocks(
+        blocks = repeated_blocks(
+            loads,
             slot,
             parsed.paths[0],
             int(chosen.safe_tokens / tokens_per_block + 0.5),

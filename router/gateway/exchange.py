@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 import numpy as np
 
-from policies import ANY_BUCKET, Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, redispatch
+from policies import ANY_BUCKET, Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, Slots, redispatch
 from router.errors import (
     ClientError,
     Overloaded,
@@ -47,7 +47,7 @@ from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import lane_of
-from router.gateway.salting import IGNORED_BY, salted, takes_salt
+from router.gateway.salting import OVERLOOKED_BY, salted, takes_salt
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest, lines_of
@@ -464,6 +464,8 @@ class RequestExchange:
             slots = fresh if len(fresh) else slots
         if not len(slots):
             raise gateway.nobody_for(parsed.model, bucket)
+        if self._tenant.salt:
+            slots = self._keeping_apart(slots)
         slots = registry.ramped(slots, parsed.key, now_us)
         claim = None
         if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
@@ -474,6 +476,25 @@ class RequestExchange:
                 self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every, self._attempts > 0
             )
         return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
+
+    def _keeping_apart(self, slots: Slots) -> Slots:
+        """Of some workers, those whose engines hear the tenant's salt.
+
+        Raises:
+            ClientError: If none does: a cache shared in silence is not what the tenant asked for.
+        """
+        assert self._parsed is not None
+        endpoint = self._parsed.endpoint
+        engines = OVERLOOKED_BY.get(endpoint)
+        if engines is None:
+            return slots
+        kept = self._gateway.registry.without(slots, engines)
+        if not len(kept):
+            raise ClientError(
+                f"Your cache is kept apart, which {', '.join(engines)} cannot do at {endpoint}.",
+                code="isolation_unsupported",
+            )
+        return kept
 
     def _wait(self, hold: Hold) -> None:
         """Wait for a worker that has room.
@@ -513,7 +534,7 @@ class RequestExchange:
             path=self._request.path,
             query=self._request.query,
             lines=self._worker_lines(),
-            body=self._worker_body(local, parsed) if self._tenant.salt else (self._request.body,),
+            body=self._salted_body(parsed) if self._tenant.salt else (self._request.body,),
             sink=self,
             patient=not parsed.stream,
         )
@@ -671,19 +692,10 @@ class RequestExchange:
             lines += b"authorization: %b\r\n" % gateway.worker_authorization
         return b"%bx-request-id: %b\r\n" % (lines, self._request_id)
 
-    def _worker_body(self, local: LocalWorker, parsed: ParsedRequest) -> Sequence[bytes | memoryview]:
-        """The body with the salt that keeps the tenant's cache apart.
-
-        Raises:
-            ClientError: If this worker's engine would overlook it.
-        """
+    def _salted_body(self, parsed: ParsedRequest) -> Sequence[bytes | memoryview]:
+        """The body with the salt that keeps the tenant's cache apart."""
         if not takes_salt(parsed.endpoint):
             return (self._request.body,)
-        if parsed.endpoint in IGNORED_BY.get(local.engine, ()):
-            raise ClientError(
-                f"Your cache is kept apart, which {local.engine} cannot do at {parsed.endpoint}.",
-                code="isolation_unsupported",
-            )
         return salted(parsed.endpoint, self._request.body, self._tenant.salt, parsed.salt_span)
 
     def _fail(self, error: RouterError) -> None:

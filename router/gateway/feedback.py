@@ -144,9 +144,12 @@ class Feedback:
         """The current estimate for a model."""
         return self._fleet.bytes_per_token(model, self._bytes_per_token_default)
 
-    def decode_fit(self, worker_class: str) -> DecodeFit | None:
-        """What this replica has learned of the decode on a worker class, if anything."""
-        return self._decodes.get(worker_class)
+    def decode_fit(self, worker_class: str) -> DecodeFit:
+        """What this replica learns of the decode on a worker class, from now on."""
+        fit = self._decodes.get(worker_class)
+        if fit is None:
+            fit = self._decodes[worker_class] = DecodeFit()
+        return fit
 
     def understood(self, worker_id: str, usage: Usage) -> Usage:
         """Read a missing ``cached_tokens`` as what the worker means by it.
@@ -203,7 +206,7 @@ class Feedback:
             self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
         else:
             self._learn_early(worker.worker_class, chosen.estimated_ttft_s, ttft_s, now_us)
-        if usage.completion_tokens is not None:
+        if self._decodes and usage.completion_tokens is not None:
             self._learn_decode(worker, decode_s, usage.completion_tokens)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
@@ -335,11 +338,10 @@ class Feedback:
     def _learn_decode(self, worker: Worker, decode_s: float, tokens: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""
         fit = self._decodes.get(worker.worker_class)
-        if fit is None:
-            fit = self._decodes[worker.worker_class] = DecodeFit()
-        loads, slot = self._fleet.loads, worker.slot
-        others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
-        fit.observe(1.0 + others, decode_s, tokens)
+        if fit is not None:
+            loads, slot = self._fleet.loads, worker.slot
+            others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
+            fit.observe(1.0 + others, decode_s, tokens)
 
     def _may_say(self, what: str, now_us: int) -> bool:
         if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:

@@ -50,10 +50,11 @@ from router.tenants import Door, Keyring, Limiter, Tenant
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
 
-GRACE_S = 0.02
+GRACE_S = 0.05
 GRACE_LAGS = 4.0
 """How long a worker's room is left to another replica whose request is the best for it: so many times what
-the log takes, and no less than two pauses between looks."""
+the log takes, and no less than a busy event loop may hold it up. Meanwhile it has most of its target backlog
+to do."""
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is replaced: it would go into every log line and to the worker."""

@@ -33,19 +33,17 @@ Span = tuple[int, int]
 
 _WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
-IGNORED_BY: dict[str, frozenset[Endpoint]] = {
-    "sglang": frozenset(
-        {
-            Endpoint.MESSAGES,
-            Endpoint.EMBEDDINGS,
-            Endpoint.RERANK,
-            Endpoint.RERANK_SHORT,
-            Endpoint.SCORE,
-            Endpoint.SCORE_SHORT,
-        }
-    )
+_SGLANG = frozenset({"sglang"})
+
+OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
+    Endpoint.MESSAGES: _SGLANG,
+    Endpoint.EMBEDDINGS: _SGLANG,
+    Endpoint.RERANK: _SGLANG,
+    Endpoint.RERANK_SHORT: _SGLANG,
+    Endpoint.SCORE: _SGLANG,
+    Endpoint.SCORE_SHORT: _SGLANG,
 }
-"""By engine, the endpoints at which it overlooks a salt."""
+"""By endpoint, the engines that overlook a salt there."""
 
 
 class _CacheSalt(msgspec.Struct):

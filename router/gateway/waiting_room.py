@@ -53,9 +53,9 @@ is many times that."""
 MOVED_MAX = 32
 """Requests that one look dispatches, some milliseconds of work."""
 
-ASKED_MAX = 4
+ASKED_MAX = 2
 ASKED_S = 0.25
-"""So many are asked again in one look, and none sooner than that: 400 a second, some percent of a core."""
+"""So many are asked again in one look, and none sooner than that: 200 a second, two percent of a core."""
 
 FOLLOWERS_MAX = 8
 SHARING_MAX = 32

@@ -128,6 +128,10 @@ class Leases:
             account.change(limits)
         return account
 
+    def known(self, name: str) -> LeaseAccount | None:
+        """The account of a name, if it was charged here in the last minute."""
+        return self._accounts.get(name)
+
     def charge(self, account: LeaseAccount, tokens: int, decided: Callable[[Charge], None]) -> Charge:
         """Charge a request.
 
@@ -292,7 +296,7 @@ class Leases:
                 self._decide(waiting.popleft()[1])
         self._looked = late and not self._looked
         if waiting:
-            again_s = SECOND_LOOK_S if self._looked else max(0.0, waiting[0][0] - now_s)
+            again_s = SECOND_LOOK_S if self._looked else max(0.001, waiting[0][0] - now_s)
             self._timer = self._loop.call_later(again_s, self._too_late)
 
     def _decide(self, charge: Charge) -> None:
@@ -309,11 +313,11 @@ class Leases:
 
     async def _goodbye(self) -> None:
         """Give back what is in hand, if Redis lets us in time; else it expires."""
-        accounts = list(self._active)[:ROUND_MAX]
+        accounts = [] if self._lost is not None else list(self._active)
         try:
             async with asyncio.timeout(GOODBYE_S):
-                if accounts and self._lost is None:
-                    await self._calls(accounts, self.now_us(), last=True)
+                for first in range(0, len(accounts), ROUND_MAX):
+                    await self._calls(accounts[first : first + ROUND_MAX], self.now_us(), last=True)
         except (StateError, TimeoutError) as error:
             logger.warning(
                 "leases were not given back", extra={"event": "limits.not_returned", "reason": str(error)}

@@ -82,6 +82,18 @@ class Limiter:
         if not charge.ended:
             self._leases.withdraw(charge)
 
+    def left(self, tenant: Tenant) -> dict[str, int] | None:
+        """What is left of each limited rate; None if this replica had no request in the last minute."""
+        account = self._leases.known(tenant.name)
+        if account is None:
+            return None
+        left = {}
+        if tenant.limits.requests_per_minute:
+            left["requests"] = account.requests_left
+        if tenant.limits.tokens_per_minute:
+            left["tokens"] = account.tokens_left
+        return left
+
     def lines(self, charge: Charge) -> bytes:
         """Header lines that tell where the tenant stands."""
         account, now_us = charge.account, self._leases.now_us()

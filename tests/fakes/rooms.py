@@ -17,12 +17,15 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    DecodeFit,
+    EarlyRejection,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
     Left,
     Op,
+    ServiceLevel,
     Shed,
     Slots,
     Waiting,
@@ -30,7 +33,7 @@ from policies import (
     make_policy,
 )
 from router.errors import NoWorker, RouterError
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order
+from router.gateway.decision import Claim, Decider, Decision, Hold, Order, refusal_of
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
@@ -91,6 +94,7 @@ class Request:
         self.dispatched_us: int | None = None
         self.error: RouterError | None = None
         self.done = False
+        self.ttft_s = 0.0
         self.asked = 0
         self.service_us = 0
         """Of its first ticket, if it waited."""
@@ -110,8 +114,9 @@ class Request:
                     self.replica.room.enter(self, hold)
                 except RouterError as error:
                     self.refused(error)
-            case Shed():
-                raise AssertionError
+            case Shed() as shed:
+                assert self.replica.stage.level is not None
+                self.refused(refusal_of(shed))
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
         self.asked += 1
@@ -137,6 +142,7 @@ class Request:
 
     def prefilled(self) -> None:
         self.done = True
+        self.ttft_s = (self.replica.now_us() - self.arrived_us) / 1e6
         assert self.decision is not None
         now_us, attempt_id = self.replica.now_us(), self.decision.placed.request_id
         self.replica.publish(FirstToken(attempt_id, now_us))
@@ -179,7 +185,15 @@ class Replica:
             block_tokens=BLOCK_TOKENS,
             block_bytes=BLOCK_BYTES,
             expected_output_tokens=0,
-            order=Order(self.admission, self.lanes, k, lambda _: stage.step_tokens),
+            order=Order(
+                self.admission,
+                self.lanes,
+                k,
+                lambda _: stage.step_tokens,
+                None
+                if stage.level is None
+                else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
+            ),
         )
 
     def now_us(self) -> int:
@@ -233,6 +247,7 @@ class Stage:
         admission: How much workers are given.
         weight_of: Of classes and flows.
         step_tokens: Of the engines, if they compute twice what one step shares (`policies.followers`).
+        level: What is promised, if anything.
     """
 
     def __init__(
@@ -246,11 +261,13 @@ class Stage:
         admission: AdmissionRules | None = None,
         weight_of: Callable[[str], float] = lambda _: 1.0,
         step_tokens: int = 0,
+        level: ServiceLevel | None = None,
     ) -> None:
         self.time = VirtualTime()
         self.delay_s = delay_s
         self.weight_of = weight_of
         self.step_tokens = step_tokens
+        self.level = level
         self.said: list[Op] = []
         self.workers: dict[str, Worker] = {}
         self.requests: list[Request] = []

@@ -6,8 +6,8 @@ it is sent in that order, one at a time; it *has room* while fewer than `ROOM` a
 
     arrives ──> the worker that would be done first, if it has room and it is the request's turn there: nobody
                 with a better key waits for it
-            ──> else, if any is idle where it is its turn: the first all the same, if it is below its cap and
-                it is its turn there, or else the idle one
+            ──> else, if any is idle, and nobody with a better key waits here: the first all the same, if it
+                is below its cap and it is its turn there, or else the idle one
             ──> else waits, for that worker if no other would be better even when idle
     relieved ─> the best of those who wait for it: mine decides afresh, another replica's is left to it for
                 the grace time; if nobody waits for an idle worker, my best one decides afresh
@@ -56,12 +56,14 @@ class Dispatch:
         at_us: When.
         job: Which.
         worker: Where.
+        idle: Whether its replica saw that worker idle.
         others: What waited for it then, and since when with that ticket.
     """
 
     at_us: int
     job: Job
     worker: int
+    idle: bool
     others: dict[str, int]
 
 
@@ -211,8 +213,10 @@ class WaitingModel:
         if its_turn(chosen) and self._below(replica, chosen, ROOM):
             self._dispatch(replica, job, chosen)
             return True
-        idle = [slot for slot in slots if self._below(replica, slot, 1) and its_turn(slot)]
-        if idle:
+        idle = [slot for slot in slots if self._below(replica, slot, 1)]
+        ours = tickets.best_of_lanes((LANE,), self.now_us, replica=replica.name)
+        behind = ours is not None and ours.request_id != job.name and ours.key_us < key_us
+        if idle and (turn >= 0 or not behind):
             joins = its_turn(chosen) and self._below(replica, chosen, CAP)
             self._dispatch(replica, job, chosen if joins else min(idle, key=lambda slot: done_us[slot]))
             return True
@@ -236,7 +240,7 @@ class WaitingModel:
             if op.worker in ("", _id(worker)) and name != job.name
         }
         queue = self.queues[worker]
-        self.dispatches.append(Dispatch(self.now_us, job, worker, others))
+        self.dispatches.append(Dispatch(self.now_us, job, worker, self._below(replica, worker, 1), others))
         op = Placed(
             *(job.name, self.now_us, _id(worker), replica.name, job.service_us[worker], 1, 1),
             paths=(b"",),

@@ -107,5 +107,7 @@ async def test_without_redis_each_gateway_keeps_to_its_share(namespace: str, key
         await until(lambda: gateway.process.leases.degraded_reason)
         assert 'cacheway_degraded{component="limits"} 1.0' in (await gateway.client.get("/metrics")).text
         await valkey.start()
+        accounts = [gateway.process.leases.known("acme") for gateway in fleet.gateways]
+        await until(lambda: not any(account is None or account.active for account in accounts))
         await until(lambda: not any(gateway.process.leases.degraded_reason for gateway in fleet.gateways))
         assert (await statuses(fleet.gateways, "acme", 4)) == {429: 4}

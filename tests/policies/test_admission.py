@@ -144,6 +144,17 @@ def test_held_tokens_are_those_reported_and_what_was_dispatched_since() -> None:
     assert admission.below_caps(0, NOW_US)
 
 
+def test_a_share_of_its_capacity_may_be_held_the_worker_s_own_or_the_assumed() -> None:
+    fleet = FleetState(FleetRules(capacity_tokens=50_000))
+    for number, capacity_tokens in enumerate((100_000, 0)):
+        fleet.apply(
+            WorkerPut(f"w{number}:1", 1, "one", f"http://w{number}:1", capacity_tokens=capacity_tokens)
+        )
+    admission = Admission(RULES, fleet)
+    assert [admission.kv_tokens_max(slot) for slot in (0, 1)] == [90_000, 45_000]
+    assert Admission(RULES, fleet_of()).kv_tokens_max(0) == float("inf")
+
+
 def test_a_stale_report_does_not_stop_dispatch() -> None:
     fleet = fleet_of(capacity_tokens=100_000)
     admission = Admission(RULES, fleet)

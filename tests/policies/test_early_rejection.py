@@ -70,7 +70,7 @@ def fit_of(base_s: float, slope_s: float, decode_s: float) -> DecodeFit:
 def judge(
     level: ServiceLevel, fleet: FleetState, fit: DecodeFit | None = None, **changes: Any
 ) -> Miss | None:
-    return EarlyRejection(level, fleet, lambda _: fit).judge(outlook(**changes), NOW_US)
+    return EarlyRejection(level, fleet, lambda _: fit or DecodeFit()).judge(outlook(**changes), NOW_US)
 
 
 def test_the_backlog_the_tickets_ahead_and_the_own_prefill_add_up() -> None:
@@ -126,7 +126,6 @@ def test_nothing_is_rejected_where_nothing_is_promised_or_known() -> None:
     assert not ServiceLevel().promises
     assert judge(ServiceLevel(), fleet) is None
     assert judge(ServiceLevel(tpot_s=0.001), fleet) is None
-    assert judge(ServiceLevel(tpot_s=0.001), fleet, DecodeFit()) is None
     for level in (ServiceLevel(1.0), ServiceLevel(0.0, 0.1), ServiceLevel(tpot_s=0.1)):
         assert level.promises
 

@@ -26,7 +26,10 @@ def fairness_after(served: Served, quantum_s: float = 0.0) -> Fairness:
 
 
 def may_go(fairness: Fairness, *flows: str, now_us: int = START) -> set[str]:
-    return set(fairness.may_go(flows, now_us))
+    classes: dict[str, list[str]] = {}
+    for flow in flows:
+        classes.setdefault(class_of(flow), []).append(flow)
+    return {flow for allowed in fairness.may_go(classes, now_us).values() for flow in allowed}
 
 
 def test_the_class_of_a_flow_is_what_comes_before_the_tenant() -> None:
@@ -137,3 +140,14 @@ def test_a_dump_names_those_that_were_served_most() -> None:
     ((_, charged),) = fairness.dump()
     assert len(charged) == SNAPSHOT_FLOWS_MAX
     assert "low/0" not in charged
+
+
+def test_a_weight_that_changes_counts_from_the_next_bucket_on() -> None:
+    weights = {"low": 1.0, "low/a": 1.0, "low/b": 1.0}
+    fairness = Fairness(weights.__getitem__, 0.0, WINDOW_S)
+    for flow in ("low/a", "low/b"):
+        fairness.charge(flow, START, SECOND)
+    assert may_go(fairness, "low/a", "low/b") == {"low/a", "low/b"}
+    weights["low/b"] = 2.0
+    assert fairness.weight_of("low/b") == 1.0
+    assert may_go(fairness, "low/a", "low/b", now_us=START + BUCKET) == {"low/b"}

@@ -18,6 +18,7 @@ from policies import (
     Placed,
     ServiceModel,
     WorkerPut,
+    repeated_blocks,
     waits_for_leader,
 )
 from policies.followers import HANDOVER_S, _common_blocks
@@ -51,7 +52,7 @@ def repeated(
 ) -> float:
     """Blocks that a follower with these would compute again."""
     now_us = NOW_US + round(after_s * 1e6)
-    return fleet.leaders.repeated_blocks(slot, path(text), safe, step, now_us)
+    return repeated_blocks(fleet.loads, slot, path(text), safe, step, now_us)
 
 
 BUSY = placed("busy", "zzz", at_us=NOW_US - 1)
@@ -107,6 +108,7 @@ def test_of_several_leaders_the_one_that_costs_most_counts() -> None:
 
 def test_another_worker_has_other_leaders() -> None:
     fleet = fleet_of(BUSY, placed("leader", "abc"), WorkerPut("v:1", 1, "one", "http://v:1"))
+    assert repeated(fleet, "abc", 3) == 3
     assert repeated(fleet, "abc", 3, slot=1) == 0
 
 
@@ -124,17 +126,15 @@ def test_nobody_follows_who_is_done_in_whatever_order_that_is_heard(end: Op, lat
     leader = placed("leader", "abc", replica="two")
     fleet = fleet_of(BUSY, *((end, leader) if late else (leader, end)))
     assert repeated(fleet, "abc", 3) == 0
-    fleet.leaders.collect()
-    assert not fleet.leaders._slot_of.keys() & {"leader"}
-    assert set(fleet.leaders._slot_of) == {"busy"}
+    assert [name for name, _ in fleet.loads.prefills(0)] == ["busy"]
 
 
-def test_everything_is_forgotten_at_the_end() -> None:
-    fleet = fleet_of(BUSY, placed("leader", "abc"))
-    for name in ("busy", "leader"):
-        fleet.apply(Finished(name, NOW_US))
-    assert not fleet.leaders._slot_of
-    assert not fleet.leaders._of_slot
+def test_the_prompt_of_a_request_is_kept_no_longer_than_it_prefills() -> None:
+    fleet = fleet_of(placed("leader", "abc"))
+    request = fleet.loads.requests["leader"]
+    assert request.path == path("abc")
+    fleet.apply(FirstToken("leader", NOW_US))
+    assert request.path == b""
 
 
 def test_a_batch_or_a_prompt_that_was_all_found_leads_nobody() -> None:

@@ -55,8 +55,11 @@ class NaiveTickets:
             self.ops[op.request_id] = op
 
     def first(self, ops: list[Waiting], now_us: int) -> str | None:
-        allowed = set(self.fairness.may_go({op.flow for op in ops}, now_us))
-        ops = [op for op in ops if op.flow in allowed]
+        classes: dict[str, list[str]] = {}
+        for flow in sorted({op.flow for op in ops}):
+            classes.setdefault(class_of(flow), []).append(flow)
+        allowed = self.fairness.may_go(classes, now_us)
+        ops = [op for op in ops if op.flow in allowed.get(class_of(op.flow), ())]
         return min(ops, key=_order).request_id if ops else None
 
     def at(self, slot: int, lanes: tuple[str, ...]) -> list[Waiting]:
@@ -67,10 +70,23 @@ class NaiveTickets:
     def of(self, replica: str) -> list[Waiting]:
         return [op for op in self.ops.values() if op.replica == replica]
 
-    def worst(self, replica: str) -> tuple[float, int] | None:
-        """Weight and key: of the same key any."""
-        found = [(WEIGHTS[class_of(op.flow)], -op.key_us) for op in self.of(replica)]
-        return min(found, default=None)
+    def worst(self, replica: str, flow: str, service_us: int) -> tuple[str, int] | None:
+        """Flow and key of whom a newcomer displaces: of the same key any."""
+        work_us = dict.fromkeys(FLOWS, 0.0)
+        for op in self.ops.values():
+            work_us[op.flow] += op.service_us / WEIGHTS[op.flow]
+        limit_us = work_us[flow] + service_us / WEIGHTS[flow]
+        rank = WEIGHTS[class_of(flow)]
+        flows = [
+            (-WEIGHTS[class_of(other)], work_us[other], other)
+            for other in {op.flow for op in self.of(replica)}
+            if WEIGHTS[class_of(other)] < rank
+            or (class_of(other) == class_of(flow) and work_us[other] > limit_us)
+        ]
+        if not flows:
+            return None
+        *_, other = max(flows)
+        return other, max(op.key_us for op in self.of(replica) if op.flow == other)
 
 
 def _order(op: Waiting) -> tuple[int, int, str]:
@@ -96,7 +112,7 @@ def test_it_answers_like_a_list_that_is_searched(drawn: list[tuple[object, ...]]
     tickets, naive = Tickets(fairness), NaiveTickets(fairness)
     if asked:
         for replica in REPLICAS:
-            tickets.worst(replica)
+            tickets.worst(replica, FLOWS[0], 0)
     for step in drawn:
         match step:
             case ("put", int(number), int(at), int(kind)):
@@ -151,6 +167,9 @@ def _agree(tickets: Tickets, naive: NaiveTickets) -> None:
                 newcomer = waiting("new", key_us, flow=FLOWS[1], arrived_us=-1)
                 goes_first = naive.first([*here, newcomer], SECOND) == "new"
                 assert tickets.ahead_of(slot, lanes, key_us, SECOND, flow=FLOWS[1]) == (not goes_first)
+            skip = {"r1", "r2"}
+            others = [op for op in here if op.request_id not in skip]
+            assert name(tickets.best(slot, lanes, SECOND, skip=skip)) == naive.first(others, SECOND)
             for replica in REPLICAS:
                 mine = [op for op in here if op.replica == replica]
                 best = tickets.best(slot, lanes, SECOND, replica=replica)
@@ -159,9 +178,10 @@ def _agree(tickets: Tickets, naive: NaiveTickets) -> None:
         mine = [op for op in naive.of(replica) if op.lane == LANES[0]]
         best = tickets.best_of_lanes(LANES[:1], SECOND, replica=replica)
         assert name(best) == naive.first(mine, SECOND)
-        worst = tickets.worst(replica)
-        found = None if worst is None else (WEIGHTS[class_of(worst.flow)], -worst.key_us)
-        assert found == naive.worst(replica)
+        for flow in FLOWS:
+            worst = tickets.worst(replica, flow, 900)
+            found = None if worst is None else (worst.flow, worst.key_us)
+            assert found == naive.worst(replica, flow, 900)
 
 
 def test_what_waits_for_a_worker_competes_with_what_waits_for_any_of_its_lanes() -> None:

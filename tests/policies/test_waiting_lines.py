@@ -53,9 +53,12 @@ def test_a_line_has_a_heap_for_each_flow_of_which_somebody_waits() -> None:
     line = Line()
     line.put(one)
     line.put(two)
-    assert line.flows.keys() == {"low/one", "high/one"}
+    assert {name: list(flows) for name, flows in line.classes.items()} == {
+        "low": ["low/one"],
+        "high": ["high/one"],
+    }
     assert not line.drop(one, by_id(two))
-    assert line.flows.keys() == {"high/one"}
+    assert line.classes.keys() == {"high"}
     assert line.drop(two, {})
 
 
@@ -64,7 +67,7 @@ def test_lines_are_found_by_worker_and_by_lane() -> None:
     lines, waiting = Lines(), by_id(this, any_of, other)
     for each in waiting.values():
         lines.put(each)
-    found = [line.flows["low/one"].first(waiting) for line in lines.at(3, ("|", "large|"))]
+    found = [line.classes["low"]["low/one"].first(waiting) for line in lines.at(3, ("|", "large|"))]
     assert found == [any_of, this]
     assert lines.at(4, ()) == []
     assert lines.waits_for(3)
@@ -74,17 +77,18 @@ def test_lines_are_found_by_worker_and_by_lane() -> None:
     assert lines.at(3, ("tiny|",)) == []
 
 
-def test_a_replicas_own_tickets_are_also_found_by_lane_alone_and_by_class() -> None:
+def test_a_replicas_own_tickets_are_also_found_by_lane_alone_and_by_flow() -> None:
     this, any_of = ticket("a", 1, slot=3), ticket("b", 2, flow="high/one")
     waiting = by_id(this, any_of)
     own = OwnLines(waiting.values())
-    assert own.classes() == ["high", "low"]
-    assert own.last_of("low", waiting) is this
+    assert list(own.flows()) == ["low/one", "high/one"]
+    assert own.last_of("low/one", waiting) is this
     (line,) = own.of_lanes(("|", "tiny|"))
-    assert {heap.first(waiting).request_id for heap in line.flows.values()} == {"a", "b"}
+    assert line.classes["low"]["low/one"].first(waiting) is this
+    assert line.classes["high"]["high/one"].first(waiting) is any_of
     del waiting["a"]
     own.drop(this, waiting)
-    assert own.classes() == ["high"]
+    assert list(own.flows()) == ["high/one"]
     del waiting["b"]
     own.drop(any_of, waiting)
     assert own.of_lanes(("|",)) == []

@@ -14,7 +14,7 @@ import pytest
 from fakes.running import FAST_ENGINE, free_port, until, until_async
 
 from loadtest.engine import EmulatedEngine
-from policies import PROFILES, Circuit, FleetState, Placed
+from policies import PROFILES, Circuit, FleetState, Placed, Waiting
 from router.app import GatewayProcess
 from router.errors import WorkerSilent
 from router.fleet import Health
@@ -183,6 +183,19 @@ class Broken(FleetState):
     def collect(self, now_us: int) -> int:
         self.collected += 1
         raise ZeroDivisionError
+
+
+async def test_what_others_had_is_given_up_when_redis_is_gone_for_long() -> None:
+    """Their releases are not heard: without this no worker would ever have room again."""
+    process = await built(shared={"heartbeat_ttl_s": 0.5})
+    now_us = process.clock.now_us()
+    process.fleet.apply(Placed("theirs", now_us, "w:80", "other", 10_000_000, 1, 1))
+    process.fleet.apply(Placed("ours", now_us, "w:80", process.replica, 1, 1, 1))
+    process.fleet.apply(Waiting("waits", now_us, "other", now_us, now_us, "m|", "", "normal/", 1, 1, 1))
+    async with running(process):
+        await until(lambda: len(process.fleet.loads.requests) < 2)
+        assert list(process.fleet.loads.requests) == ["ours"]
+        assert process.fleet.tickets.count == 0
 
 
 async def test_a_task_that_fails_is_started_again_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import httpx
 import pytest
@@ -11,7 +12,7 @@ from fakes.queue_ports import queue_ports
 from router.admin import AdminPorts, make_api
 from router.metrics import Metrics
 from router.shared import LogStatus
-from router.tenants import Door, Keyring, KeysWatch
+from router.tenants import Door, Keyring, KeysWatch, Limiter, Tenant
 from router.tenants.keys import digest_of
 
 KEYS = {name: f"sha256:{digest_of(name.encode()).hex()}" for name in ("one", "two", "three", "four")}
@@ -30,6 +31,15 @@ tenants:
   guest:
     keys: [{{hash: {KEYS["four"]}, expires: 2999-01-01}}]
 """
+
+
+class FakeLimiter:
+    """Knows one tenant, and works."""
+
+    degraded_reason = None
+
+    def left(self, tenant: Tenant) -> dict[str, int] | None:
+        return {"requests": 593} if tenant.name == "acme" else None
 
 
 class Setup:
@@ -60,6 +70,7 @@ class Setup:
                 shutting_down=lambda: False,
                 queue=queue_ports(shared, workers, time),
                 now_unix_s=lambda: 1e9,
+                limiter=cast(Limiter, FakeLimiter()),
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
@@ -82,6 +93,7 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
     assert setup.keys is not None
     assert answer.json() == {
         "file": {"path": str(setup.keys.path), "loaded_unix_s": 1e9, "problem": None},
+        "limits_degraded": None,
         "tenants": [
             {
                 "name": "acme",
@@ -89,6 +101,7 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
                 "class": "high",
                 "isolated": True,
                 "limits": {"requests_per_minute": 600, "tokens_per_minute": None, "concurrent_tokens": None},
+                "left": {"requests": 593},
                 "keys": {"valid": 1, "not_yet": 1, "expired": 1, "end_unix_s": None},
             },
             {
@@ -97,6 +110,7 @@ async def test_tenants_are_shown_without_anything_secret(setup: Setup) -> None:
                 "class": None,
                 "isolated": False,
                 "limits": {"requests_per_minute": None, "tokens_per_minute": None, "concurrent_tokens": None},
+                "left": None,
                 "keys": {"valid": 1, "not_yet": 0, "expired": 0, "end_unix_s": 32472144000.0},
             },
         ],

@@ -88,6 +88,21 @@ async def test_all_replicas_are_told_what_an_engine_says_and_what_was_in_flight(
     assert (setup.metrics.reports, setup.metrics.failures) == (1, 0)
 
 
+async def test_requests_that_ended_since_the_engine_counted_are_not_taken_for_those_of_others(
+    setup: Setup,
+) -> None:
+    """It says three and one, long after our four have ended but one: they are not four and one of ours."""
+    local = setup.add()
+    for name in "abcd":
+        setup.give(local, name)
+    await setup.metrics.look(local)
+    for name in "abc":
+        setup.shared.publish(Finished(name, setup.time.clock.now_us()))
+    for foreign in (0, 3):
+        await setup.metrics.look(local)
+        assert setup.shared.fleet.reports.foreign_requests[local.worker.slot] == foreign
+
+
 async def test_a_share_of_an_unknown_capacity_says_nothing(setup: Setup) -> None:
     await setup.metrics.look(setup.add(capacity_tokens=0))
     (said,) = setup.shared.said(Reported)
@@ -183,7 +198,7 @@ async def test_workers_that_are_gone_are_forgotten(setup: Setup) -> None:
     setup.registry.remove("a:80")
     setup.due()
     assert set(setup.metrics._not_before_us) == {"b:80"}
-    assert set(setup.metrics._turns) == {"b:80"}
+    assert set(setup.metrics._turns) == set(setup.metrics._inflight) == {"b:80"}
 
 
 async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:

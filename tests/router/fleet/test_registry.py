@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
 
@@ -137,6 +138,23 @@ def test_a_model_is_known_if_some_worker_lists_it_well_or_not(setup: Setup) -> N
     setup.probe(a, ok=False, refused=True)
     assert setup.registry.knows("m")
     assert not setup.registry.knows("x")
+
+
+def test_workers_of_an_engine_can_be_left_out(setup: Setup) -> None:
+    """Also those whose engine is known only later, or changes: what was kept of the list is dropped."""
+    workers = setup.add("a:1", "b:1", "c:1")
+    slots = np.array([local.worker.slot for local in workers])
+    sglang = frozenset({"sglang"})
+    assert setup.registry.without(slots, sglang) is slots
+    for engines, left in (
+        (("sglang", "vllm", ""), [1, 2]),
+        (("", "sglang", "sglang"), []),
+        (("vllm", "", ""), [0]),
+    ):
+        for local, engine in zip(workers, engines, strict=True):
+            setup.registry.described(local, None, engine, 0)
+        assert setup.registry.without(slots, sglang).tolist() == slots[left].tolist()
+    assert setup.registry.without(slots, sglang | {"vllm"}).tolist() == []
 
 
 def test_a_removed_worker_is_gone_and_its_connections_end_with_their_requests(setup: Setup) -> None:

@@ -1,5 +1,6 @@
 """What a decision says, and that it only says it."""
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -7,12 +8,27 @@ import numpy as np
 import pytest
 from fakes.gateway import FakeShared
 
-from policies import ANY_BUCKET, FULL_ATTENTION, BytesPerToken, Placed, Policy, Shed, WorkerPut, make_policy
+from policies import (
+    ANY_BUCKET,
+    FULL_ATTENTION,
+    Admission,
+    AdmissionRules,
+    BytesPerToken,
+    EarlyRejection,
+    FirstToken,
+    Placed,
+    Policy,
+    ServiceLevel,
+    Shed,
+    WorkerPut,
+    make_policy,
+)
 from radix import AttentionProfile
-from router.gateway.decision import Decider, Decision
+from router.gateway.decision import Claim, Decider, Decision, Hold, Order, refusal_of
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import Lanes
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
@@ -130,6 +146,103 @@ def test_placed_requests_are_counted_for_policies_that_take_turns() -> None:
     workers = [setup.decide().attempt.worker_id for _ in range(3)]
 
     assert workers == ["a:80", "b:80", "a:80"]
+
+
+# Followers and promises.
+
+
+class Ordered(Setup):
+    """One worker, whose engine prefills 2,048 tokens in a step and lets nobody find them before."""
+
+    def __init__(self, *, step_tokens: int = 2048, level: ServiceLevel | None = None) -> None:
+        super().__init__()
+        fleet, slots = self.shared.fleet, np.arange(1)
+        feedback = Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0)
+        admission = Admission(AdmissionRules(target_s=100.0, target_s_max=100.0), fleet)
+        self.ids = itertools.count()
+        self.decider = Decider(
+            fleet,
+            make_policy("expected_cost"),
+            feedback,
+            replica="r1",
+            next_attempt_id=lambda: f"a{next(self.ids)}",
+            block_tokens=256,
+            block_bytes=1024,
+            expected_output_tokens=100,
+            order=Order(
+                admission,
+                Lanes(lambda _: slots),
+                4.0,
+                lambda _: step_tokens,
+                None if level is None else EarlyRejection(level, fleet, feedback.decode_fit),
+            ),
+        )
+
+    def ask(
+        self, parsed: ParsedRequest = TEXT, *, ticket_id: str = "", waited_s: float = 0.0, again: bool = False
+    ) -> Decision | Hold | Shed:
+        now_us = NOW_US + 1
+        claim = Claim(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
+        return self.decider.decide(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, claim)
+
+    def go(self, parsed: ParsedRequest = TEXT) -> Placed:
+        decided = self.ask(parsed)
+        assert isinstance(decided, Decision)
+        self.shared.publish(decided.placed)
+        return decided.placed
+
+
+def test_a_follower_waits_for_its_leader_and_goes_with_its_first_token() -> None:
+    """4,096 tokens are two steps: who joins the second one computes half of them again."""
+    setup = Ordered()
+    leader = setup.go()
+    held = setup.ask()
+    assert isinstance(held, Hold)
+    assert held.waiting.worker == "a:80"
+    still = setup.ask(ticket_id=held.waiting.request_id)
+    assert isinstance(still, Hold)
+    setup.shared.publish(FirstToken(leader.request_id, NOW_US + 1))
+    went = setup.ask(ticket_id=held.waiting.request_id)
+    assert isinstance(went, Decision)
+    assert (went.placed.request_id, went.placed.safe_blocks) == (held.waiting.request_id, 16)
+
+
+def test_a_follower_goes_at_once_where_it_finds_what_is_being_prefilled() -> None:
+    setup = Ordered(step_tokens=0)
+    setup.go()
+    assert isinstance(setup.ask(), Decision)
+
+
+def test_who_has_another_beginning_follows_nobody() -> None:
+    setup = Ordered()
+    setup.go()
+    other = msgspec.structs.replace(TEXT, paths=(PATH[8:],))
+    assert isinstance(setup.ask(other), Decision)
+
+
+def test_a_request_that_would_miss_what_is_promised_is_rejected_and_told_why() -> None:
+    """0.3 s of its own behind 3 s: with 2 s of a promise it would be more than a second late."""
+    setup = Ordered(level=ServiceLevel(ttft_s=2.0))
+    assert isinstance(setup.ask(), Decision)
+    setup.shared.publish(Placed("other", NOW_US + 1, "a:80", "r2", 3_000_000, 1, 1))
+    shed = setup.ask()
+    assert isinstance(shed, Shed)
+    refusal = refusal_of(shed)
+    assert (refusal.status, refusal.code) == (429, "slo_unreachable")
+    assert refusal.retry_after_s == pytest.approx(1.3, abs=0.1)
+    assert "ttft of 3.3 s predicted, 2 s promised" in refusal.message
+
+
+def test_who_waited_too_long_is_rejected_too_but_not_who_was_dispatched_before() -> None:
+    setup = Ordered(level=ServiceLevel(ttft_s=2.0))
+    assert isinstance(setup.ask(ticket_id="t", waited_s=1.0), Decision)
+    assert isinstance(setup.ask(ticket_id="t", waited_s=1.9), Shed)
+    assert isinstance(setup.ask(waited_s=1.9, again=True), Decision)
+
+
+def test_nobody_who_may_take_it_is_another_refusal() -> None:
+    refusal = refusal_of(Shed("no_worker", 2.0))
+    assert (refusal.status, refusal.retry_after_s) == (503, 2.0)
 
 
 def labelled() -> Setup:

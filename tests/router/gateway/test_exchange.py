@@ -988,3 +988,18 @@ def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.Log
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
     bench.check()
+
+
+def test_a_request_that_would_miss_its_service_level_is_told_so_at_once() -> None:
+    """The first takes 50 ms of prefill, predicted; behind it nobody has a first token within 60 ms."""
+    bench = Bench(workers=1, admission={"ttft_slo_s": 0.06})
+    bench.start(chat("one " * 500))
+    _, client = bench.start(chat("two " * 500))
+    assert client.status == 429
+    assert client.error["code"] == "slo_unreachable"
+    assert client.headers[b"retry-after"] == b"1"
+    bench.upstream.answer()
+    _, third = bench.start(chat("three " * 500))
+    bench.upstream.answer()
+    assert third.status == 200
+    bench.check()

@@ -38,6 +38,11 @@ def key_of(name: str) -> list[Header]:
     return [(b"authorization", f"Bearer cw-{name}".encode()), (b"x-api-key", f"cw-{name}".encode())]
 
 
+def describe(bench: Bench, worker_id: str, engine: str) -> None:
+    """What an engine says about itself."""
+    bench.registry.described(bench.local(worker_id), None, engine, 0)
+
+
 @pytest.mark.parametrize("large", [False, True])
 def test_a_tenants_salt_goes_with_its_requests_and_its_key_does_not(large: bool) -> None:
     bench = Bench(keys=keyring())
@@ -74,18 +79,22 @@ def test_a_salted_request_is_salted_again_when_it_is_redispatched() -> None:
 def test_an_engine_that_would_overlook_the_salt_is_not_asked() -> None:
     """SGLang's Messages API, for one, has no field for it: the tenant asked to share with nobody."""
     bench = Bench(workers=1, keys=keyring())
-    bench.local("w0:80").engine = "sglang"
+    describe(bench, "w0:80", "sglang")
     body = {"model": "m", "max_tokens": 1, "messages": []}
     _, client = bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
     assert (client.status, client.error["code"]) == (400, "isolation_unsupported")
-    assert not bench.upstreams
-    assert not bench.shared.fleet.loads.requests
-    bench.local("w0:80").engine = "vllm"
-    bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
-    bench.upstream.answer()
+    assert not bench.shared.said(Placed)
     bench.start(body, path=b"/v1/messages", headers=key_of("guest"))
-    bench.local("w0:80").engine = "sglang"
     bench.upstream.answer()
+    bench.start(chat(), headers=key_of("acme"))
+    bench.upstream.answer()
+    bench.add("w1:80")
+    describe(bench, "w1:80", "vllm")
+    for _ in range(5):
+        bench.start(body, path=b"/v1/messages", headers=key_of("acme"))
+        assert bench.upstream.pool.url == "http://w1:80"
+        bench.upstream.answer()
+    bench.check()
 
 
 def test_what_touches_no_cache_passes_as_it_came() -> None:

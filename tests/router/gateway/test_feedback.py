@@ -72,13 +72,14 @@ class Setup:
         cached_tokens: int | None = None,
         *,
         ttft_s: float | None = None,
+        decode: tuple[float, int] = (0.0, 1),
         asked: ParsedRequest | None = None,
         tried: Attempt | None = None,
     ) -> None:
         """One answer, two seconds after the one before."""
         self.now_us += 2_000_000
-        usage = Usage(prompt_tokens, cached_tokens, 1)
-        self.feedback.answered(asked or request(), tried or attempt(), usage, ttft_s, self.now_us)
+        usage = Usage(prompt_tokens, cached_tokens, decode[1])
+        self.feedback.answered(asked or request(), tried or attempt(), usage, ttft_s, self.now_us, decode[0])
 
     def place(self, blocks: bytes, at_us: int, request_id: str = "a1") -> None:
         self.shared.publish(Placed(request_id, at_us, "w:80", "r1", 1, 1, 1, (blocks,)))
@@ -337,6 +338,20 @@ def test_queues_that_end_as_predicted_are_not_worth_a_word(setup: Setup) -> None
     for _ in range(60):
         setup.answer(4096, 0, ttft_s=0.9, tried=attempt(backlog_s=0.5))
     assert not setup.shared.said(EarlyRatio)
+
+
+def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together(setup: Setup) -> None:
+    """10 ms a token, and 1 ms more for each other request that decodes; those that prefill do not count."""
+    setup.answer(decode=(50.0, 101), ttft_s=0.3)
+    fit = setup.feedback.decode_fit("default")
+    for number in range(50):
+        setup.place(path(1, number), NOW_US, f"r{number}")
+        setup.answer(decode=(1.0 + 0.1 * number, 101), ttft_s=0.3)
+        setup.answer(decode=(9.0, 101), ttft_s=None)
+        setup.shared.publish(FirstToken(f"r{number}", NOW_US))
+    assert fit is setup.feedback.decode_fit("default")
+    assert fit.tpot_s(1) == pytest.approx(0.01, rel=0.1)
+    assert fit.tpot_s(41) == pytest.approx(0.05, rel=0.1)
 
 
 def test_without_a_report_of_the_cache_the_prediction_stands_in(setup: Setup) -> None:

@@ -145,6 +145,14 @@ def test_at_the_caps_of_its_worker_it_goes_to_the_best_of_the_others() -> None:
     assert setup.goes() == "w1"
 
 
+def test_an_idle_worker_lets_nobody_overtake_those_who_wait_for_another() -> None:
+    """It would rather have the worker that holds its prompt, but so would the better one."""
+    setup = Setup(220_000, IDLE, target_s=0.1)
+    setup.caches("w0")
+    setup.waits("better", 0, "w0")
+    assert setup.goes(claim(turn=1)) == "w1"
+
+
 def test_one_that_waits_here_has_the_idle_worker_first() -> None:
     setup = Setup(BUSY, IDLE, target_s=0.1)
     setup.caches("w0")

@@ -91,6 +91,15 @@ async def test_headers_tell_of_the_limits_that_there_are(limited: Limited) -> No
     assert limited.limiter.lines(limited.admit(TenantLimits(0, 0, 10), name="other")) == b""
 
 
+async def test_what_is_left_is_known_of_tenants_that_asked(limited: Limited) -> None:
+    limits = TenantLimits(10, 1000)
+    assert limited.limiter.left(Tenant("acme", limits=limits)) is None
+    limited.admit(limits, 100)
+    assert limited.limiter.left(Tenant("acme", limits=limits)) == {"requests": 9, "tokens": 900}
+    limited.admit(TenantLimits(0, 0, 10), 1, name="other")
+    assert limited.limiter.left(Tenant("other", limits=TenantLimits(0, 0, 10))) == {}
+
+
 @pytest.mark.parametrize(
     ("past_us", "reset"), [(0, b"1m0.5s"), (500_000, b"1m0s"), (53_500_000, b"7s"), (60_488_000, b"12ms")]
 )
