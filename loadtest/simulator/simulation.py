@@ -108,7 +108,7 @@ class SimulationConfig:
         Raises:
             ValueError: It is not, or a bucket has none, or the bounds do not ascend.
         """
-        if not self.bucket_workers:
+        if self.buckets is None or not self.bucket_workers:
             return
         if self.bucket_bounds:
             raise ValueError("length buckets have either workers of their own or are automatic")
