@@ -560,6 +560,15 @@ class QueueSettings(Section):
         flag="queue-tokens-max",
         ge=0,
     )
+    drain_s_max: float = setting(
+        60.0,
+        "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
+        "rejected. So short is the time after which an overload is forgotten: 10 recovers in ten seconds, and "
+        "rejects more of a burst. 0 turns the bound off. The default lets nobody in who would wait for longer "
+        "than queue.timeout_s.",
+        flag="queue-drain-secs-max",
+        ge=0,
+    )
     timeout_s: float = setting(
         60.0,
         "Longest wait for a worker, in seconds; then the request is answered with 408. The default is the "

@@ -3,15 +3,17 @@
 import argparse
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.contenders import Contender, read_contenders
 from loadtest.simulator.generated import generate_agentic
+from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.readers import ALL, ReadOptions, TraceFormat, read_auto
 from loadtest.simulator.workload import Workload
-from policies import LengthBuckets
+from policies import LengthBuckets, ServiceLevel
 
 DEFAULT_ENGINE = "mimo-v2.5-pro"
 
@@ -154,6 +156,50 @@ def add_engine(parser: argparse._ActionsContainer) -> None:
         choices=sorted(PROFILES),
         default=DEFAULT_ENGINE,
         help=f"what the workers are [default {DEFAULT_ENGINE}]",
+    )
+
+
+def add_queue(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say how requests wait in the gateway."""
+    group = parser.add_argument_group("queue")
+    group.add_argument(
+        "--queue-k",
+        type=not_negative,
+        metavar="K",
+        help="let requests wait in the gateway for workers with room, by arrival plus K times predicted "
+        "prefill; 0: first come, first served [default: all go to their workers at once]",
+    )
+    group.add_argument(
+        "--queue-timeout-s",
+        type=positive,
+        default=PATIENT.timeout_s,
+        metavar="S",
+        help="longest wait; then a request expires [default: nobody does]",
+    )
+    group.add_argument(
+        "--ttft-slo-s",
+        type=not_negative,
+        default=0.0,
+        metavar="S",
+        help="reject at once who is predicted to wait longer for the first token; 0: nobody [default 0]",
+    )
+    group.add_argument(
+        "--ttft-slo-s-per-1k-tokens",
+        type=not_negative,
+        default=0.0,
+        metavar="S",
+        help="what is added to it for each 1,000 tokens of the prompt [default 0]",
+    )
+
+
+def queue_rules(options: argparse.Namespace) -> QueueRules | None:
+    """What the arguments of `add_queue` say; None: requests never wait in the gateway."""
+    if options.queue_k is None:
+        return None
+    return QueueRules(
+        k=options.queue_k,
+        room=replace(PATIENT, timeout_s=options.queue_timeout_s),
+        level=ServiceLevel(options.ttft_slo_s, options.ttft_slo_s_per_1k_tokens),
     )
 
 

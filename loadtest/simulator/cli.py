@@ -22,6 +22,7 @@ from loadtest.simulator.arguments import (
     DEFAULT_ENGINE,
     add_engine,
     add_jobs,
+    add_queue,
     add_workload,
     bucket_workers,
     contenders,
@@ -30,6 +31,7 @@ from loadtest.simulator.arguments import (
     new_file,
     not_negative,
     positive,
+    queue_rules,
     read_workload,
     share,
 )
@@ -84,6 +86,8 @@ def main(argv: list[str]) -> int:
     if (options.host_tokens or options.pool_tokens) and not can_hold_more(PROFILES[options.engine]):
         parser.error(f"host memory and pools are not modelled for {options.engine}")
     divided = sum(workers for _, workers in options.bucket_workers)
+    if options.queue_k is None and (options.ttft_slo_s or options.ttft_slo_s_per_1k_tokens):
+        parser.error("requests are rejected early only where they wait: give --queue-k")
     if options.bucket_workers and divided != options.workers:
         parser.error(f"--buckets has {divided} workers and --workers {options.workers}: they must be as many")
     console = Console()
@@ -107,6 +111,7 @@ def _configs(options: argparse.Namespace) -> list[SimulationConfig]:
         host=memory.host(engine),
         l3=memory.pool(),
         log_delay_s=options.log_delay_ms / 1000.0,
+        queue=queue_rules(options),
         **{name: getattr(options, name) for name in _COPIED},
     )
     return [
@@ -270,6 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     flag(gateway, "block_tokens", count, "tokens of the gateway's blocks")
     flag(gateway, "expected_output_tokens", count, "answer length that the gateway assumes")
+    add_queue(parser)
     run = parser.add_argument_group("run")
     flag(run, "speed", positive, "times the load of the trace")
     run.add_argument(

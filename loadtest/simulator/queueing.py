@@ -9,7 +9,7 @@ processor time. A worker whose load fell is looked at at once in either.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from policies import AdmissionRules, class_of
+from policies import AdmissionRules, ServiceLevel, class_of
 from router.gateway.waiting_room import RoomRules
 
 LOOK_S = 0.05
@@ -49,6 +49,7 @@ class QueueRules:
             served.
         admission: When a worker has room.
         room: How many may wait, and for how long.
+        level: Who is predicted to miss it is rejected; by default nothing is promised.
         quantum_s: How far a flow may be ahead of its share, seconds.
         window_s: Over which service is compared.
         flows: What sessions are drawn into; empty: all are of one flow.
@@ -57,6 +58,7 @@ class QueueRules:
     k: float = 4.0
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     room: RoomRules = PATIENT
+    level: ServiceLevel = field(default_factory=ServiceLevel)
     quantum_s: float = 1.0
     window_s: float = 60.0
     flows: tuple[Flow, ...] = ()

@@ -103,6 +103,11 @@ class Records:
         return self.first_s - self.arrival_s
 
     @property
+    def wait_s(self) -> Floats:
+        """In the gateway, from arrival to dispatch."""
+        return self.dispatched_s - self.arrival_s
+
+    @property
     def tpot_s(self) -> Floats:
         """Mean time of an output token after the first; NaN for answers of one."""
         more = self.output_tokens - 1
@@ -193,6 +198,10 @@ class Result:
         decisions_digest: Hash of all choices in their order: equal runs have equal digests.
         time_scale: Prefill took so many times as long as the engines' profile says
             (``SimulationConfig.utilisation``).
+        inversions: Requests that went although one with a better key waited for the same worker
+            (`policies.waiting.Inversions`), as its replica saw it.
+        inversion_s_max: By how much the better key was better, at most.
+        rooms_overdue: Rooms of workers that a replica left unused for too long.
     """
 
     config: "SimulationConfig"
@@ -204,6 +213,9 @@ class Result:
     events: int
     decisions_digest: str
     time_scale: float = 1.0
+    inversions: int = 0
+    inversion_s_max: float = 0.0
+    rooms_overdue: int = 0
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Figures of the requests behind the warm-up, ready for JSON; None where nothing was measured."""
@@ -228,6 +240,7 @@ class Result:
             "completed": int(done.sum()),
             "rejected": int((records.outcome == Outcome.REJECTED).sum()),
             "failed": int((records.outcome == Outcome.FAILED).sum()),
+            "expired": int((records.outcome == Outcome.EXPIRED).sum()),
             "completed_share": float(done.mean()) if len(records) else None,
             "hit_ratio": hit_ratio,
             **{name: int(tokens[done].sum()) / prompts for name, tokens in reused.items()},
@@ -239,6 +252,11 @@ class Result:
             "ttft_long_p90_s": _percentile(ttft_s[long], 90),
             "ttft_short_p90_s": _percentile(ttft_s[~long], 90),
             "floor_ttft_mean_s": _mean(records.floor_ttft_s[done]),
+            **{f"wait_p{share}_s": _percentile(records.wait_s[done], share) for share in (50, 90)},
+            "wait_max_s": _percentile(records.wait_s[done], 100),
+            "inversions": self.inversions,
+            "inversion_max_s": self.inversion_s_max,
+            "rooms_overdue": self.rooms_overdue,
             "tpot_mean_s": _mean(records.tpot_s[done]),
             "tpot_p90_s": _percentile(records.tpot_s[done], 90),
             "utilisation_mean": float(busy.mean()) if len(busy) else None,

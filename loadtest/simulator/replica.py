@@ -33,6 +33,7 @@ from loadtest.simulator.shared_log import SharedLog
 from policies import (
     Admission,
     BucketMember,
+    EarlyRejection,
     Finished,
     FirstToken,
     FleetRules,
@@ -85,6 +86,7 @@ class ReplicaRules:
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
         queue: How requests wait; None: they never do.
+        step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
     """
 
     policy: Policy
@@ -94,6 +96,7 @@ class ReplicaRules:
     engine_block_tokens: int = 64
     expected_output_tokens: int = 256
     queue: QueueRules | None = None
+    step_tokens: int = 0
 
 
 class Caller(Protocol):
@@ -152,6 +155,14 @@ class Replica:
         )
         queue = rules.queue or QueueRules()
         admission, lanes = Admission(queue.admission, self.fleet), Lanes(self._slots_of)
+        rejection = EarlyRejection(queue.level, self.fleet, self._feedback.decode_fit)
+        order = Order(
+            admission,
+            lanes,
+            queue.k,
+            lambda _slot: rules.step_tokens,
+            rejection if queue.level.promises else None,
+        )
         self.fleet.tickets.watched = name
         self.room = WaitingRoom(
             replica=name,
@@ -168,7 +179,7 @@ class Replica:
         self._decider = decider(
             policy=rules.policy,
             next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
-            order=Order(admission, lanes, queue.k) if rules.queue else None,
+            order=order if rules.queue else None,
         )
         self._decode_decider = decider(
             policy=rules.decode_policy, next_attempt_id=map(f"{name}-d{{:x}}".format, count()).__next__

@@ -244,6 +244,7 @@ class _Simulation:
             ),
             engine_block_tokens=self._workload.block_tokens,
             queue=config.queue,
+            step_tokens=engine.chunk_tokens,
             expected_output_tokens=config.expected_output_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
@@ -275,6 +276,7 @@ class _Simulation:
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
         records = self._records()
+        found = [replica.fleet.tickets.inversions for replica in self.replicas]
         return Result(
             config=self._config,
             workload_name=self._workload.name,
@@ -285,6 +287,9 @@ class _Simulation:
             events=self.clock.events,
             decisions_digest=self._digest.hexdigest(),
             time_scale=self._time_scale,
+            inversions=sum(inversions.count for inversions in found),
+            inversion_s_max=max(inversions.us_max for inversions in found) / 1e6,
+            rooms_overdue=sum(replica.room.overdue for replica in self.replicas),
         )
 
     # Sessions.

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DECIDING = ("radix", "policies", "router/gateway", "loadtest/engine", "loadtest/simulator", "loadtest/study")
 """Folders whose code a figure depends on."""
 
-SHOWING = ("report.py", "chart.py", "__main__.py", "claims.py", "verdict.py", "tables.py")
+SHOWING = ("report.py", "chart.py", "__main__.py", "claims.py", "verdict.py", "tables.py", "queue_page.py")
 """Files of this folder that only show figures."""
 
 Figure = float | int | str | None

@@ -144,6 +144,7 @@ def described(ports: QueuePorts, counted: Census, now_us: int) -> dict[str, Any]
         "bounds": {
             "requests_max": settings.size,
             "tokens_max": settings.tokens_max or None,
+            "drain_s_max": settings.drain_s_max or None,
             "timeout_s": settings.timeout_s,
         },
         "classes": _listed("class", counted.classes, now_us),

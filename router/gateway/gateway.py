@@ -141,7 +141,7 @@ class Gateway:
             fleet=fleet,
             admission=self.admission,
             lanes=lanes,
-            rules=RoomRules(queue.size, queue.tokens_max, queue.timeout_s),
+            rules=RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s),
             publish=publish,
             now_us=clock.now_us,
             call_later=loop.call_later,

@@ -119,6 +119,7 @@ class RoomRules:
     Attributes:
         requests_max: Requests over all replicas; 0: nobody.
         tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
+        drain_s_max: Predicted time that those of one lane will take, likewise. 0 for no bound.
         timeout_s: Longest wait of a request.
         look_s: Between two looks at all workers.
         ask_s: A request decides afresh no sooner than that, unless it is its turn.
@@ -126,6 +127,7 @@ class RoomRules:
 
     requests_max: int = 10_000
     tokens_max: int = 0
+    drain_s_max: float = 0.0
     timeout_s: float = 60.0
     look_s: float = LOOK_S
     ask_s: float = ASKED_S
@@ -419,7 +421,7 @@ class WaitingRoom:
             RequestRejected: If there is no place for it.
         """
         tickets = self._fleet.tickets
-        while self._is_full():
+        while self._is_full(op.lane):
             worst = tickets.worst(self._replica, op.flow, op.service_us)
             place = None if worst is None else self._places.get(worst.request_id)
             retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
@@ -432,9 +434,13 @@ class WaitingRoom:
                 )
             self._refuse(place, WaitEnd.DISPLACED, RequestDisplaced(retry_after_s=retry_after_s))
 
-    def _is_full(self) -> bool:
+    def _is_full(self, lane: str) -> bool:
         rules, tickets = self._rules, self._fleet.tickets
-        return tickets.count >= rules.requests_max or 0 < rules.tokens_max <= tickets.tokens
+        return (
+            tickets.count >= rules.requests_max
+            or 0 < rules.tokens_max <= tickets.tokens
+            or 0 < rules.drain_s_max <= self.drain_s(lane)
+        )
 
     def _expire(self, now_us: int) -> None:
         """End the waits whose deadline has passed."""

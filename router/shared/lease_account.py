@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from router.shared.lease_script import SLOT_US, SLOTS, LeaseCall, LeaseReply
+from router.shared.lease_script import PLENTY, SLOT_US, SLOTS, LeaseCall, LeaseReply
 
 AHEAD_US = 200_000
 """What is leased ahead of need lasts about that long at the present rate: seven calls per second at any rate,
@@ -33,6 +33,9 @@ RENEW_US = 1_000_000
 REFUSED_US = 50_000
 """So long a refusal holds for requests of that size or more without asking again: a limit that is hammered
 costs twenty calls per second, and what others give back is found that much later."""
+
+SAID_US = 1_000_000
+"""So long what Redis said is left holds where Redis does not answer in time."""
 
 CONCURRENT_RETRY_US = 1_000_000
 """When to try again if tokens in flight are the limit: requests end after seconds, nobody knows which."""
@@ -240,8 +243,9 @@ class LeaseAccount:
     def take_share(self, charge: Charge, at_us: int, rank: int, replicas: int) -> bool:
         """Decide without Redis, by this replica's fair share of each limit; the shares add up to the limit.
 
-        A request that is larger than the share may go if nothing else does: else it never could. So may
-        one request, of a limit that is smaller than the number of replicas.
+        A request that is larger than the share may go if nothing else does: else it never could. So may one
+        request, of a limit that is smaller than the number of replicas. What Redis said a moment ago holds,
+        too: a limit that was used up then is not made larger by an answer that comes late.
 
         Args:
             charge: Of a request that waits, or would.
@@ -251,21 +255,19 @@ class LeaseAccount:
         """
         self._prune(at_us // SLOT_US)
         limits, tokens = self.limits, charge.tokens
-        kind = 0
-        if self.used_requests and self.used_requests >= _share(limits.requests_per_minute, rank, replicas):
-            kind = REQUESTS
-        elif self.used_tokens and self.used_tokens + tokens > _share(
-            limits.tokens_per_minute, rank, replicas
-        ):
-            kind = TOKENS
-        elif self.in_flight and self.in_flight + tokens > _share(limits.concurrent_tokens, rank, replicas):
-            kind = CONCURRENT
-        if not kind:
-            self._spend(charge, at_us)
-        elif kind == CONCURRENT:
-            charge.refuse(Refusal(kind, CONCURRENT_RETRY_US))
+        left = self.left if 0 <= at_us - self._told_us <= SAID_US else (PLENTY, PLENTY, PLENTY)
+
+        def beyond(limit: int, used: int, more: int) -> bool:
+            return used > 0 and used + more > _share(limit, rank, replicas)
+
+        if left[0] + self.requests < 1 or beyond(limits.requests_per_minute, self.used_requests, 1):
+            charge.refuse(Refusal(REQUESTS, self.grows_in_us(0, at_us) or SLOT_US))
+        elif left[1] + self.tokens < tokens or beyond(limits.tokens_per_minute, self.used_tokens, tokens):
+            charge.refuse(Refusal(TOKENS, self.grows_in_us(1, at_us) or SLOT_US))
+        elif left[2] + self.concurrent < tokens or beyond(limits.concurrent_tokens, self.in_flight, tokens):
+            charge.refuse(Refusal(CONCURRENT, CONCURRENT_RETRY_US))
         else:
-            charge.refuse(Refusal(kind, _end_us(next(iter(self._uses))) - at_us))
+            self._spend(charge, at_us)
         return charge.granted
 
     def settle(self, charge: Charge, tokens: int, at_us: int) -> None:

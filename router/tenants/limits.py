@@ -123,5 +123,6 @@ def _duration(duration_us: int) -> bytes:
     """A duration as OpenAI writes it: ``12ms``, ``7.6s``, ``1m0s``."""
     if duration_us < 1_000_000:
         return b"%dms" % (duration_us // 1000)
-    minutes, seconds = divmod(duration_us // 100_000 / 10, 60)
-    return b"%b%bs" % (b"%dm" % minutes if minutes else b"", f"{seconds:g}".encode())
+    minutes, tenths = divmod(duration_us // 100_000, 600)
+    seconds = b"%d.%ds" % divmod(tenths, 10) if tenths % 10 else b"%ds" % (tenths // 10)
+    return b"%dm%b" % (minutes, seconds) if minutes else seconds

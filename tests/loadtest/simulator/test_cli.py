@@ -141,3 +141,24 @@ def test_buckets_are_simulated_and_told(trace: str, tmp_path: Path) -> None:
     assert document["config"]["bucket_workers"] == [[16_384, 2], [1_048_576, 1]]
     assert document["runs"][0]["rejected"] == 0
     assert "0-16K: 2, 16K-1M: 1" in page.read_text()
+
+
+def test_a_queue_is_described_on_the_command_line(trace: str, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    main(
+        f"--trace {trace} --policy least_load --workers 1 --json {file} --queue-k 3 --queue-timeout-s 40 "
+        "--ttft-slo-s 20 --ttft-slo-s-per-1k-tokens 0.5".split()
+    )
+
+    document = json.loads(file.read_text())
+    queue = document["config"]["queue"]
+    assert (queue["k"], queue["room"]["timeout_s"]) == (3.0, 40.0)
+    assert (queue["level"]["ttft_s"], queue["level"]["ttft_s_per_1k_tokens"]) == (20.0, 0.5)
+    assert "wait_max_s" in document["runs"][0]
+
+
+def test_rejecting_early_needs_a_queue(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(f"--trace {trace} --ttft-slo-s 5".split())
+
+    assert "--queue-k" in capsys.readouterr().err

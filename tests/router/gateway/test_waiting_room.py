@@ -288,8 +288,10 @@ def test_beyond_the_bound_of_requests_the_next_one_is_rejected_with_the_time_tha
     assert all(request.done for request in waiting)
 
 
-def test_the_bound_of_tokens_is_reached_by_one_request_and_holds_for_the_next() -> None:
-    stage = Stage(workers=1, rules=RoomRules(tokens_max=10_000))
+@pytest.mark.parametrize("rules", [RoomRules(tokens_max=10_000), RoomRules(drain_s_max=3.0)])
+def test_the_bound_of_work_is_reached_by_one_request_and_holds_for_the_next(rules: RoomRules) -> None:
+    """Of the two that wait each has 4,096 tokens, 0.3 s of work, and the long one 5 s."""
+    stage = Stage(workers=1, rules=rules)
     assert all(request.waits for request in full(stage, 2))
     assert stage.arrive(60_000).waits
     assert isinstance(stage.arrive(256).error, RequestRejected)

@@ -17,6 +17,7 @@ from router.shared.lease_account import (
     REFUSED_US,
     RENEW_US,
     REQUESTS,
+    SAID_US,
     TOKENS,
     Charge,
     LeaseAccount,
@@ -315,6 +316,22 @@ def test_shares_add_up_to_the_limit(replicas: list[Replica], server: Server) -> 
     for replica in replicas:
         replica.sync()
     assert not replicas[0].granted()
+
+
+def test_what_redis_said_a_moment_ago_is_left_bounds_a_share(replicas: list[Replica], server: Server) -> None:
+    """Else each late answer at a limit that is used up would admit one more."""
+    one, other, _ = replicas
+    assert all(one.granted() for _ in range(98))
+    server.now_us += IDLE_US + 1
+    one.sync()
+    other.sync()
+
+    def alone() -> bool:
+        return other.account.take_share(Charge(other.account, 1, ignored), server.now_us, 1, 3)
+
+    assert [alone() for _ in range(4)] == [True, True, False, False]
+    server.now_us += SAID_US + 1
+    assert sum(alone() for _ in range(40)) == 31
 
 
 def test_a_share_comes_back_as_its_window_passes(server: Server) -> None:

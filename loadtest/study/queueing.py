@@ -1,0 +1,227 @@
+"""The queue under pressure: first come, first served against few uncached tokens first, around capacity.
+
+    python -m loadtest.study.queueing                 all of it
+    python -m loadtest.study.queueing --report-only   the tables from the results that are there
+
+Results are kept as they come; an interrupted study goes on where it was.
+
+Two kinds of traffic, both open loops, so that every variant gets the same requests at the same times:
+
+agentic     sessions of coding agents, each request at a time of its own (`loadtest.study.open_loop.opened`);
+            figures are of the time in which all users are there
+azure-code  20 minutes of bursts of prompts that share nothing
+
+Engines are as fast as published; the load is how fast the traffic comes (`Traffic.capacity_speed`).
+
+*Goodput* counts requests whose first token came within `LEVEL`, SMetric's service level (theory D): 1 s and
+62.5 ms for each 1,000 tokens of the prompt. The same is promised where requests are rejected early.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from rich.console import Console
+
+from loadtest.engine.profiles import PROFILES
+from loadtest.simulator.agentic import read_agentic
+from loadtest.simulator.azure import read_azure
+from loadtest.simulator.queueing import PATIENT, QueueRules
+from loadtest.simulator.records import Floats, Outcome, Result
+from loadtest.simulator.simulation import SimulationConfig, simulate
+from loadtest.simulator.workload import Workload
+from loadtest.study.open_loop import RAMP_S, opened
+from loadtest.study.queue_page import Figures, QueueCell, QueueRow, write
+from loadtest.study.results import ROOT, code_digest
+from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, TRACES
+from loadtest.traces import TraceError
+from policies import ServiceLevel
+
+FOLDER = ROOT / "docs" / "policy-study"
+
+LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
+"""What is promised, and what goodput counts."""
+
+LOADS = (0.9, 1.0, 1.1, 1.2)
+
+DEFAULT_K = 4.0
+
+KS = (0.0, DEFAULT_K, 16.0)
+
+ASK_S = 10.0
+"""A waiting request decides afresh no sooner without its turn: hundreds wait here for minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What comes, and who serves it.
+
+    Attributes:
+        engine: Key of the engine's profile.
+        workers: How many.
+        capacity_speed: How many times as fast as recorded the traffic comes at 100 %.
+        long_tokens: Prompts that are longer count as long.
+        warmup_s: Requests that come before, at the recorded speed, are in no figure.
+        load: Reads it, from the folder of the traces and with a seed.
+    """
+
+    engine: str
+    workers: int
+    capacity_speed: float
+    long_tokens: int
+    warmup_s: float
+    load: Callable[[Path, int], Workload]
+
+
+def _agentic(folder: Path, seed: int) -> Workload:
+    return opened(read_agentic(folder / AGENTIC_FILE, users=48, sessions=110, seed=seed), full=True)
+
+
+def _azure(folder: Path, _seed: int) -> Workload:
+    return read_azure(folder / AZURE_FILE, end_s=1200.0)
+
+
+PRESSURES = {
+    "agentic": Pressure("mimo-v2.5-pro", 2, 1.1, 65_536, RAMP_S, _agentic),
+    "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, _azure),
+}
+"""By the name that cells call it.
+
+* ``azure-code``: at 6.6 times the recorded speed its prefills, one by one, take all of two workers' time.
+* ``agentic``: how much work there is depends on what is still cached, and so on the order. Without a shared
+  queue the same fleet already falls behind at 0.95 times the recorded speed.
+"""
+
+
+def cells() -> list[QueueCell]:
+    """What is simulated."""
+    found = []
+    for traffic in PRESSURES:
+        found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
+        found += [QueueCell(traffic, load, DEFAULT_K, early=True) for load in LOADS]
+        found += [QueueCell(traffic, 1.1, DEFAULT_K, replicas=4), QueueCell(traffic, 0.9, None)]
+    found += [QueueCell("agentic", 1.1, k, seed=2) for k in (0.0, DEFAULT_K)]
+    return found
+
+
+def simulated(cell: QueueCell, traces: Path, code: str) -> QueueRow:
+    """Simulate one cell."""
+    pressure, workload = PRESSURES[cell.traffic], _workload(cell.traffic, traces, cell.seed)
+    speed = cell.load * pressure.capacity_speed
+    engine = PROFILES[pressure.engine]
+    queue = None
+    if cell.k is not None:
+        level = LEVEL if cell.early else ServiceLevel()
+        queue = QueueRules(k=cell.k, room=replace(PATIENT, ask_s=ASK_S), level=level)
+    config = SimulationConfig(
+        engine=engine,
+        workers=pressure.workers,
+        replicas=cell.replicas,
+        speed=speed,
+        queue=queue,
+        warmup_s=pressure.warmup_s / speed,
+        rules={"default_model": engine.prefill.model()},
+        seed=cell.seed,
+    )
+    last_s = (workload.sessions[-1].start_s or 0.0) / speed
+    return QueueRow(code, cell, figures_of(simulate(workload, config), pressure.long_tokens, last_s))
+
+
+@lru_cache(maxsize=1)
+def _workload(traffic: str, traces: Path, seed: int) -> Workload:
+    return PRESSURES[traffic].load(traces, seed)
+
+
+def figures_of(result: Result, long_tokens: int, last_s: float) -> Figures:
+    """The figures of one simulation.
+
+    Args:
+        result: What it found.
+        long_tokens: Prompts that are longer count as long.
+        last_s: When the last request came.
+    """
+    start_s = result.config.warmup_s
+    records = result.records.since(start_s)
+    done = records.outcome == Outcome.COMPLETED
+    ttft_s = records.ttft_s
+    promised_s = np.array([LEVEL.ttft_s_of(tokens) for tokens in records.prompt_tokens.tolist()])
+    kept = done & (ttft_s <= promised_s)
+    long = records.prompt_tokens > long_tokens
+    waits_s = (records.dispatched_s - records.arrival_s)[done]
+    return Figures(
+        requests=len(records),
+        completed_share=float(done.mean()),
+        goodput_per_s=float(kept.sum()) / (last_s - start_s),
+        kept_share=float(kept.mean()),
+        long_ttft_s=_percentiles(ttft_s[done & long]),
+        short_ttft_s=_percentiles(ttft_s[done & ~long]),
+        wait_s_max=float(waits_s.max()) if len(waits_s) else 0.0,
+        hit_ratio=float(records.reused_tokens[done].sum() / records.prompt_tokens[done].sum()),
+        inversions=result.inversions,
+        inversion_s_max=result.inversion_s_max,
+        digest=result.decisions_digest,
+    )
+
+
+def _percentiles(values: Floats) -> tuple[float, float, float]:
+    if not len(values):
+        return (0.0, 0.0, 0.0)
+    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
+    return p50, p90, p99
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say; the exit status is 1 if something could not be read or written."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    results: Path = options.out / "queue.jsonl"
+    code = code_digest()
+    try:
+        lines = results.read_bytes().splitlines() if results.exists() else []
+        kept = [
+            row for row in (msgspec.json.decode(line, type=QueueRow) for line in lines) if row.code == code
+        ]
+        rows = {row.cell: row for row in kept}
+        if not options.report_only:
+            results.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
+            missing = [cell for cell in cells() if cell not in rows]
+            for row in _simulate_all(missing, options.traces, options.jobs, code):
+                rows[row.cell] = row
+                with results.open("ab") as file:
+                    file.write(msgspec.json.encode(row) + b"\n")
+                console.print(row.cell.title)
+        write(options.out, [rows[cell] for cell in cells() if cell in rows])
+    except (OSError, TraceError, msgspec.MsgspecError) as exc:
+        console.print(f"error: {exc}", style="red", markup=False)
+        return 1
+    return 0
+
+
+def _simulate_all(wanted: Sequence[QueueCell], traces: Path, jobs: int, code: str) -> Iterator[QueueRow]:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(simulated, cell, traces, code) for cell in wanted]
+        for future in as_completed(futures):
+            yield future.result()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.study.queueing", description="The queue under pressure."
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder of the page (%(default)s)")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces (%(default)s)")
+    parser.add_argument("--report-only", action="store_true", help="simulate nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
