@@ -2,7 +2,16 @@
 
 from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
-from policies.buckets import BUCKET_LABEL, LengthBuckets
+from policies.bucket_members import BucketMembers
+from policies.bucket_plan import (
+    BucketDivision,
+    BucketMember,
+    BucketRules,
+    BucketVerdict,
+    LengthDemand,
+    plan_buckets,
+)
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
@@ -11,6 +20,7 @@ from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.ops import (
+    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -43,6 +53,7 @@ from policies.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
+    "ANY_BUCKET",
     "BUCKET_LABEL",
     "FULL_ATTENTION",
     "POLICIES",
@@ -53,6 +64,12 @@ __all__ = [
     "AttentionProfile",
     "Breaker",
     "BreakerRules",
+    "BucketDivision",
+    "BucketMember",
+    "BucketMembers",
+    "BucketPlan",
+    "BucketRules",
+    "BucketVerdict",
     "BytesPerToken",
     "CachePool",
     "Candidates",
@@ -75,6 +92,7 @@ __all__ = [
     "Inversions",
     "Left",
     "LengthBuckets",
+    "LengthDemand",
     "Miss",
     "Op",
     "Outlook",
@@ -109,6 +127,7 @@ __all__ = [
     "encode_ops",
     "make_policy",
     "place",
+    "plan_buckets",
     "probe_from_us",
     "prospect",
     "redispatch",

@@ -106,7 +106,8 @@ def congestion_per_s(arrivals_per_s: Number, utilisation: Number, kappa_max: flo
 
     Decisions compare workers by the mean of their candidates' kappas. With one of its own, a worker that
     was idle lately takes work at no price at all: prompts leave the busy workers that hold them, and
-    the work done twice makes everybody busy (decision 0013).
+    the work done twice makes everybody busy (decision 0013). Workers of one length bucket share one, since
+    what comes later differs between buckets: a long prefill delays more requests where short ones come.
 
     Args:
         arrivals_per_s: lambda of each worker, >= 0.

@@ -13,7 +13,8 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported                newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio   newest (time, replica) wins
+    Fitted, BytesPerToken, EarlyRatio, BucketPlan
+                            newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
 snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
@@ -31,12 +32,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from policies.bucket_members import BucketMembers
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, BUSY_RATIO_MIN, LengthBuckets
 from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
 from policies.circuits import Circuits
 from policies.costs import PROFILES, ServiceModel, congestion_per_s
 from policies.fairness import Fairness, equal_weights
+from policies.length_histogram import LengthHistogram
 from policies.loads import Loads
 from policies.ops import (
+    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -57,7 +62,7 @@ from policies.ops import (
 )
 from policies.reports import Reports
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
-from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns
+from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns, Spills
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
@@ -133,6 +138,8 @@ class FleetRules:
         memory_s: How long ended requests and removed workers are remembered, seconds.
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
+        buckets: Length buckets; None: any worker takes any length.
+        buckets_planned: Whether bounds and members follow `policies.ops.BucketPlan`.
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
@@ -146,6 +153,8 @@ class FleetRules:
     memory_s: float = 30.0
     default_model: ServiceModel = PROFILES["default"]
     pools: Mapping[str, CachePool] = field(default_factory=dict)
+    buckets: LengthBuckets | None = None
+    buckets_planned: bool = False
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
@@ -169,6 +178,9 @@ class FleetState:
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
+        self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
+        self.lengths = LengthHistogram()
+        """What came lately, while somebody belongs to a length bucket, or may come to."""
         self.reports = Reports()
         self.early_revision = 0
         """Counts changes of what `early_ratio` says."""
@@ -186,7 +198,7 @@ class FleetState:
         self._started: dict[str, Started] = {}
         self._refreshed_us = -REFRESH_US
         self._columns: dict[str, NDArray[np.float64]] = {}
-        self._slow: dict[int, tuple[SlowColumns, list[Prices]]] = {}
+        self._slow: dict[tuple[int, int], tuple[SlowColumns, list[Prices]]] = {}
         self._worker_hash = np.zeros(0, dtype=np.uint64)
         self._allocate(8)
         self._pool_of: dict[int, int] = {}
@@ -205,6 +217,7 @@ class FleetState:
             Reported: self._reported,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
+            BucketPlan: self._bucket_plan,
             EarlyRatio: self._learned_early,
             Insert: self._insert,
             Trim: self._trim,
@@ -241,6 +254,7 @@ class FleetState:
                 del self._workers[worker.worker_id]
                 self._started.pop(worker.worker_id, None)
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
+                self.buckets.gone(worker.slot)
                 self.reports.drop(worker.worker_id, worker.slot, now_us)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
@@ -334,6 +348,7 @@ class FleetState:
         prompt_tokens: float,
         tokens_per_block: float,
         now_us: int,
+        bucket: int = ANY_BUCKET,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -344,12 +359,13 @@ class FleetState:
             prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
+            bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
         """
         if now_us - self._refreshed_us >= REFRESH_US:
             self._refresh(now_us)
-        slow = self._slow.get(id(slots))
+        slow = self._slow.get((id(slots), bucket))
         if slow is None or slow[0].slots is not slots:
-            slow = self._gather(slots)
+            slow = self._gather(slots, bucket)
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
@@ -374,6 +390,7 @@ class FleetState:
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
         history, charges = self.loads.dump_history(), self.fairness.dump()
+        lengths = self.lengths.dump()
         # Of what is in flight only what was already at the start, so that it agrees with the history.
         inflight = pages = 0
         for piece in self._inflight_steps():
@@ -406,6 +423,7 @@ class FleetState:
                 histories,
                 marks,
                 charges,
+                lengths,
             )
         )
 
@@ -451,6 +469,7 @@ class FleetState:
         yield from self.reports.dump()
         for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
             yield from [registers[key] for key in sorted(registers)]
+        yield from self.buckets.dump()
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -491,6 +510,8 @@ class FleetState:
             self.loads.retain(listed, own)
             self.tickets.retain(listed, own)
         self.fairness.merge(summary.charges)
+        if summary.lengths is not None:
+            self.lengths.merge(*summary.lengths)
         for worker_id, history in zip(summary.workers, summary.histories, strict=True):
             self.loads.merge_history(self._slot(worker_id), *history)
             yield 0.0
@@ -521,11 +542,12 @@ class FleetState:
         self._set_worker(Worker(worker_id, slot))
         return slot
 
-    def _gather(self, slots: Slots) -> tuple[SlowColumns, list[Prices]]:
+    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices]]:
         """Gather the slow columns of these slots, and keep them until something in them changes."""
         if len(self._slow) >= SLOW_COLUMNS_MAX:
             self._slow.clear()
         columns, count = self._columns, len(slots)
+        spills = self._spills(slots, bucket)
         first = slots.item(0) if count else 0
         together = bool((slots == np.arange(first, first + count)).all())
         slow = SlowColumns(
@@ -536,14 +558,40 @@ class FleetState:
             columns["a_s"][slots],
             columns["b_s"][slots],
             columns["c0_tokens"][slots],
-            # Summed exactly, since replicas know the same workers in another order.
-            np.full(count, fsum(columns["congestion_per_s"][slots]) / count if count else 0.0),
+            self._congestion_per_s(slots, spills),
             np.zeros(count),
             self._pools(slots.tolist()),
+            spills,
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        kept = self._slow[id(slots)] = slow, few
+        kept = self._slow[id(slots), bucket] = slow, few
         return kept
+
+    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
+        """One kappa for all of them, or one for those of each length bucket: other requests come there."""
+        measured = self._columns["congestion_per_s"][slots]
+        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
+        kappa = np.zeros(len(slots))
+        for step in set(steps.tolist()):
+            alike = steps == step
+            # Summed exactly, since replicas know the same workers in another order.
+            kappa[alike] = fsum(measured[alike]) / np.count_nonzero(alike)
+        return kappa
+
+    def _spills(self, slots: Slots, bucket: int) -> Spills | None:
+        """How far these workers are from the bucket of a request; None if all are at home."""
+        lengths = self.buckets.lengths
+        if bucket == ANY_BUCKET or lengths is None:
+            return None
+        members = self.buckets.column(slots)
+        steps = np.where(members == ANY_BUCKET, 0, members - bucket)
+        if not steps.any():
+            return None
+        columns = self._columns
+        busy_ratio = np.clip(columns["utilisation"][slots], BUSY_RATIO_MIN, 1.0)
+        token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
+        middle_tokens = np.array(lengths.middle_tokens)[members]
+        return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
 
     def _pools(self, slots: list[int]) -> Pools | None:
         """The pools of these workers as columns; None if none of them has one."""
@@ -577,6 +625,10 @@ class FleetState:
         self._by_slot[slot] = worker
         self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker.worker_id.encode())
         self._price(worker)
+        if self._exists(worker):
+            self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
+        else:
+            self.buckets.gone(slot)
         capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
         blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
         self.tree.set_capacity(slot, blocks)
@@ -585,7 +637,7 @@ class FleetState:
         self.revision += 1
 
     def _allocate(self, rows: int) -> None:
-        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "held_tokens")
+        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "utilisation", "held_tokens")
         for name in names:
             grown = np.zeros(rows)
             old = self._columns.get(name)
@@ -615,6 +667,7 @@ class FleetState:
         self._columns["congestion_per_s"][:count] = congestion_per_s(
             arrivals_per_s[:count], utilisation[:count], self.rules.congestion_max_per_s
         )
+        self._columns["utilisation"][:count] = utilisation[:count]
         held = [self.tree.held_blocks(slot) for slot in range(count)]
         self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
 
@@ -623,8 +676,13 @@ class FleetState:
         if self.tickets.count:
             self.placed_paths.extend(op.paths)
             self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
-        if self.loads.placed(op, slot) and op.flow:
-            self.fairness.charge(op.flow, op.at_us, op.service_us)
+        if self.loads.placed(op, slot):
+            if op.flow:
+                self.fairness.charge(op.flow, op.at_us, op.service_us)
+            if self.buckets.watched:
+                tokens = op.context_tokens // (len(op.paths) or 1)
+                self.lengths.add(op.at_us, tokens, op.service_us)
+                self.buckets.count(tokens, slot)
         self._hold(op, slot)
         if self._pool_of and slot in self._pool_of:
             self._pool_writes.placed(op, self._pool_of[slot])
@@ -770,6 +828,11 @@ class FleetState:
         known = self._bytes_per_token.get(op.model)
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self._bytes_per_token[op.model] = op
+
+    def _bucket_plan(self, op: BucketPlan) -> None:
+        if self.buckets.planned(op):
+            self._slow.clear()
+            self.revision += 1
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

@@ -12,6 +12,7 @@ replicas share one log during a roll-out.
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     learned:  Fitted, BytesPerToken, EarlyRatio
+    planned:  BucketPlan
 """
 
 from collections.abc import Sequence
@@ -226,6 +227,30 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
     inflight_tokens: int = 0
 
 
+class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
+    """Bounds and members of the length buckets, as planned (`policies.bucket_plan`). The newest counts.
+
+    Attributes:
+        at_us: Log time.
+        replica: Who planned.
+        tokens_max: Upper bounds, as in `policies.buckets.LengthBuckets`.
+        workers: Number of the bucket of each worker that belongs to one; empty if it was forgotten.
+        moved: Workers that were in another bucket before: from which they go to which, after they drained.
+        reason: Why, in a sentence.
+        cost_s: Predicted mean seconds to the first token.
+        cost_before_s: The same had nothing been changed; 0 if there was no plan.
+    """
+
+    at_us: int
+    replica: str
+    tokens_max: tuple[int, ...]
+    workers: dict[str, int]
+    moved: dict[str, tuple[int, int]] = {}
+    reason: str = ""
+    cost_s: float = 0.0
+    cost_before_s: float = 0.0
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -279,6 +304,7 @@ Op = (
     | CircuitSet
     | Started
     | Reported
+    | BucketPlan
     | Fitted
     | BytesPerToken
     | EarlyRatio

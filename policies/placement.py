@@ -1,12 +1,15 @@
 """Score, then pick: which of the candidates takes a request.
 
-Who is a candidate (model, role, health, drain, length bucket) is decided before; what each one
-costs, by the policy. Here the lowest cost wins. Costs within 1e-9 of each other are a tie, and
-a tie goes to the worker with the highest rendezvous weight for (request key, worker): spread
+Who is a candidate (model, role, health, drain) is decided before; what each one costs, by the policy.
+Workers of another length bucket than the request's cost more (`policies.buckets`); policies that do not count
+in seconds see them only if they are worth it. Here the lowest cost wins. Costs within 1e-9 of each other
+are a tie, and a tie goes to the worker with the highest rendezvous weight for (request key, worker): spread
 evenly over requests, the same in every replica, and no worker is favoured by its row.
 
 Why the chosen one was chosen (`Reason`), judged by the window-safe match:
 
+    spilled_up, spilled_down
+               it belongs to a longer or a shorter length bucket than the request
     only       there was one candidate
     fetched    it fetches what it lacks from the cache that it shares (`policies.cache_pools`)
     cold       nobody has a match
@@ -36,6 +39,8 @@ NO_WORKER_RETRY_AFTER_S = 2.0
 class Reason(StrEnum):
     """Why a worker was chosen; a label of metrics and a field of logs."""
 
+    SPILLED_UP = "spilled_up"
+    SPILLED_DOWN = "spilled_down"
     ONLY = "only"
     FETCHED = "fetched"
     COLD = "cold"
@@ -58,6 +63,8 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     if candidates is None or not len(candidates):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
     prompt_tokens = request.prompt_tokens
+    if policy.price is None:
+        candidates = candidates.worth_leaving_for(prompt_tokens)
     timings: list[Timing] = []
     if policy.price is not None and candidates.few:
         price, timings = policy.price, candidates.timings(prompt_tokens, candidates.few)
@@ -72,6 +79,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     timing = (
         timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
     )
+    spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
     return Chosen(
         slot=timing.slot,
         matched_tokens=round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
@@ -79,7 +87,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
         estimated_ttft_s=timing.ready_s + timing.work_s,
-        reason=_reason(candidates, timings, timing),
+        reason=_reason(candidates, timings, timing) if spilled is None else spilled,
         fetched_tokens=round(timing.fetched_tokens),
     )
 
@@ -102,6 +110,13 @@ def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list
         return rows[0] if len(rows) == 1 else max(rows, key=lambda row: weights(key, worker_hash.item(row)))
     tied = (costs <= limit).nonzero()[0]
     return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
+
+
+def _spilled(steps: int) -> Reason | None:
+    """In which direction the request leaves its length bucket, if it does."""
+    if not steps:
+        return None
+    return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
 
 
 def _reason(candidates: Candidates, timings: list[Timing], chosen: Timing) -> Reason:

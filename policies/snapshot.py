@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from policies.length_histogram import ROWS, WINDOW_MINUTES
 from policies.loads import RATE_WINDOW_S
 from policies.ops import Op, decode_ops
 from radix import TreeMarks, TreePage
@@ -26,6 +27,9 @@ PIECE_OPS = 1000
 _Second = Annotated[int, msgspec.Meta(ge=0, le=2**43)]
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _Window = Annotated[list[_Whole], msgspec.Meta(min_length=RATE_WINDOW_S, max_length=RATE_WINDOW_S)]
+_Table = Annotated[
+    list[_Whole], msgspec.Meta(min_length=ROWS * WINDOW_MINUTES, max_length=ROWS * WINDOW_MINUTES)
+]
 
 
 class Summary(msgspec.Struct, array_like=True, frozen=True):
@@ -40,6 +44,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         histories: Per worker what `policies.loads.History` has of it.
         marks: Of the tree.
         charges: What flows were served (`policies.fairness`).
+        lengths: What came lately by length (`policies.length_histogram`).
     """
 
     version: int
@@ -50,6 +55,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     histories: list[tuple[_Second, _Window, _Window, _Whole]]
     marks: TreeMarks
     charges: list[tuple[_Whole, dict[str, _Whole]]] = []
+    lengths: tuple[_Second, _Table, _Table] | None = None
 
 
 def decoded(

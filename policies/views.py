@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.buckets import spill_s
 from policies.costs import Floats, service_s
 from policies.loads import Loads
 from radix import Match
@@ -30,8 +31,12 @@ Slots = NDArray[np.intp]
 Fetching = tuple[int, float, float, float]
 """From the pool of one worker: slot, base_s, token_s, tokens_min (`Pools`)."""
 
-Prices = tuple[int, float, float, float, float, float, Fetching | None]
-"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s (`SlowColumns`), and its pool."""
+Visiting = tuple[float, float]
+"""Of a request on a worker of another length bucket: token_s, middle_tokens (`Spills`)."""
+
+Prices = tuple[int, float, float, float, float, float, Fetching | None, Visiting | None]
+"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s (`SlowColumns`), its pool, and what
+it is to be visited there."""
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +72,28 @@ class Pools(msgspec.Struct, frozen=True, gc=False):
     token_s: Floats
     tokens_min: Floats
 
+    def only(self, rows: NDArray[np.intp]) -> "Pools":
+        """The same of some candidates."""
+        return Pools(self.slots[rows], self.base_s[rows], self.token_s[rows], self.tokens_min[rows])
+
+
+class Spills(msgspec.Struct, frozen=True, gc=False):
+    """How far candidates are from the length bucket of the requests, one row each (`policies.buckets`).
+
+    Attributes:
+        steps: Number of the worker's bucket less the requests'; 0 at home, and where any length is taken.
+        token_s: What `policies.buckets.spill_s` calls so; 0 at home.
+        middle_tokens: Middle of the worker's bucket.
+    """
+
+    steps: NDArray[np.intp]
+    token_s: Floats
+    middle_tokens: Floats
+
+    def only(self, rows: NDArray[np.intp]) -> "Spills":
+        """The same of some candidates."""
+        return Spills(self.steps[rows], self.token_s[rows], self.middle_tokens[rows])
+
 
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """What of the candidates does not change with every request; all arrays have the same length n >= 1.
@@ -82,6 +109,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         congestion_per_s: kappa: mean of their min(kappa_max, arrivals per second / (1 - utilisation)).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         pools: What they can fetch from; None if nobody has a pool.
+        spills: How far they are from the requests' length bucket; None if all are at home.
     """
 
     slots: Slots
@@ -94,10 +122,28 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     congestion_per_s: Floats
     transfer_s: Floats
     pools: Pools | None = None
+    spills: Spills | None = None
+
+    def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
+        """The same of some candidates."""
+        slots, pools, spills = self.slots[rows], self.pools, self.spills
+        return SlowColumns(
+            slots,
+            slots,
+            self.worker_hash[rows],
+            self.held_tokens[rows],
+            self.a_s[rows],
+            self.b_s[rows],
+            self.c0_tokens[rows],
+            self.congestion_per_s[rows],
+            self.transfer_s[rows],
+            None if pools is None else pools.only(rows),
+            None if spills is None else spills.only(rows),
+        )
 
     def prices_at(self, row: int) -> Prices:
         """What the prefill on one of them depends on."""
-        pools = self.pools
+        pools, spills = self.pools, self.spills
         return (
             self.slots.item(row),
             self.a_s.item(row),
@@ -113,6 +159,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
                 pools.token_s.item(row),
                 pools.tokens_min.item(row),
             ),
+            None
+            if spills is None or not spills.steps.item(row)
+            else (spills.token_s.item(row), spills.middle_tokens.item(row)),
         )
 
 
@@ -125,7 +174,7 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
         fetched_tokens: Of these, what comes from its pool.
         service_s: s: seconds to prefill the rest.
         ready_s: V' = max(V, F): when it could begin, with the match at hand.
-        work_s: x = s + X: prefill and exposed transfer.
+        work_s: x = s + X + P: prefill, exposed transfer, and the price of a spill.
         congestion_per_s: kappa.
     """
 
@@ -209,10 +258,11 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return self.slow.held_tokens
 
     def times(self, prompt_tokens: float) -> tuple[Floats, Floats]:
-        """When each could begin and how long it would work, ``V' = max(V, F)`` and ``x = s(u, c) + X``.
+        """When each could begin and how long it would work, ``V' = max(V, F)`` and ``x = s(u, c) + X + P``.
 
-        With what it holds, or after fetching what its pool holds beyond that, whichever answers sooner
-        (theory E1: g in {0, L3 match - h}).
+        P is the price of leaving the length bucket (`policies.buckets`). With what it holds, or after
+        fetching what its pool holds beyond that, whichever answers sooner (theory E1: g in
+        {0, L3 match - h}).
         """
         slow, own, ready_s = self.slow, self.safe_tokens, self.backlog_s
         work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - own, own)
@@ -225,7 +275,12 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             fetches = (fetched >= pools.tokens_min) & (fetched_s + rest_s < ready_s + work_s)
             ready_s = np.where(fetches, fetched_s, ready_s)
             work_s = np.where(fetches, rest_s, work_s)
-        return ready_s, work_s + slow.transfer_s
+            own = np.where(fetches, pooled, own)
+        work_s = work_s + slow.transfer_s
+        spills = slow.spills
+        if spills is not None:
+            work_s += spill_s(spills.token_s, spills.middle_tokens, prompt_tokens - own, own)
+        return ready_s, work_s
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
         """The same for a few workers, one by one."""
@@ -236,7 +291,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             pooled_blocks = self._safe_blocks([worker[6][0] if worker[6] else worker[0] for worker in prices])
         timings: list[Timing] = []
         for worker, safe_blocks, pool_blocks in zip(prices, blocks, pooled_blocks, strict=True):
-            slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching = worker
+            slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting = worker
             cached = safe_blocks * self.tokens_per_block
             if cached > self.prompt_tokens:
                 cached = self.prompt_tokens
@@ -251,8 +306,28 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                     fetched = pooled - cached
                     cached, ready_s, prefill_s = pooled, fetched_s, rest_s
             work_s = prefill_s + transfer_s
+            if visiting is not None:
+                work_s += spill_s(*visiting, prompt_tokens - cached, cached)
             timings.append(Timing(slot, cached, fetched, prefill_s, ready_s, work_s, congestion_per_s))
         return timings
+
+    def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
+        """Those at home, and of the others those that would answer sooner, at their price, than all at home.
+
+        So policies that do not count in seconds spill when seconds say so, and to nobody else.
+        """
+        spills = self.slow.spills
+        if spills is None:
+            return self
+        ready_s, work_s = self.times(prompt_tokens)
+        ttft_s, home = ready_s + work_s, spills.steps == 0
+        kept = home | (ttft_s < ttft_s[home].min(initial=np.inf))
+        if kept.all():
+            return self
+        slow = self.slow.only(kept.nonzero()[0])
+        return Candidates(
+            slow, [], self.matches, self.loads, self.prompt_tokens, self.tokens_per_block, self.now_us
+        )
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
         """Window-safe match of each in blocks, over all prompts."""

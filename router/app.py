@@ -26,9 +26,17 @@ from math import inf
 import httpx
 from fastapi import FastAPI
 
-from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, make_policy
+from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
-from router.fleet import EngineMetrics, Health, HealthChecks, HealthRules, LocalWorker, Registry
+from router.fleet import (
+    BucketPlanner,
+    EngineMetrics,
+    Health,
+    HealthChecks,
+    HealthRules,
+    LocalWorker,
+    Registry,
+)
 from router.gateway import Gateway, weights
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
@@ -39,6 +47,7 @@ from router.settings import ObservabilitySettings, Settings, UpstreamSettings
 from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
 from router.tenants import Keyring, KeysWatch, Limiter
 from router.tls import worker_context
+from router.values import token_count
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +155,14 @@ class GatewayProcess:
             breaker=_breaker_rules(settings),
             replicas=lambda: self.shared.status.replicas,
             slow_start_s=settings.fleet.slow_start_s,
+        )
+        self._planner = BucketPlanner(
+            self.fleet,
+            self.registry,
+            self.shared.publish,
+            self.clock.now_us,
+            self.replica,
+            lambda: self.shared.status.replicas,
         )
         self.health = HealthChecks(
             self.registry,
@@ -261,6 +278,8 @@ class GatewayProcess:
             loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
+        if self.fleet.buckets.automatic:
+            loops.append(("length buckets", self._planner.run))
             loops.append(("limits", self.leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
@@ -450,6 +469,10 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
         congestion_max_per_s=placement.congestion_max,
         lifetime_s_max=2 * settings.server.request_timeout_s,
         default_model=model,
+        buckets=None
+        if placement.bucket_mode == "off"
+        else LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
+        buckets_planned=placement.bucket_mode == "auto",
         pools={
             name: CachePool(
                 pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min

@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from policies import POLICIES, make_policy
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, distinct
+from policies import POLICIES, LengthBuckets, make_policy
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, TokenCount, distinct, token_count
 
 _MIB = 1024 * 1024
 
@@ -63,6 +63,12 @@ def _known_policy(name: str) -> str:
     if name not in POLICIES:
         raise ValueError(f"there is no policy {name!r}")
     return name
+
+
+def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that they are bounds of length buckets."""
+    LengthBuckets(tuple(token_count(bound) for bound in bounds))
+    return bounds
 
 
 class Section(BaseModel):
@@ -326,6 +332,20 @@ class PlacementSettings(Section):
         "then part of its price. "
         "Must be equal in all replicas of a namespace.",
     )
+    length_buckets: Annotated[tuple[TokenCount, ...], AfterValidator(_ascending)] = setting(
+        ("64K", "256K", "1M"),
+        "Upper bounds of the length buckets in ascending order, in tokens of prompt plus expected output; K "
+        "is 1024. Any number of them. Longer requests get 400, unless a worker takes any length. The default "
+        "is the published one. Must be equal in all replicas of a namespace.",
+    )
+    bucket_mode: Literal["off", "labels", "auto"] = setting(
+        "labels",
+        "How workers come to length buckets. labels: by their label bucket, which is the name (64K-256K) or "
+        "the number (0 is the shortest) of one; without it they take any length, so nothing changes until "
+        "one is labelled. auto: workers without the label are shared out, and bounds re-cut, as lengths and "
+        "loads suggest; GET /buckets says why. off: labels are ignored. Must be equal in all replicas of a "
+        "namespace.",
+    )
 
     @model_validator(mode="after")
     def _the_policy_has_these_options(self) -> Self:
@@ -543,9 +563,8 @@ class QueueSettings(Section):
     drain_s_max: float = setting(
         60.0,
         "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
-        "rejected. So short is the time after which an overload is forgotten: 10 recovers in ten seconds, and "
-        "rejects more of a burst. 0 turns the bound off. The default lets nobody in who would wait for longer "
-        "than queue.timeout_s.",
+        "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
+        "burst. 0 turns the bound off. The default lets nobody in who would outwait queue.timeout_s.",
         flag="queue-drain-secs-max",
         ge=0,
     )

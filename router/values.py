@@ -70,6 +70,29 @@ def _level(value: object) -> object:
     return "warning" if lowered == "warn" else lowered
 
 
+_TOKENS = re.compile(r"([1-9][0-9]{0,11})([KM]?)")
+
+
+def token_count(text: str) -> int:
+    """What a number of tokens is that may end with K (1024) or M (1024 K), such as ``64K``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    found = _TOKENS.fullmatch(text.strip().upper())
+    if found is None:
+        raise ValueError(f"{text!r} is not a number of tokens; write 65536 or 64K")
+    return int(found[1]) * {"": 1, "K": 1024, "M": 1024 * 1024}[found[2]]
+
+
+def _tokens(value: object) -> object:
+    """Take a number from a file as it is written there, and check it."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(text, str):
+        token_count(text)
+    return text
+
+
 def _secret(value: object) -> object:
     """Drop the line break that secret files end with; an empty secret is none."""
     if not isinstance(value, str):
@@ -83,6 +106,8 @@ def _secret(value: object) -> object:
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
+TokenCount = Annotated[str, BeforeValidator(_tokens)]
+"""Tokens as people write them; `token_count` reads it."""
 Secret = Annotated[SecretStr | None, BeforeValidator(_secret)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error", "critical"],

@@ -31,19 +31,20 @@ from loadtest.simulator.queueing import DEFAULT_FLOW, QueueRules
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
-    BUCKET_LABEL,
     Admission,
+    BucketMember,
     EarlyRejection,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
-    LengthBuckets,
+    LengthDemand,
     Op,
     Policy,
     Shed,
     Waiting,
     WorkerPut,
+    plan_buckets,
 )
 from radix import AttentionProfile
 from router.errors import RequestExpired, RouterError
@@ -84,7 +85,6 @@ class ReplicaRules:
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
-        buckets: Ranges of lengths whose workers are labelled; None: any worker takes any length.
         queue: How requests wait; None: they never do.
         step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
     """
@@ -95,7 +95,6 @@ class ReplicaRules:
     fleet: FleetRules
     engine_block_tokens: int = 64
     expected_output_tokens: int = 256
-    buckets: LengthBuckets | None = None
     queue: QueueRules | None = None
     step_tokens: int = 0
 
@@ -187,8 +186,9 @@ class Replica:
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
-        self._slots: dict[str, NDArray[np.intp]] = {}
-        self._decode_slots = NO_SLOTS
+        self._slots = self._decode_slots = NO_SLOTS
+        self._fitting: dict[int, NDArray[np.intp]] = {}
+        self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
         """Learn of the workers, in the order of their slots."""
@@ -196,19 +196,8 @@ class Replica:
             self.fleet.apply(op)
         known = sorted(self.fleet.workers(), key=lambda worker: worker.slot)
         decode = [worker.slot for worker in known if worker.role == "decode"]
-        buckets = self._rules.buckets
-        self._decode_slots = np.array(decode, dtype=np.intp)
-        self._slots = {
-            name: np.array(
-                [
-                    worker.slot
-                    for worker in known
-                    if worker.role != "decode" and worker.labels.get(BUCKET_LABEL, "") == name
-                ],
-                dtype=np.intp,
-            )
-            for name in (("",) if buckets is None else buckets.names)
-        }
+        others = [worker.slot for worker in known if worker.role != "decode"]
+        self._slots, self._decode_slots = (np.array(part, dtype=np.intp) for part in (others, decode))
 
     def take(self, blocks: bytes, tokens: int, caller: Caller, flow: str = DEFAULT_FLOW) -> None:
         """Let a request go, wait, or neither.
@@ -219,7 +208,7 @@ class Replica:
             caller: Told what becomes of it, now or later.
             flow: Its class and tenant.
         """
-        request = _Request(self, self._parsed(blocks, tokens), self._lane_of(tokens), flow, caller)
+        request = _Request(self, self._parsed(blocks, tokens), flow, caller)
         match request.decide("", -1):
             case Decision() as decision:
                 request.dispatched(decision)
@@ -233,8 +222,9 @@ class Replica:
 
     def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Hold | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
-        claim = Claim(request.arrived_us, request.lane, request.flow, ticket_id, turn)
-        now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(request.lane)
+        lane = lane_of(MODEL, self._decider.bucket_of(request.parsed))
+        claim = Claim(request.arrived_us, lane, request.flow, ticket_id, turn)
+        now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
         return self._decider.decide(request.parsed, self._rules.profile, slots, now_us, now_s, claim)
 
     def reserve(self, parsed: ParsedRequest, decision: Decision) -> Dispatch | Shed:
@@ -245,7 +235,8 @@ class Replica:
         # Nothing is prefilled there, and what a prefill worker holds is of no use to it.
         unmatched = msgspec.structs.replace(parsed, paths=())
         now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
-        decode = self._decode_decider.decide(unmatched, profile, self._decode_slots, now_us, now_s)
+        partners = self.fleet.buckets.together_with(self._decode_slots, decision.attempt.chosen.slot)
+        decode = self._decode_decider.decide(unmatched, profile, partners, now_us, now_s)
         if isinstance(decode, Shed):
             self.publish(Finished(decision.attempt.request_id, now_us))
             return decode
@@ -258,17 +249,18 @@ class Replica:
         """Log time."""
         return self._log_clock.now_us()
 
-    def _lane_of(self, tokens: int) -> str:
-        """Of a prompt; one that nobody serves if it exceeds the last bucket."""
-        buckets = self._rules.buckets
-        if buckets is None:
-            return lane_of(MODEL)
-        bucket = buckets.index(tokens + self._rules.expected_output_tokens)
-        return lane_of(MODEL, buckets.names[bucket] if bucket is not None else "beyond")
-
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
-        """Who may take the requests of a lane."""
-        return self._slots.get(model_and_bucket(lane)[1], NO_SLOTS)
+        """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
+        fleet, buckets = self.fleet, self.fleet.buckets
+        if fleet.revision != self._revision:
+            self._revision = fleet.revision
+            self._fitting.clear()
+        _, bucket = model_and_bucket(lane)
+        slots = self._fitting.get(bucket)
+        if slots is None:
+            slots = buckets.fitting(self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens)
+            self._fitting[bucket] = slots
+        return buckets.may_take(slots, fleet.loads.oldest_prefill_us) if buckets.moving else slots
 
     def _wait_ended(self, _said: Waiting, _how: WaitEnd, _wait_s: float) -> None:
         """Requests keep their own books."""
@@ -323,6 +315,23 @@ class Replica:
         """
         return self.fleet.collect(self._log_clock.now_us())
 
+    def divide(self) -> None:
+        """Do what `router.fleet.bucket_planner` does, if length buckets are automatic."""
+        fleet, buckets = self.fleet, self.fleet.buckets
+        if not buckets.automatic or buckets.bounds is None:
+            return
+        demand = LengthDemand(*fleet.lengths.totals(self.now_us), fleet.service_model("default"))
+        members = [
+            BucketMember(
+                fleet.at_slot(slot).worker_id, buckets.of(slot), held_tokens=fleet.tree.held_blocks(slot)
+            )
+            for slot in self._slots.tolist()
+        ]
+        plans, now_us = buckets.plans, self.now_us
+        verdict = plan_buckets(demand, buckets.bounds, members, plans, replica=self.name, now_us=now_us)
+        if verdict.plan is not None:
+            self.publish(verdict.plan)
+
     def publish(self, op: Op) -> None:
         """Apply an operation at once, and tell the others."""
         self.fleet.apply(op)
@@ -360,13 +369,12 @@ class Replica:
 class _Request:
     """One request, as long as it has no worker (`router.gateway.waiting_room.Waiter`)."""
 
-    __slots__ = ("_caller", "_replica", "arrived_us", "flow", "lane", "parsed")
+    __slots__ = ("_caller", "_replica", "arrived_us", "flow", "parsed")
 
-    def __init__(self, replica: Replica, parsed: ParsedRequest, lane: str, flow: str, caller: Caller) -> None:
+    def __init__(self, replica: Replica, parsed: ParsedRequest, flow: str, caller: Caller) -> None:
         self._replica = replica
         self._caller = caller
         self.parsed = parsed
-        self.lane = lane
         self.flow = flow
         self.arrived_us = replica.now_us
 

@@ -56,8 +56,10 @@ class SimulationConfig:
         engine: What the workers are.
         workers: How many take requests.
         bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
-            and of the workers that take requests up to it; they add up to ``workers``. Longer requests are
-            rejected. Empty: all workers take requests of any length.
+            and of the workers that are labelled with it; they add up to ``workers``. Longer requests are
+            rejected, and requests spill as in production. Empty: all workers take requests of any length.
+        bucket_bounds: Upper bounds with which automatic length buckets begin, instead of ``bucket_workers``:
+            the gateway divides the workers itself when it has seen enough, and goes on as it learns.
         decode_workers: How many only decode; 0: those that take requests decode, too.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
@@ -82,6 +84,7 @@ class SimulationConfig:
     policy_options: Mapping[str, float] = field(default_factory=dict)
     workers: int = 8
     bucket_workers: tuple[tuple[int, int], ...] = ()
+    bucket_bounds: tuple[int, ...] = ()
     decode_workers: int = 0
     decode_policy: str = "least_load"
     replicas: int = 1
@@ -105,8 +108,10 @@ class SimulationConfig:
         Raises:
             ValueError: It is not, or a bucket has none, or the bounds do not ascend.
         """
-        if self.buckets is None:
+        if self.buckets is None or not self.bucket_workers:
             return
+        if self.bucket_bounds:
+            raise ValueError("length buckets have either workers of their own or are automatic")
         counts = [count for _, count in self.bucket_workers]
         if min(counts) < 1 or sum(counts) != self.workers:
             raise ValueError(f"buckets of {counts} workers do not add up to {self.workers}")
@@ -114,9 +119,8 @@ class SimulationConfig:
     @property
     def buckets(self) -> LengthBuckets | None:
         """The ranges of lengths that have workers of their own; None: there is one pool."""
-        if not self.bucket_workers:
-            return None
-        return LengthBuckets(tuple(bound for bound, _ in self.bucket_workers))
+        bounds = self.bucket_bounds or tuple(bound for bound, _ in self.bucket_workers)
+        return LengthBuckets(bounds) if bounds else None
 
 
 def simulate(
@@ -232,12 +236,13 @@ class _Simulation:
                 **{
                     "block_tokens": config.block_tokens,
                     "pools": self._pools(),
+                    "buckets": config.buckets,
+                    "buckets_planned": bool(config.bucket_bounds),
                     **self._fairness(),
                     **config.rules,
                 }
             ),
             engine_block_tokens=self._workload.block_tokens,
-            buckets=config.buckets,
             queue=config.queue,
             step_tokens=engine.chunk_tokens,
             expected_output_tokens=config.expected_output_tokens,
@@ -251,7 +256,7 @@ class _Simulation:
     def _bucket_names(self) -> list[str]:
         """The bucket of each worker that takes requests; the first ones take the shortest."""
         config = self._config
-        if config.buckets is None:
+        if config.buckets is None or config.bucket_bounds:
             return []
         counts = (count for _, count in config.bucket_workers)
         return [name for name, count in zip(config.buckets.names, counts, strict=True) for _ in range(count)]
@@ -384,6 +389,7 @@ class _Simulation:
         assert len(self.clock) > 0, f"{self._total - self._ended} requests wait for nothing"
         for replica in self.replicas:
             replica.collect()
+        self.replicas[0].divide()
         self._looks += 1
         if self._looks % self._sample_every == 0:
             self._sample()

@@ -61,6 +61,8 @@ _ROUTED = ((LOAD_ONLY, _FCFS), (AFFINITY, _FCFS))
 _ORDERED = ((AFFINITY, _FCFS), (AFFINITY, _UNCACHED))
 _PARTED = ((AFFINITY, _ONE), (AFFINITY, _BUCKETS))
 _PARTED_OURS = ((OURS, _ONE), (OURS, _BUCKETS))
+_RANKS = ", 8 ranks"
+_PARTED_RANKS = ((OURS, _ONE + _RANKS), (OURS, _BUCKETS + _RANKS))
 
 _Key = tuple[str, str]
 _CLAIMS: tuple[tuple[str, str, _Key, _Key, Callable[[Row], float], Callable[[float], str]], ...] = (
@@ -73,4 +75,6 @@ _CLAIMS: tuple[tuple[str, str, _Key, _Key, Callable[[Row], float], Callable[[flo
     ("length buckets: reused", "-", *_PARTED, _figure("hit_ratio"), _share),
     ("the same with expected_cost: P90 to 64K", "-", *_PARTED_OURS, _figure(SHORT_P90), _in_seconds),
     ("the same with expected_cost: P90 beyond", "-", *_PARTED_OURS, _figure(LONG_P90), _in_seconds),
+    ("the same with eight ranks: P90 to 64K", "-", *_PARTED_RANKS, _figure(SHORT_P90), _in_seconds),
+    ("the same with eight ranks: P90 beyond", "-", *_PARTED_RANKS, _figure(LONG_P90), _in_seconds),
 )

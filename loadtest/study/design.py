@@ -43,6 +43,9 @@ class Variant:
 
 OURS = "expected_cost"
 
+MANY_RANKS = "mimo-v2.5-pro-dp8"
+"""Of `loadtest.study.traffic.ENGINES`: a step waits for the longest of eight ranks, not of two."""
+
 TUNED = Variant("kv_cost, scale 32", "kv_cost", (("prefill_load_scale", 32.0),))
 """The best weight of prefill in the sweep, on either traffic."""
 
@@ -88,10 +91,6 @@ PEERS = (DYNAMOS.label, TUNED.label, "cache_aware", "lmetric", "least_load")
 ORDERS: tuple[QueueOrder, ...] = ("fcfs", "uncached")
 
 MIDDLE = 0.8
-
-OPEN_UTILISATION = 0.3
-"""Of agentic traffic as an open loop. Who reuses 91 % instead of the possible 96 has twice the work, and here
-nobody waits for an answer before asking on: at 80 % every queue would grow to the end."""
 
 UTILISATIONS = (0.6, MIDDLE, 0.95)
 
@@ -216,15 +215,16 @@ def _cell(part: str, traffic: str, policy: str, value: str, **options: float) ->
 
 
 def _claims() -> Iterator[Cell]:
-    """Affinity and order at 95 %, where they matter; buckets on an open loop, since sessions cross them."""
+    """Affinity and order at 95 %, where they matter; buckets at 80 %, with few and with many ranks."""
     for policy in ("least_load", "affinity", OURS):
         for order in ORDERS:
             cell = _cell("claims", AGENTIC, policy, order)
             yield replace(cell, queue_order=order, utilisation=0.95)
     for policy in ("affinity", OURS):
         for value, buckets in (("one pool", False), ("buckets", True)):
-            cell = _cell("claims", "agentic-open", policy, value)
-            yield replace(cell, buckets=buckets, utilisation=OPEN_UTILISATION)
+            yield replace(_cell("claims", AGENTIC, policy, value), buckets=buckets)
+            many = _cell("claims", AGENTIC, policy, f"{value}, 8 ranks")
+            yield replace(many, buckets=buckets, engine=MANY_RANKS)
 
 
 def _cross_check() -> Iterator[Cell]:

@@ -7,7 +7,7 @@ Results are kept as they come; an interrupted study goes on where it was.
 
 Two kinds of traffic, both open loops, so that every variant gets the same requests at the same times:
 
-agentic     sessions of coding agents, each request at a time of its own (`loadtest.study.buckets.opened`);
+agentic     sessions of coding agents, each request at a time of its own (`loadtest.study.open_loop.opened`);
             figures are of the time in which all users are there
 azure-code  20 minutes of bursts of prompts that share nothing
 
@@ -38,7 +38,7 @@ from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
-from loadtest.study.buckets import RAMP_S, opened
+from loadtest.study.open_loop import RAMP_S, opened
 from loadtest.study.queue_page import DEFAULT_K, Figures, QueueCell, QueueRow, write
 from loadtest.study.results import ROOT, code_digest
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, TRACES

@@ -6,7 +6,7 @@ from the prices of the engines that it meets. What a cell gives depends on nothi
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import lru_cache
@@ -23,7 +23,7 @@ from loadtest.simulator.records import Outcome, Records
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Workload
-from loadtest.study.buckets import BUCKETS, simulated_in_buckets
+from loadtest.study.buckets import BUCKETS, parted
 from loadtest.study.design import Cell
 from loadtest.study.results import Figure, Row, Store
 from loadtest.study.traffic import ENGINES, TRAFFIC
@@ -71,27 +71,21 @@ def run(
 def simulated(cell: Cell, traces: Path, code: str) -> Row:
     """Simulate one cell."""
     workload, scale = _workload(cell.traffic, traces, cell.seed), _time_scale(_load_of(cell), traces)
-    config = configured(cell, scale)
-    if cell.buckets:
-        return Row(code, cell, _totals(simulated_in_buckets(workload, config)))
-    result = simulate(workload, config)
-    return Row(code, cell, {**result.summary(), **_totals([result.records]), "time_scale": scale})
+    result = simulate(workload, configured(cell, scale))
+    return Row(code, cell, {**result.summary(), **_totals(result.records), "time_scale": scale})
 
 
-def _totals(parts: Sequence[Records]) -> dict[str, Figure]:
-    """Figures of a fleet in one or several parts, and of the requests of the shortest bucket in either."""
-
-    def joined(column: Callable[[Records], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([column(records)[records.outcome == Outcome.COMPLETED] for records in parts])
-
-    ttft_s, prompts = joined(lambda records: records.ttft_s), joined(lambda records: records.prompt_tokens)
+def _totals(records: Records) -> dict[str, Figure]:
+    """Figures of all that completed, and of the requests of the shortest bucket."""
+    completed = records.outcome == Outcome.COMPLETED
+    ttft_s, prompts = records.ttft_s[completed], records.prompt_tokens[completed]
     if not len(prompts):
         return {"input_tokens": 0}
     short = prompts <= BUCKETS.tokens_max[0]
     return {
         "input_tokens": int(prompts.sum()),
-        "makespan_s": float(joined(lambda records: records.finished_s).max()),
-        "hit_ratio": float(joined(lambda records: records.reused_tokens).sum() / prompts.sum()),
+        "makespan_s": float(records.finished_s[completed].max()),
+        "hit_ratio": float(records.reused_tokens[completed].sum() / prompts.sum()),
         "ttft_mean_s": float(ttft_s.mean()),
         "ttft_first_bucket_p90_s": _p90(ttft_s[short]),
         "ttft_other_buckets_p90_s": _p90(ttft_s[~short]),
@@ -117,7 +111,7 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
         rules["default_model"] = engine.prefill.model()
     if cell.congestion_max_per_s is not None:
         rules["congestion_max_per_s"] = cell.congestion_max_per_s
-    return SimulationConfig(
+    config = SimulationConfig(
         engine=engine,
         policy=cell.policy,
         policy_options=dict(cell.options),
@@ -129,6 +123,7 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
         rules=rules,
         l3=L3Settings() if cell.l3 else None,
     )
+    return parted(config) if cell.buckets else config
 
 
 def _load_of(cell: Cell) -> Cell:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
+from router.admin.bucket_view import add_bucket_view
 from router.admin.queue_view import QueuePorts, add_queue_view
 from router.admin.tenants import add_tenants
 from router.errors import (
@@ -30,7 +31,7 @@ from router.errors import (
     UpstreamError,
     error_body,
 )
-from router.fleet import Health, LocalWorker, Registry, normal_url, worker_id_of
+from router.fleet import BucketPlanner, Health, LocalWorker, Registry, normal_url, worker_id_of
 from router.gateway.answer import retry_after
 from router.metrics import Metrics
 from router.shared import LogStatus
@@ -101,7 +102,19 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     _peers_dialect(api, ports)
     add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
+    add_bucket_view(api, _planner(ports))
     return api
+
+
+def _planner(ports: AdminPorts) -> BucketPlanner:
+    return BucketPlanner(
+        ports.fleet,
+        ports.registry,
+        ports.publish,
+        ports.now_us,
+        ports.replica,
+        lambda: ports.log_status().replicas,
+    )
 
 
 def _errors(api: FastAPI) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import Admission, FleetState, Ticket, class_of
+from policies import ANY_BUCKET, Admission, FleetState, Ticket, class_of
 from router.fleet import LocalWorker, Registry
 from router.gateway.queue_lanes import model_and_bucket
 from router.gateway.refusals import Refusals
@@ -178,7 +178,11 @@ def _lane(room: WaitingRoom, lane: str | None) -> dict[str, Any]:
     if lane is None:
         return {}
     model, bucket = model_and_bucket(lane)
-    return {"model": model, "bucket": bucket or None, "predicted_drain_s": round(room.drain_s(lane), 3)}
+    return {
+        "model": model,
+        "bucket": None if bucket == ANY_BUCKET else bucket,
+        "predicted_drain_s": round(room.drain_s(lane), 3),
+    }
 
 
 def _worker(ports: QueuePorts, local: LocalWorker, counted: Census, now_us: int) -> dict[str, Any]:

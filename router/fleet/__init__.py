@@ -1,6 +1,7 @@
 """Which workers exist, and whether they are well."""
 
 from router.fleet.address import normal_url, worker_id_of
+from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
@@ -8,6 +9,7 @@ from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
 
 __all__ = [
+    "BucketPlanner",
     "EngineMetrics",
     "Health",
     "HealthChecks",

@@ -65,3 +65,11 @@ class LocalWorker:
     def serves(self, model: str | None) -> bool:
         """Whether it serves a model; one that does not list its models may serve any."""
         return model is None or self.models is None or any(served.model_id == model for served in self.models)
+
+    def context_tokens_max(self, model: str | None) -> int:
+        """Longest prompt and answer that it can hold for a model, as far as it says so; 0 if it does not."""
+        lengths = [
+            served.max_model_len for served in self.models or () if model is None or served.model_id == model
+        ]
+        known = [tokens for tokens in (*lengths, self.worker.capacity_tokens) if tokens]
+        return min(known, default=0)

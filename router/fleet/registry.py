@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies import (
+    ANY_BUCKET,
     BreakerRules,
     FleetState,
     Forget,
@@ -103,7 +104,7 @@ class Registry:
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
-        self._eligible: dict[str | None, Slots] = {}
+        self._eligible: dict[tuple[str | None, int], Slots] = {}
         self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -111,32 +112,38 @@ class Registry:
 
     # What dispatch asks.
 
-    def eligible(self, model: str | None, now_us: int) -> Slots:
+    def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
         """Slots of the workers that may take a request for a model now, in rising order.
 
-        The list is kept until a worker changes; circuits that are not closed are asked each time.
+        The list is kept until a worker changes; circuits that are not closed are asked each time, and
+        workers that drain for another length bucket.
 
         Args:
             model: What the request asks for; None if it does not say.
             now_us: Log time.
+            bucket: Length bucket of the request (`policies.BucketMembers.of_length`). Workers of other
+                buckets are among them, if they can hold what this one takes: placement prices them.
         """
         if self._fleet.revision != self._revision:
             self._sync()
-        slots = self._eligible.get(model)
+        slots = self._eligible.get((model, bucket))
         if slots is None:
             if len(self._eligible) > NAMES_MAX:
                 self._eligible.clear()
-            slots = np.array(
-                sorted(
-                    local.worker.slot
-                    for local in self._local.values()
-                    if local.health is Health.HEALTHY and not local.worker.draining and local.serves(model)
-                ),
-                dtype=np.intp,
-            )
+            fitting = self._fitting(model, bucket)
+            ready = [self._ready(self._by_slot[slot]) for slot in fitting.tolist()]
+            slots = fitting[np.array(ready, dtype=bool)]
             if model is None or len(model) <= NAME_LENGTH_MAX:
-                self._eligible[model] = slots
+                self._eligible[model, bucket] = slots
+        buckets = self._fleet.buckets
+        if buckets.moving:
+            slots = buckets.may_take(slots, self._fleet.loads.oldest_prefill_us)
         return self.circuits.allowed(slots, now_us) if self._fleet.circuits.tripped else slots
+
+    def fits(self, model: str | None, bucket: int) -> bool:
+        """Whether some worker, well or not, may take requests for a model of this length bucket."""
+        self._sync()
+        return len(self._fitting(model, bucket)) > 0
 
     def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
         """Of some workers, those whose engine is none of these; one that is not known yet is none of any."""
@@ -380,6 +387,19 @@ class Registry:
             local.pool.close()
 
     # Inside.
+
+    def _fitting(self, model: str | None, bucket: int) -> Slots:
+        """The workers that serve a model, and requests of a length bucket, in rising order."""
+        serving = sorted(local.worker.slot for local in self._local.values() if local.serves(model))
+        return self._fleet.buckets.fitting(
+            np.array(serving, dtype=np.intp),
+            bucket,
+            lambda slot: self._by_slot[slot].context_tokens_max(model),
+        )
+
+    @staticmethod
+    def _ready(local: LocalWorker) -> bool:
+        return local.health is Health.HEALTHY and not local.worker.draining
 
     def _lost_cache(self, local: LocalWorker) -> bool:
         """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""

@@ -32,6 +32,7 @@ import msgspec
 import numpy as np
 
 from policies import (
+    ANY_BUCKET,
     Admission,
     Candidates,
     Chosen,
@@ -177,6 +178,25 @@ class Decider:
         self._order = order
         self.placed_count = 0
 
+    def bucket_of(self, parsed: ParsedRequest) -> int:
+        """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
+
+        Its length is its prompt and expected output; of a batch, the longest prompt.
+        """
+        buckets = self._fleet.buckets
+        if buckets.lengths is None:
+            return ANY_BUCKET
+        tokens = parsed.prompt_token_ids + parsed.prompt_bytes / self._feedback.bytes_per_token(
+            parsed.model or ""
+        )
+        if len(parsed.paths) > 1:
+            sizes = [len(path) for path in parsed.paths]
+            tokens *= max(sizes) / max(sum(sizes), 1)
+        output_tokens = self._expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return buckets.of_length(tokens + output_tokens)
+
     def decide(
         self,
         parsed: ParsedRequest,
@@ -197,6 +217,7 @@ class Decider:
             claim: What it brings along if it may have to wait; None: it never does.
         """
         fleet = self._fleet
+        bucket = ANY_BUCKET if fleet.buckets.lengths is None else self.bucket_of(parsed)
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
         prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
         tokens_per_block = (
@@ -205,7 +226,9 @@ class Decider:
         output_tokens = self._expected_output_tokens
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
-        candidates = fleet.candidates(slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us)
+        candidates = fleet.candidates(
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+        )
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
@@ -224,7 +247,7 @@ class Decider:
                     return place(
                         view,
                         fleet.candidates(
-                            fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us
+                            fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
                         ),
                         self.policy,
                     )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 import numpy as np
 
-from policies import Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, Slots, redispatch
+from policies import ANY_BUCKET, Finished, FirstToken, GiveUp, Placed, Redispatch, Shed, Slots, redispatch
 from router.errors import (
     ClientError,
     Overloaded,
@@ -456,12 +456,14 @@ class RequestExchange:
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
-        slots = every = registry.eligible(parsed.model, now_us)
+        lengths_matter = gateway.fleet.buckets.lengths is not None
+        bucket = gateway.decider.bucket_of(parsed) if lengths_matter else ANY_BUCKET
+        slots = every = registry.eligible(parsed.model, now_us, bucket)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
             slots = fresh if len(fresh) else slots
         if not len(slots):
-            raise gateway.nobody_for(parsed.model)
+            raise gateway.nobody_for(parsed.model, bucket)
         if self._tenant.salt:
             slots = self._keeping_apart(slots)
         slots = registry.ramped(slots, parsed.key, now_us)
@@ -469,7 +471,7 @@ class RequestExchange:
         if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
             if not self._arrived_us:
                 self._arrived_us = now_us - int((now_s - self._request.received_s) * 1e6)
-            lane = lane_of(parsed.model)
+            lane = lane_of(parsed.model, bucket)
             claim = Claim(
                 self._arrived_us, lane, self._flow, ticket_id, turn, slots is not every, self._attempts > 0
             )
@@ -544,12 +546,13 @@ class RequestExchange:
         passes through, and a worker that gave no answer is asked again after a pause: its
         trouble may have been the moment's.
         """
-        gateway, local = self._gateway, self._local
+        gateway, local, parsed = self._gateway, self._local, self._parsed
         assert local is not None
+        assert parsed is not None
         now_s = gateway.now_s()
         tried = (*self._tried, local.worker.slot)
         now_us = gateway.clock.now_us()
-        eligible = gateway.registry.eligible(self._parsed.model if self._parsed else None, now_us)
+        eligible = gateway.registry.eligible(parsed.model, now_us, gateway.decider.bucket_of(parsed))
         others = not np.isin(eligible, tried).all()
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:

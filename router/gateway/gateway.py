@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from policies import (
+    ANY_BUCKET,
     Admission,
     AdmissionRules,
     EarlyRejection,
@@ -300,20 +301,27 @@ class Gateway:
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
-        model, _ = model_and_bucket(lane)
-        return self.registry.eligible(model, self.clock.now_us())
+        model, bucket = model_and_bucket(lane)
+        return self.registry.eligible(model, self.clock.now_us(), bucket)
 
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
-    def nobody_for(self, model: str | None) -> ClientError | NoWorker:
-        """Why no worker can take a request for a model: its model is not served here, or not now."""
+    def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
+        """Why no worker can take a request: its model is not served here, it is too long, or not now."""
         if model is not None and not self.registry.knows(model):
             return ClientError(
                 f"The model {model[:200]!r} is not served here; GET /v1/models lists those that are.",
                 code="model_not_found",
                 param="model",
                 status=404,
+            )
+        lengths = self.fleet.buckets.lengths
+        if lengths is not None and bucket >= len(lengths) and not self.registry.fits(model, bucket):
+            return ClientError(
+                f"The prompt and its expected answer are longer than {lengths.tokens_max[-1]} tokens, the "
+                "most that any worker takes.",
+                code="context_length_exceeded",
             )
         return NoWorker(
             f"No worker for the model {model!r} can take a request now."

@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from policies import Slots
+from policies import ANY_BUCKET, Slots
 
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 
 
-def lane_of(model: str | None, bucket: str = "") -> str:
-    """The name of a lane."""
-    return f"{model or ''}|{bucket}"
+def lane_of(model: str | None, bucket: int = ANY_BUCKET) -> str:
+    """The name of a lane; without a bucket's number while lengths do not matter."""
+    return f"{model or ''}|{'' if bucket == ANY_BUCKET else bucket}"
 
 
-def model_and_bucket(lane: str) -> tuple[str | None, str]:
-    """What a lane was named after; a model's name may hold anything, a bucket's no ``|``."""
+def model_and_bucket(lane: str) -> tuple[str | None, int]:
+    """What a lane was named after; a model's name may hold anything. What is no number is no bucket."""
     model, _, bucket = lane.rpartition("|")
-    return model or None, bucket
+    return model or None, int(bucket) if bucket.isascii() and bucket.isdigit() else ANY_BUCKET
 
 
 class Lanes:

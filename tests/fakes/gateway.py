@@ -19,6 +19,7 @@ from policies import (
     FirstToken,
     FleetRules,
     FleetState,
+    LengthBuckets,
     Op,
     Placed,
     make_policy,
@@ -230,7 +231,7 @@ class FakeShared:
     """The shared log of a fleet with one replica: applies at once, keeps what was said."""
 
     def __init__(self, rules: FleetRules | None = None) -> None:
-        self.fleet = FleetState(rules or FleetRules())
+        self.fleet = FleetState(rules or FleetRules(buckets=LengthBuckets()))
         self.ops: list[Op] = []
 
     def publish(self, op: Op) -> None:
@@ -282,7 +283,9 @@ class Bench:
     ) -> None:
         self.time = VirtualTime()
         settings = Settings.model_validate(sections)
-        self.shared = FakeShared(FleetRules(weight_of=weights(settings.queue.classes)))
+        self.shared = FakeShared(
+            FleetRules(buckets=LengthBuckets(), weight_of=weights(settings.queue.classes))
+        )
         self.upstreams: list[FakeUpstream] = []
         self.registry = registry(
             self.shared,

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from policies import Candidates, RequestView
 from policies.loads import Loads
-from policies.views import Pools, SlowColumns
+from policies.views import Pools, SlowColumns, Spills
 from radix import Match
 
 settings.register_profile("long", max_examples=2_000, deadline=None)
@@ -17,7 +17,7 @@ settings.register_profile("long", max_examples=2_000, deadline=None)
 COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
     *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "transfer_s"),
-    *("pooled_tokens", "base_s", "token_s", "tokens_min"),
+    *("pooled_tokens", "base_s", "token_s", "tokens_min", "visit_token_s", "middle_tokens"),
 )
 
 MakeRequest = Callable[..., RequestView]
@@ -34,6 +34,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
     """Idle workers that prefill 1,000 tokens/s at any context, unless columns say otherwise.
 
     With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``.
+    With ``steps`` they are so far from the request's length bucket, where a visitor costs ``visit_token_s``.
     """
     n = len(next(iter(columns.values())))
     defaults: dict[str, Sequence[float]] = {
@@ -64,6 +65,11 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
         np.array(columns.get("worker_hash", range(1, n + 1)), dtype=np.uint64),
         **{name: given[name] for name in SlowColumns.__struct_fields__ if name in given},
         pools=Pools(slots + rows, given["base_s"], given["token_s"], given["tokens_min"]) if pooled else None,
+        spills=Spills(
+            np.array(columns["steps"], dtype=np.intp), given["visit_token_s"], given["middle_tokens"]
+        )
+        if "steps" in columns
+        else None,
     )
     few = [slow.prices_at(row) for row in range(n)]
     matches = [match] if matched.any() or pooled else []

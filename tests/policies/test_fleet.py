@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import (
+    ANY_BUCKET,
     FULL_ATTENTION,
     PROFILES,
     AttentionProfile,
+    BucketPlan,
     BytesPerToken,
     Candidates,
     Chosen,
@@ -25,6 +27,7 @@ from policies import (
     Forget,
     Insert,
     Left,
+    LengthBuckets,
     Op,
     Placed,
     RequestView,
@@ -38,7 +41,9 @@ from policies import (
     place,
 )
 from policies.fleet import GONE_MAX
+from policies.length_histogram import row_of
 from policies.placement import Reason
+from policies.views import Spills
 from radix import chain_bytes
 from radix.invariants import check
 
@@ -657,3 +662,83 @@ def test_who_is_cut_off_gives_up_the_others_until_they_are_heard_again() -> None
     state.apply(Waiting("c", 25, "r3", 10, 10, "m|", "", "normal/", 1, 1, 1))
     assert set(state.loads.requests) == {"b", "new"}
     assert state.tickets.count == 2
+
+
+# Length buckets.
+
+BUCKETS = FleetRules(buckets=LengthBuckets((1_000, 9_000)), buckets_planned=True)
+
+
+def bucketed(*labels: str, rules: FleetRules = BUCKETS) -> FleetState:
+    ops = [put(f"w{slot}", labels={"bucket": label}) for slot, label in enumerate(labels)]
+    return fleet_after(*ops, rules=rules)
+
+
+def spills_of(fleet: FleetState, bucket: int, now_us: int = START) -> Spills | None:
+    slots = np.arange(len(fleet.workers()))
+    view = fleet.candidates(slots, (), FULL_ATTENTION, 500.0, 256.0, now_us, bucket)
+    return view.slow.spills
+
+
+def test_candidates_know_how_far_they_are_from_the_bucket_and_what_a_visit_costs() -> None:
+    """An idle worker is taken to be busy a tenth of the time; one with 16 s of work in the last 16 always."""
+    fleet = bucketed("0-1000", "1000-9000", "")
+    busy = Placed("1", START, "w1", "one", 16_000_000, 300, 500, (b"",))
+    fleet.apply(busy)
+    token_s = PROFILES["default"].b_s / PROFILES["default"].c0_tokens
+    up, down = spills_of(fleet, 0, START + SECOND), spills_of(fleet, 1, START + SECOND)
+    assert up is not None
+    assert down is not None
+    assert (up.steps.tolist(), down.steps.tolist()) == ([0, 1, 0], [-1, 0, 0])
+    assert up.token_s.tolist() == [0.0, pytest.approx(token_s), 0.0]
+    assert down.token_s.tolist() == [pytest.approx(token_s / 10), 0.0, 0.0]
+    assert (up.middle_tokens[1], down.middle_tokens[0]) == (5_000.0, 500.0)
+
+
+def test_without_a_bucket_or_a_neighbour_nothing_is_priced() -> None:
+    assert spills_of(bucketed("0-1000", ""), ANY_BUCKET) is None
+    assert spills_of(bucketed("0-1000", "", "0"), 0) is None
+    assert spills_of(bucketed("", ""), ANY_BUCKET) is None
+
+
+def test_workers_of_one_bucket_share_a_congestion_of_their_own() -> None:
+    """Three prefills a second come to the short ones, one in ten to the long one."""
+    fleet = bucketed("0", "0", "1")
+    for number in range(48):
+        fleet.apply(Placed(f"a{number}", START, f"w{number % 2}", "one", 10_000, 300, 500, (b"",)))
+    fleet.apply(Placed("b", START, "w2", "one", 10_000, 300, 500, (b"",)))
+    view = fleet.candidates(np.arange(3), (), FULL_ATTENTION, 500.0, 256.0, START + SECOND, 0)
+    first, second, long = view.slow.congestion_per_s.tolist()
+    assert first == second > 10 * long > 0
+
+
+def test_a_removed_worker_leaves_its_bucket() -> None:
+    fleet = bucketed("0-1000", "")
+    assert fleet.buckets.lengths is not None
+    fleet.apply(WorkerGone("w0", START, "one"))
+    assert fleet.buckets.lengths is None
+
+
+def test_a_snapshot_tells_plans_and_lengths() -> None:
+    fleet = bucketed("", "")
+    plan = BucketPlan(START, "one", (2_000, 9_000), {"w0": 0, "w1": 1}, {}, "because")
+    fleet.apply(plan)
+    fleet.apply(Placed("1", START, "w1", "one", 1_000_000, 300, 1_500, (b"",)))
+    fleet.apply(Placed("1", START, "w1", "one", 1_000_000, 300, 1_500, (b"",)))
+    fleet.apply(Placed("batch", START, "w1", "one", 1_000_000, 300, 1_600, (b"", b"")))
+    fleet.apply(Finished("batch", START))
+
+    newcomer = FleetState(BUCKETS)
+    newcomer.restore(fleet.snapshot())
+
+    assert newcomer.buckets.plans == [plan]
+    assert [newcomer.buckets.of(slot) for slot in (0, 1)] == [0, 1]
+    assert newcomer.lengths.dump() == fleet.lengths.dump()
+    requests, service_s, _ = newcomer.lengths.totals(START)
+    assert (requests[row_of(1_500)], requests[row_of(800)], service_s.sum()) == (1, 1, 2.0)
+
+
+def test_lengths_are_not_counted_while_nobody_may_belong_to_a_bucket() -> None:
+    fleet = bucketed("", rules=FleetRules(buckets=LengthBuckets()))
+    fleet.apply(Placed("1", START, "w0", "one", 1_000_000, 300, 1_500, (b"",)))
+    assert fleet.lengths.totals(START)[0].sum() == 0

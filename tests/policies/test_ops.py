@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from policies import (
+    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -38,6 +39,7 @@ ALL: list[Op] = [
     Started("a:1", 10, "one", 1_700_000_000_250, True),
     Fitted("default", 11, "one", 0.01, 1e-4, 140_000.0),
     BytesPerToken("tiny", 12, "one", 3.5),
+    BucketPlan(13, "one", (1_000, 2_000), {"a:80": 0, "b:80": 1}, {"b:80": (0, 1)}, "why", 0.5, 0.7),
     Insert("a:1", b"12345678", 13, False),
     Trim("a:1", b"12345678", 14),
     Forget("a:1", 15),
@@ -49,8 +51,8 @@ def test_every_operation_survives_the_wire() -> None:
 
 
 def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
-    """15 of them: the head of a msgpack array is one byte."""
-    assert encode_ops(ALL)[1:] == b"".join(map(encode_op, ALL))
+    """16 of them: the head of a msgpack array is three bytes."""
+    assert encode_ops(ALL)[3:] == b"".join(map(encode_op, ALL))
 
 
 def test_an_unknown_tag_is_skipped_and_counted() -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 from policies import Candidates, Chosen, RequestView, Shed
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
 from policies.scoring import POLICIES, Policy, make_policy
-from policies.views import Pools, SlowColumns
+from policies.views import Pools, SlowColumns, Spills
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -26,8 +26,13 @@ def columns_of(workers: Candidates) -> list[list[float]]:
     columns = (
         *(workers.matched_tokens, workers.safe_tokens, workers.backlog_s, workers.prefill_tokens),
         *(workers.inflight_requests, workers.inflight_tokens, workers.held_tokens),
-        *(getattr(workers.slow, name) for name in SlowColumns.__struct_fields__ if name != "pools"),
+        *(
+            getattr(workers.slow, name)
+            for name in SlowColumns.__struct_fields__
+            if name not in ("pools", "spills")
+        ),
         *(getattr(workers.slow.pools, name) for name in Pools.__struct_fields__ if workers.slow.pools),
+        *(getattr(workers.slow.spills, name) for name in Spills.__struct_fields__ if workers.slow.spills),
     )
     return [column.tolist() for column in columns]
 
@@ -40,6 +45,7 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
     def column(*values: float) -> list[float]:
         return draw(st.lists(st.sampled_from(values), min_size=n, max_size=n))
 
+    steps = column(-1.0, 0.0, 1.0)
     return {
         "worker_hash": draw(st.lists(st.integers(0, 2**64 - 1), min_size=n, max_size=n, unique=True)),
         "safe_tokens": column(0.0, 1000.0, 3000.0, 3999.0, prompt_tokens),
@@ -57,6 +63,15 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
                 "base_s": column(0.0, 0.3),
                 "token_s": column(0.0, 0.0001),
                 "tokens_min": column(0.0, 1e9),
+            }
+            if draw(st.booleans())
+            else {}
+        ),
+        **(
+            {
+                "steps": steps,
+                "visit_token_s": [1e-7 * abs(step) for step in steps],
+                "middle_tokens": column(1000.0, 100_000.0),
             }
             if draw(st.booleans())
             else {}
@@ -279,3 +294,81 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
 
     assert one_by_one == policy.costs(request, workers).tolist()
     assert place(request, workers, policy) == place(request, structs.replace(workers, few=[]), policy)
+
+
+# Length buckets.
+
+NEAR_AND_FAR = {"steps": [0, 1], "visit_token_s": [0.0, 2.5e-7], "middle_tokens": [2_000.0, 6_000.0]}
+"""4,000 tokens are a tenth of their own work more beside others behind 6,000: 2.5e-7·4,000·4,000 = 4 s."""
+
+
+@pytest.mark.parametrize("name", ["expected_cost", "min_ttft"])
+@pytest.mark.parametrize(("backlog_s", "slot"), [(3.9, 0), (4.1, 1)])
+def test_a_request_leaves_its_bucket_when_waiting_at_home_costs_more_than_the_price(
+    name: str, backlog_s: float, slot: int, make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    workers = make_candidates(backlog_s=[backlog_s, 0.0], **NEAR_AND_FAR)
+    chosen = place(make_request(4000), workers, make_policy(name))
+    assert isinstance(chosen, Chosen)
+    assert (chosen.slot, chosen.reason == Reason.SPILLED_UP) == (slot, slot == 1)
+    assert chosen.service_s == 4.0, "the price is no part of the prefill"
+    assert chosen.estimated_ttft_s == (7.9 if slot == 0 else 8.0)
+
+
+def test_a_spill_says_in_which_direction_it_goes(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    workers = make_candidates(
+        steps=[-1, 0], visit_token_s=[1e-9, 0.0], middle_tokens=[9.0, 9.0], backlog_s=[0.0, 9.0]
+    )
+    chosen = place(make_request(), workers, DEFAULT)
+    assert isinstance(chosen, Chosen)
+    assert (chosen.slot, chosen.reason) == (0, Reason.SPILLED_DOWN)
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_keeps_to_the_bucket_while_it_is_sooner_there(
+    name: str, make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """Three idle neighbours with all that the hashing and counting policies could wish for, at a price."""
+    workers = make_candidates(
+        worker_hash=[1, 2, 3, 4],
+        safe_tokens=[0.0, 3_000.0, 3_000.0, 3_000.0],
+        inflight_requests=[9.0, 0.0, 0.0, 0.0],
+        backlog_s=[1.0, 0.0, 0.0, 0.0],
+        steps=[0, 1, -1, 2],
+        visit_token_s=[0.0, 1e-4, 1e-4, 1e-4],
+        middle_tokens=[2_000.0, 50_000.0, 1.0, 90_000.0],
+    )
+    for sequence in range(8):
+        chosen = place(make_request(4000, key=sequence, sequence=sequence), workers, make_policy(name))
+        assert isinstance(chosen, Chosen)
+        assert chosen.slot == 0
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_policy_leaves_a_bucket_that_has_nobody(
+    name: str, make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    workers = make_candidates(
+        safe_tokens=[0.0, 0.0], steps=[1, 1], visit_token_s=[1e-4, 1e-4], middle_tokens=[50_000.0, 50_000.0]
+    )
+    chosen = place(make_request(4000), workers, make_policy(name))
+    assert isinstance(chosen, Chosen)
+    assert chosen.reason == Reason.SPILLED_UP
+
+
+def test_a_policy_that_does_not_count_seconds_takes_a_neighbour_that_is_sooner(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """Of two neighbours with the same load only the one that is worth its price is considered."""
+    workers = make_candidates(
+        backlog_s=[30.0, 0.0, 0.0],
+        inflight_requests=[5.0, 1.0, 0.0],
+        steps=[0, 1, 1],
+        visit_token_s=[0.0, 1e-7, 1e-3],
+        middle_tokens=[2_000.0, 6_000.0, 600_000.0],
+    )
+    chosen = place(make_request(4000), workers, make_policy("least_load"))
+    assert isinstance(chosen, Chosen)
+    assert (chosen.slot, chosen.reason) == (1, Reason.SPILLED_UP)

@@ -78,3 +78,14 @@ def test_classes_of_requests_have_names_and_shares(
 ) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Settings.model_validate({"queue": {"classes": classes, "default_class": default}})
+
+
+def test_bounds_of_length_buckets_ascend_and_are_tokens_as_people_write_them() -> None:
+    assert PlacementSettings().length_buckets == ("64K", "256K", "1M")
+    assert PlacementSettings.model_validate({"length_buckets": [32768, "1M"]}).length_buckets == (
+        "32768",
+        "1M",
+    )
+    for bounds, says in ((["64K", "32K"], "ascend"), ([], "ascend"), (["64KB"], "write 65536 or 64K")):
+        with pytest.raises(ValidationError, match=says):
+            PlacementSettings.model_validate({"length_buckets": bounds})

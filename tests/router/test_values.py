@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, token_count
 
 
 @pytest.mark.parametrize(
@@ -85,3 +85,14 @@ def test_an_empty_secret_is_none() -> None:
 def test_a_secret_that_no_header_can_hold_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="printable ASCII"):
         TypeAdapter(Secret).validate_python(text)
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("65536", 65_536), ("64K", 65_536), (" 1m ", 1_048_576)])
+def test_tokens_may_be_written_in_ki_and_mi(text: str, tokens: int) -> None:
+    assert token_count(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "64KB", "1.5K", "K", "1" * 20])
+def test_what_is_no_number_of_tokens_says_how_to_write_one(text: str) -> None:
+    with pytest.raises(ValueError, match="write 65536 or 64K"):
+        token_count(text)

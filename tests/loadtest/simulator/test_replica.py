@@ -44,8 +44,7 @@ class Setup:
             policy=make_policy("expected_cost"),
             decode_policy=make_policy("least_load"),
             profile=FULL_ATTENTION,
-            fleet=FleetRules(),
-            buckets=buckets,
+            fleet=FleetRules(buckets=buckets),
         )
         self.here, self.there = (Replica(name, self.clock, rules, log) for name in ("r0", "r1"))
         roles = ["plain"] * plain + ["decode"] * decode
@@ -182,14 +181,16 @@ def test_nobody_to_ask_is_an_answer() -> None:
 @pytest.mark.parametrize("decode", [0, 1])
 def test_a_request_goes_to_its_bucket_by_prompt_plus_expected_output(decode: int) -> None:
     """4,200 tokens and 256 expected ones are 4,456: the bound that they just meet, and one below."""
-    for bound, workers in ((4_456, {"w0", "w2"}), (4_455, {"w1"})):
+    for bound, home, spilled in ((4_456, {"w0", "w2"}, "spilled_up"), (4_455, {"w1"}, "spilled_down")):
         buckets = LengthBuckets((bound, 10_000))
         short, long = buckets.names
         setup = Setup(plain=3, decode=decode, buckets=buckets, labels=(short, long, short))
 
         dispatches = [setup.dispatch() for _ in range(6)]
 
-        assert {dispatch.attempt.worker_id for dispatch in dispatches} == workers
+        attempts = [dispatch.attempt for dispatch in dispatches]
+        assert attempts[0].worker_id in home
+        assert all((one.worker_id in home) == (one.chosen.reason != spilled) for one in attempts)
         assert all((dispatch.decode_attempt is not None) == bool(decode) for dispatch in dispatches)
 
 

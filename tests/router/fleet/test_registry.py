@@ -6,7 +6,20 @@ import numpy as np
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
 
-from policies import Circuit, CircuitSet, Forget, Started, WorkerPut, turn_of
+from policies import (
+    ANY_BUCKET,
+    BucketPlan,
+    Circuit,
+    CircuitSet,
+    FirstToken,
+    FleetRules,
+    Forget,
+    LengthBuckets,
+    Placed,
+    Started,
+    WorkerPut,
+    turn_of,
+)
 from router.errors import (
     ClientError,
     StreamBroken,
@@ -19,9 +32,9 @@ from router.fleet import Health, LocalWorker, Registry, ServedModel
 
 
 class Setup:
-    def __init__(self) -> None:
+    def __init__(self, rules: FleetRules | None = None) -> None:
         self.time = VirtualTime()
-        self.shared = FakeShared()
+        self.shared = FakeShared(rules)
         self.registry = registry(self.shared, self.time)
         self.changes = 0
         self.registry.on_change = self._changed
@@ -50,8 +63,8 @@ class Setup:
         now_us = self.now_us()
         self.registry.failed(local, error or WorkerSilent("silent"), now_us, now_us)
 
-    def eligible(self, model: str | None = "m") -> list[str]:
-        slots = self.registry.eligible(model, self.now_us())
+    def eligible(self, model: str | None = "m", bucket: int = ANY_BUCKET) -> list[str]:
+        slots = self.registry.eligible(model, self.now_us(), bucket)
         return [self.registry.at_slot(slot).worker.worker_id for slot in slots.tolist()]
 
 
@@ -566,3 +579,60 @@ def test_closing_closes_all_connections(setup: Setup) -> None:
     workers = setup.add("a", "b")
     setup.registry.close()
     assert all(pool_of(local).closed for local in workers)
+
+
+# Length buckets.
+
+
+def labelled(setup: Setup, **labels: str) -> dict[str, LocalWorker]:
+    """Healthy workers with the label of their bucket."""
+    found = {}
+    for name, label in labels.items():
+        (local,) = setup.add(name)
+        assert setup.registry.change(local.worker.worker_id, labels={"bucket": label})
+        found[name] = local
+    return found
+
+
+def test_workers_of_all_buckets_may_take_a_length_and_those_that_are_unwell_none(setup: Setup) -> None:
+    workers = labelled(setup, a="0-64K", b="64K-256K", c="256K-1M")
+    assert setup.eligible(bucket=1) == ["a:80", "b:80", "c:80"]
+    setup.probe(workers["b"], ok=False, refused=True)
+    assert setup.eligible(bucket=1) == ["a:80", "c:80"]
+    setup.registry.change("a:80", draining=True)
+    assert setup.eligible(bucket=1) == ["c:80"]
+
+
+def test_a_worker_that_cannot_hold_what_a_bucket_takes_is_not_visited(setup: Setup) -> None:
+    """The others of its model hold 200,000 tokens, it says 65,536; of another model it says nothing."""
+    workers = labelled(setup, a="0-64K", b="64K-256K", c="256K-1M")
+    for name, length in (("a", 65_536), ("b", 200_000), ("c", 200_000)):
+        models = (ServedModel("m", length), ServedModel("x"))
+        setup.registry.described(workers[name], models, "", 0)
+    assert setup.eligible(bucket=0) == ["a:80", "b:80", "c:80"]
+    assert setup.eligible(bucket=1) == ["b:80", "c:80"]
+    assert setup.eligible("x", bucket=1) == ["a:80", "b:80", "c:80"]
+    setup.registry.change("a:80", capacity_tokens=100_000)
+    assert setup.eligible("x", bucket=1) == ["b:80", "c:80"]
+
+
+def test_what_exceeds_all_buckets_fits_only_who_takes_any_length(setup: Setup) -> None:
+    labelled(setup, a="0-64K", b="256K-1M")
+    assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == ([], False)
+    (any_length,) = setup.add("c")
+    assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == (["c:80"], True)
+    setup.probe(any_length, ok=False, refused=True)
+    assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == ([], True)
+
+
+def test_a_worker_drains_before_it_takes_another_bucket() -> None:
+    """It was given a prefill before the plan moved it: nothing more until that is over."""
+    setup = Setup(FleetRules(buckets=LengthBuckets(), buckets_planned=True))
+    setup.add("a", "b", "c")
+    now_us = setup.now_us()
+    setup.shared.publish(Placed("1", now_us, "b:80", "r1", 10**6, 100, 200, (b"",)))
+    bounds, numbers = LengthBuckets().tokens_max, {"a:80": 0, "b:80": 1, "c:80": 2}
+    setup.shared.publish(BucketPlan(now_us + 1, "r1", bounds, numbers, {"b:80": (0, 1)}))
+    assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "c:80"]
+    setup.shared.publish(FirstToken("1", now_us + 2))
+    assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "b:80", "c:80"]

@@ -9,6 +9,7 @@ import pytest
 from fakes.gateway import FakeShared
 
 from policies import (
+    ANY_BUCKET,
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
@@ -242,3 +243,48 @@ def test_who_waited_too_long_is_rejected_too_but_not_who_was_dispatched_before()
 def test_nobody_who_may_take_it_is_another_refusal() -> None:
     refusal = refusal_of(Shed("no_worker", 2.0))
     assert (refusal.status, refusal.retry_after_s) == (503, 2.0)
+
+
+def labelled() -> Setup:
+    setup = Setup()
+    for worker, bucket in (("a:80", "0"), ("b:80", "2")):
+        setup.shared.publish(
+            WorkerPut(worker, NOW_US + 1, "r1", f"http://{worker}", labels={"bucket": bucket})
+        )
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("changes", "bucket"),
+    [
+        ({}, 0),
+        ({"prompt_bytes": 4 * 65_436}, 0),
+        ({"prompt_bytes": 4 * 65_437}, 1),
+        ({"prompt_bytes": 4 * 65_437, "output_tokens_max": 99}, 0),
+        ({"prompt_bytes": 4 * 65_437, "output_tokens_max": 99, "n": 50}, 0),
+        ({"prompt_bytes": 0, "prompt_token_ids": 300_000}, 2),
+        ({"prompt_bytes": 8 * 10**6}, 3),
+        ({"prompt_bytes": 4 * 100_000, "paths": (PATH, PATH)}, 0),
+        ({"prompt_bytes": 4 * 100_000, "paths": (PATH, PATH[:8])}, 1),
+        ({"prompt_bytes": 0, "paths": ()}, 0),
+    ],
+)
+def test_the_bucket_is_that_of_one_prompt_and_its_answer(changes: Any, bucket: int) -> None:
+    """Of a batch the longest prompt counts, and of several answers one: none sees the tokens of another."""
+    parsed = msgspec.structs.replace(TEXT, **changes)
+    assert labelled().decider.bucket_of(parsed) == bucket
+    assert Setup().decider.bucket_of(parsed) == ANY_BUCKET
+
+
+def test_a_request_begins_in_its_bucket_although_all_are_idle() -> None:
+    for key in range(20):
+        short = labelled().decide(key=key)
+        long = labelled().decide(key=key, prompt_bytes=0, prompt_token_ids=300_000)
+        assert (short.attempt.worker_id, long.attempt.worker_id) == ("a:80", "b:80")
+
+
+def test_a_request_leaves_its_bucket_when_the_wait_there_exceeds_the_price() -> None:
+    setup = labelled()
+    setup.shared.publish(Placed("other", NOW_US, "a:80", "r2", 60_000_000, 1, 4096, (b"",)))
+    attempt = setup.decide().attempt
+    assert (attempt.worker_id, attempt.chosen.reason) == ("b:80", "spilled_up")

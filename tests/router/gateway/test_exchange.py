@@ -12,7 +12,7 @@ from fakes.gateway import Bench, FakeClient, FakePool, FakeUpstream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
+from policies import BytesPerToken, Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
 from router.fleet import LocalWorker, ServedModel
 from router.gateway.endpoints import Endpoint
@@ -250,6 +250,23 @@ def test_without_a_worker_the_client_is_told_when_to_come_back() -> None:
     assert (client.status, client.error["code"]) == (503, "no_worker_available")
     assert int(client.headers[b"retry-after"]) >= 1
     bench.check()
+
+
+def test_what_no_worker_can_hold_is_refused_with_the_longest_that_one_can() -> None:
+    """At a hundred tokens to the byte 10,486 bytes are longer than the last bucket."""
+    bench = Bench()
+    bench.shared.publish(BytesPerToken("m", 1, "r2", 0.01))
+    bench.start(chat("a" * 10_486))[0].client_left()
+    assert len(bench.upstreams) == 1, "while nobody belongs to a bucket lengths do not matter"
+    for worker_id in ("w0:80", "w1:80"):
+        bench.registry.change(worker_id, labels={"bucket": "0"})
+    _, client = bench.start(chat("a" * 10_486))
+    assert (client.status, client.error["code"]) == (400, "context_length_exceeded")
+    assert "1048576 tokens" in client.error["message"]
+    bench.start(chat("a" * 10_000))[0].client_left()
+    bench.registry.change("w1:80", labels={})
+    bench.start(chat("a" * 10_486))[0].client_left()
+    assert len(bench.upstreams) == 3
 
 
 def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:

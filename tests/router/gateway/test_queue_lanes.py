@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from policies import Slots
+from policies import ANY_BUCKET, Slots
 from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
 
 
 @pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|"])
-@pytest.mark.parametrize("bucket", ["", "64K-256K"])
-def test_a_lane_says_what_it_was_named_after(model: str | None, bucket: str) -> None:
+@pytest.mark.parametrize("bucket", [ANY_BUCKET, 0, 12])
+def test_a_lane_says_what_it_was_named_after(model: str | None, bucket: int) -> None:
     assert model_and_bucket(lane_of(model, bucket)) == (model, bucket)
 
 

@@ -1,0 +1,108 @@
+"""What came lately, by length: how many requests, and how much predicted work, of all replicas.
+
+Rows are lengths (prompt plus expected output of one prompt), four to the octave, so that the powers of two
+are bounds of rows. Columns are minutes of log time, of which the last `WINDOW_MINUTES` are kept.
+
+A part of the fold: sums of whole numbers, which do not depend on the order of addition. Whoever adds counts
+each request once (`policies.loads`).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from policies.costs import Floats
+
+WINDOW_MINUTES = 16
+"""Long enough that a bound is not moved for one burst, short enough to follow the hours of a day."""
+
+_FIRST_BITS, _LAST_BITS = 10, 23
+"""The first row ends at 1K tokens, the last bounded one at 8M; what is longer counts as 8M."""
+
+ROWS = 1 + 4 * (_LAST_BITS - _FIRST_BITS)
+
+ROW_TOKENS_MAX: tuple[int, ...] = tuple(
+    [1 << _FIRST_BITS]
+    + [
+        (1 << bits) + quarter * (1 << bits - 2)
+        for bits in range(_FIRST_BITS, _LAST_BITS)
+        for quarter in range(1, 5)
+    ]
+)
+"""Upper bound of each row, inclusive."""
+
+MINUTE_US = 60_000_000
+
+
+def row_of(tokens: int) -> int:
+    """The row of a length."""
+    last = tokens - 1  # bounds are inclusive
+    bits = last.bit_length() - 1
+    if bits < _FIRST_BITS:
+        return 0
+    return min(1 + 4 * (bits - _FIRST_BITS) + (last >> bits - 2 & 3), ROWS - 1)
+
+
+class LengthHistogram:
+    """Requests and predicted prefill by length and minute."""
+
+    def __init__(self) -> None:
+        self._minute = 0
+        # Row by row, as lists: the fold changes two numbers of them with each request.
+        self._requests = [0] * (ROWS * WINDOW_MINUTES)
+        self._service_us = [0] * (ROWS * WINDOW_MINUTES)
+
+    def add(self, at_us: int, tokens: int, service_us: int) -> None:
+        """Count a request.
+
+        Args:
+            at_us: Log time at which it was placed.
+            tokens: Its length.
+            service_us: Predicted prefill.
+        """
+        minute = at_us // MINUTE_US
+        if minute > self._minute:
+            self._advance(minute)
+        if self._minute - minute < WINDOW_MINUTES:
+            cell = row_of(tokens) * WINDOW_MINUTES + minute % WINDOW_MINUTES
+            self._requests[cell] += 1
+            self._service_us[cell] += service_us
+
+    def totals(self, now_us: int) -> tuple[Floats, Floats, float]:
+        """What came in the window that ends now.
+
+        Returns:
+            Requests and predicted seconds of prefill by row, and the seconds since the first minute of the
+            window in which anything came; 1 at least.
+        """
+        self._advance(now_us // MINUTE_US)
+        busy = [
+            minute
+            for minute in range(self._minute - WINDOW_MINUTES + 1, self._minute + 1)
+            if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
+        ]
+        window_s = (now_us - busy[0] * MINUTE_US) / 1e6 if busy else 0.0
+        requests, service_us = (
+            np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES).sum(axis=1)
+            for table in (self._requests, self._service_us)
+        )
+        return requests, service_us / 1e6, max(window_s, 1.0)
+
+    def dump(self) -> tuple[int, list[int], list[int]]:
+        """The newest minute, and both tables row by row."""
+        return self._minute, list(self._requests), list(self._service_us)
+
+    def merge(self, minute: int, requests: Sequence[int], service_us: Sequence[int]) -> None:
+        """Merge what `dump` gave; the greater count of each minute wins."""
+        self._advance(minute)
+        for told in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
+            column = slice(told % WINDOW_MINUTES, None, WINDOW_MINUTES)
+            for table, dumped in ((self._requests, requests), (self._service_us, service_us)):
+                table[column] = map(max, table[column], dumped[column])
+
+    def _advance(self, minute: int) -> None:
+        """Empty the columns of the minutes that begin now."""
+        for begun in range(max(self._minute + 1, minute - WINDOW_MINUTES + 1), minute + 1):
+            column = slice(begun % WINDOW_MINUTES, None, WINDOW_MINUTES)
+            self._requests[column] = self._service_us[column] = [0] * ROWS
+        self._minute = max(self._minute, minute)
