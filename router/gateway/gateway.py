@@ -30,6 +30,7 @@ from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
+from router.gateway.forwarding import Forwarding
 from router.gateway.inflight import Inflight
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
@@ -177,11 +178,10 @@ class Gateway:
         self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
         self._queues = not settings.queue.disable_queue
         worker_key = settings.fleet.worker_api_key
-        self.worker_authorization = (
-            b"Bearer " + worker_key.get_secret_value().encode() if worker_key is not None else None
+        self.forwarding = Forwarding(
+            worker_key.get_secret_value().encode() if worker_key is not None else None,
+            keys_are_ours=self.door.hands_out_keys,
         )
-        # A client's own key is the worker's business only if it is none of ours.
-        self.forwards_authorization = not self.door.hands_out_keys and self.worker_authorization is None
         self._profiles = {
             name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)
             for name, model in settings.placement.models.items()

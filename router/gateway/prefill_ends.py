@@ -16,7 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from router.gateway.exchange import RequestExchange
+    from router.gateway.reservation import Reservation
 
 ENDED_AT_ONCE = 200
 """Prefills ended in one turn of the loop, some milliseconds of work."""
@@ -39,14 +39,14 @@ class PrefillEnds:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
         self._now_s = now_s
-        self._waiting: dict[str, RequestExchange] = {}
+        self._waiting: dict[str, Reservation] = {}
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
-    def expect(self, attempt_id: str, exchange: "RequestExchange", due_s: float) -> None:
-        """Tell an exchange at ``due_s``, monotonic seconds, that the prefill of this attempt is over."""
-        self._waiting[attempt_id] = exchange
+    def expect(self, attempt_id: str, reservation: "Reservation", due_s: float) -> None:
+        """Tell a reservation at ``due_s``, monotonic seconds, that the prefill of this attempt is over."""
+        self._waiting[attempt_id] = reservation
         heappush(self._heap, (due_s, attempt_id))
         if due_s < self._timer_s:
             self._wait(due_s)
@@ -69,12 +69,12 @@ class PrefillEnds:
         self._timer, self._timer_s = None, inf
         now_s = self._now_s() + EARLY_S
         heap, waiting = self._heap, self._waiting
-        due: list[RequestExchange] = []
+        due: list[Reservation] = []
         while heap and len(due) < ENDED_AT_ONCE and (heap[0][0] <= now_s or heap[0][1] not in waiting):
-            exchange = waiting.pop(heappop(heap)[1], None)
-            if exchange is not None:
-                due.append(exchange)
+            reservation = waiting.pop(heappop(heap)[1], None)
+            if reservation is not None:
+                due.append(reservation)
         if heap:
             self._wait(heap[0][0])
-        for exchange in due:
-            exchange.prefill_ended()
+        for reservation in due:
+            reservation.prefill_ended()

@@ -1,0 +1,52 @@
+"""What a worker sees of a client's request: its bytes, and few of its headers (`wire.md` 4).
+
+Cookies and unknown headers never travel. A client's own key does only if it is none of ours; the fleet's key
+goes in its place. A tenant with a cache of its own has its salt put into the body.
+"""
+
+from collections.abc import Sequence
+
+from router.gateway.parsing import ParsedRequest
+from router.gateway.salting import salted, takes_salt
+from router.proxy import ClientRequest, lines_of
+
+FORWARDED_HEADERS = frozenset(
+    (
+        b"authorization",
+        b"content-type",
+        b"accept",
+        b"x-correlation-id",
+        b"traceparent",
+        b"tracestate",
+    )
+)
+"""What of a client's headers a worker sees, beside the request's id in our words."""
+
+
+class Forwarding:
+    """What one gateway forwards.
+
+    Args:
+        worker_key: Key of the fleet's workers; None if they ask for none.
+        keys_are_ours: Whether clients' keys are for this gateway alone.
+    """
+
+    def __init__(self, worker_key: bytes | None, *, keys_are_ours: bool) -> None:
+        passes = not keys_are_ours and worker_key is None
+        self._headers = FORWARDED_HEADERS if passes else FORWARDED_HEADERS - {b"authorization"}
+        self._authorization = b"" if worker_key is None else b"authorization: Bearer %b\r\n" % worker_key
+
+    def lines(self, request: ClientRequest, request_id: bytes) -> bytes:
+        """Header lines for the worker."""
+        return b"%b%bx-request-id: %b\r\n" % (
+            lines_of(request.headers, self._headers, request.hop_names),
+            self._authorization,
+            request_id,
+        )
+
+
+def with_salt(body: bytes, parsed: ParsedRequest, salt: str) -> Sequence[bytes | memoryview]:
+    """The client's body, with the salt that keeps its tenant's cache apart if it touches a cache at all."""
+    if not takes_salt(parsed.endpoint):
+        return (body,)
+    return salted(parsed.endpoint, body, salt, parsed.salt_span)

@@ -1,0 +1,235 @@
+"""What is known of one request, and who is told of it when it ends.
+
+The exchange (`router.gateway.exchange`) notes here what happens; nothing here decides anything. Told are:
+
+    the client     `lines`, with the head of its answer
+    metrics        `ended`, whatever the outcome
+    its tenant     what it really used is settled with its limits (`router.tenants.Limiter`)
+    the trace      a line for replay, if it had a prompt (`router.gateway.tracer`)
+    the log        one line
+    feedback       `answered`, of what was completed only: what the engine's counts teach
+
+A completed request is settled and traced with `answered`, when the engine's own counts are known: its answer
+has left by then, and the client waits for none of it.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from router.errors import RequestExpired, RouterError
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Attempt
+from router.gateway.parsing import ParsedRequest
+from router.gateway.tracer import Tracer
+from router.gateway.usage import TailBuffer, Usage, find_usage
+from router.shared import Charge
+from router.tenants import ANONYMOUS, Tenant
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+CLIENTS_DOING = ("client_left", RequestExpired.code)
+"""Ends of a request that are no fault of its worker."""
+
+
+class RequestRecord(msgspec.Struct, eq=False):
+    """One request as it is told of. It never keeps the prompt's text.
+
+    Attributes:
+        gateway: Who is told.
+        path: As the client sent it.
+        client: Its address.
+        received_s: Monotonic seconds when the request was complete.
+        request_bytes: Size of its body.
+        request_id: The client's, or ours.
+        endpoint: None until it is known.
+        tenant: Whose it is.
+        parsed: None until it is understood.
+        flow: Who is to be treated fairly: ``CLASS/TENANT``.
+        charge: What its tenant was charged, if it has limits.
+        attempt: The latest; None until it is sent.
+        attempts: How many there were.
+        waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
+        wait_s: How long it waited, before all its attempts.
+        first_byte_s: Monotonic seconds of the first body byte of its answer; 0 until then.
+        bytes_sent: Of the answer's body.
+        pieces: In which it came.
+        tail: Of the answer, where the engine's counts are.
+    """
+
+    gateway: "Gateway"
+    path: bytes
+    client: str
+    received_s: float
+    request_bytes: int
+    request_id: bytes = b""
+    endpoint: Endpoint | None = None
+    tenant: Tenant = ANONYMOUS
+    parsed: ParsedRequest | None = None
+    flow: str = ""
+    charge: Charge | None = None
+    attempt: Attempt | None = None
+    attempts: int = 0
+    waits_since_s: float = 0.0
+    wait_s: float = 0.0
+    first_byte_s: float = 0.0
+    bytes_sent: int = 0
+    pieces: int = 0
+    tail: TailBuffer | bytes | None = None
+
+    def waited(self) -> None:
+        """It waits no longer."""
+        self.wait_s += self.gateway.now_s() - self.waits_since_s
+
+    def lines(self) -> bytes:
+        """What every answer of ours says, in place of the worker's headers of these names."""
+        attempt = self.attempt
+        lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
+            self.request_id,
+            attempt.worker_id.encode() if attempt else b"none",
+            attempt.chosen.safe_tokens if attempt else 0,
+        )
+        if self.charge is None:
+            return lines
+        assert self.gateway.limiter is not None
+        return lines + self.gateway.limiter.lines(self.charge)
+
+    def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
+        """Count and log.
+
+        Args:
+            outcome: ``completed``, ``worker_error``, ``client_left`` or the code of the error.
+            status: HTTP status that the client saw or would have seen.
+            error: What the client was told, if it was ours.
+        """
+        gateway = self.gateway
+        duration_s = gateway.now_s() - self.received_s
+        gateway.metrics.finished(
+            self.endpoint,
+            outcome,
+            duration_s,
+            self.request_bytes,
+            self.bytes_sent,
+            self.tenant.name if self.tenant.configured else "",
+        )
+        if outcome != "completed":  # else when the engine's counts are known
+            if self.charge is not None:
+                self._settle(outcome)
+            if gateway.tracer is not None:
+                self._trace(gateway.tracer, outcome, status)
+        if gateway.request_logs:
+            self._log(outcome, status, duration_s, error)
+
+    def answered(self, status: int, now_us: int) -> None:
+        """Learn from a completed answer, and settle and trace it.
+
+        Args:
+            status: Of the answer.
+            now_us: Log time of its end.
+        """
+        gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
+        assert parsed is not None
+        assert attempt is not None
+        assert self.endpoint is not None
+        usage = find_usage(self.endpoint, self.tail or b"")
+        if self.charge is not None:
+            self._settle("completed", usage)
+        if usage is not None:
+            usage = gateway.feedback.understood(attempt.worker_id, usage)
+        ttft_s = self.first_byte_s - attempt.started_s
+        gateway.metrics.answered(
+            parsed.stream,
+            self.first_byte_s - self.received_s,
+            ttft_s - attempt.chosen.estimated_ttft_s,
+            gateway.now_s() - self.first_byte_s,
+            self.pieces,
+            attempt.chosen.safe_tokens,
+            usage,
+            self.tenant.name if self.tenant.configured else "",
+        )
+        if usage is not None:
+            decode_s = gateway.now_s() - self.first_byte_s
+            gateway.feedback.answered(
+                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            )
+        if gateway.tracer is not None:
+            self._trace(gateway.tracer, "completed", status, usage)
+
+    def _settle(self, outcome: str, usage: Usage | None = None) -> None:
+        """Count what the request really used of its tenant's tokens, as far as that is known.
+
+        What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
+        used the prompt, and as many tokens as pieces came.
+        """
+        limiter, charge, attempt = self.gateway.limiter, self.charge, self.attempt
+        assert limiter is not None
+        assert charge is not None
+        if attempt is None:
+            limiter.withdraw(charge)
+            return
+        tokens = 0
+        if usage is not None:
+            output_tokens = usage.completion_tokens
+            tokens = usage.prompt_tokens + (self.pieces if output_tokens is None else output_tokens)
+        elif outcome == "completed":
+            tokens = charge.tokens
+        elif outcome != "worker_error" and (self.first_byte_s or outcome in CLIENTS_DOING):
+            tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self.pieces
+        limiter.settle(charge, tokens)
+
+    def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
+        """Note the request for replay, if it had a prompt."""
+        parsed = self.parsed
+        if parsed is None or not parsed.paths:
+            return
+        tracer.ended(
+            parsed,
+            self.attempt,
+            usage,
+            outcome=outcome,
+            status=status,
+            duration_s=self.gateway.now_s() - self.received_s,
+            ttft_s=self.first_byte_s - self.received_s if self.first_byte_s else None,
+            pieces=self.pieces,
+            attempts=self.attempts,
+        )
+
+    def _log(self, outcome: str, status: int, duration_s: float, error: RouterError | None) -> None:
+        parsed, attempt = self.parsed, self.attempt
+        fields = {
+            "event": "request.finished",
+            "request_id": self.request_id.decode("latin-1"),
+            "endpoint": self.endpoint or self.path.decode("latin-1")[:200],
+            "client": self.client,
+            "status": status,
+            "outcome": outcome,
+            "duration_s": _microseconds(duration_s),
+            "request_bytes": self.request_bytes,
+            "answer_bytes": self.bytes_sent,
+            "attempts": self.attempts,
+        }
+        if self.tenant.name:
+            fields["tenant"] = self.tenant.name
+        if parsed is not None:
+            fields["model"] = parsed.model
+            fields["stream"] = parsed.stream
+        if attempt is not None:
+            fields["worker_id"] = attempt.worker_id
+            fields["reason"] = attempt.chosen.reason
+            fields["cached_tokens"] = attempt.chosen.safe_tokens
+            fields["uncached_tokens"] = attempt.chosen.uncached_tokens
+            fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
+            if self.first_byte_s:
+                fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
+        if self.waits_since_s:
+            fields["flow"] = self.flow
+            fields["wait_s"] = _microseconds(self.wait_s)
+        if error is not None:
+            fields["detail"] = error.message
+        self.gateway.request_log(fields)
+
+
+def _microseconds(seconds: float) -> float:
+    """Cut to whole microseconds, for the log; a third of what rounding costs."""
+    return int(seconds * 1e6) / 1e6

@@ -1,0 +1,111 @@
+"""What one attempt has reserved on its worker, from its placement to its release.
+
+    Placed ──FirstToken──> prefilled ──Finished──> released
+       └───────────────Finished───────────────────────^
+
+Every replica counts it from these operations. Each is said once, in this order, and whatever becomes of the
+attempt, `release` is called for it: what is never released would leave a worker no room. The worker's
+circuit, the number of requests at workers and the predicted end of the prefill are counted in and out at the
+same two places.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from policies import Finished, FirstToken, Placed
+from router.errors import UpstreamError
+from router.fleet import LocalWorker
+from router.gateway.feedback import Attempt
+from router.gateway.parsing import ParsedRequest
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+
+class Reservation(msgspec.Struct, eq=False):
+    """One attempt in the log.
+
+    Attributes:
+        gateway: Publishes, and counts.
+        parsed: The request.
+        local: The worker it goes to.
+        attempt: What was predicted.
+        placed: What the log was told, or is about to be.
+        prefilled: Whether the log was told that the prefill is over.
+        released: Whether nothing is reserved: before `make`, and after `release`.
+    """
+
+    gateway: "Gateway"
+    parsed: ParsedRequest
+    local: LocalWorker
+    attempt: Attempt
+    placed: Placed
+    prefilled: bool = False
+    released: bool = True
+
+    def make(self) -> None:
+        """Reserve."""
+        gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
+        chosen = attempt.chosen
+        gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
+        gateway.publish(self.placed)
+        gateway.at_workers(1)
+        self.released = False
+        decision_s = gateway.now_s() - attempt.started_s
+        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, decision_s)
+        if not parsed.stream:
+            # The first byte of such an answer comes after the decode: the prefill is over when predicted.
+            ends_s = attempt.started_s + chosen.estimated_ttft_s
+            gateway.prefill_ends.expect(attempt.request_id, self, ends_s)
+
+    def prefill_ended(self) -> None:
+        """The prefill is over: the answer began, or was predicted to."""
+        if not self.prefilled and not self.released:
+            self.prefilled = True
+            gateway = self.gateway
+            gateway.publish(FirstToken(self.attempt.request_id, gateway.clock.now_us()))
+            if gateway.fleet.relieved:
+                gateway.room.changed()
+
+    def renew(self, left_us: int, now_us: int) -> None:
+        """Reserve again what was lost because this replica was given up although it lives.
+
+        Args:
+            left_us: Log time up to which its placements were dropped.
+            now_us: Log time, later than that.
+        """
+        if self.released or self.placed.at_us > left_us:
+            return
+        self.placed = msgspec.structs.replace(self.placed, at_us=now_us, paths=())
+        self.gateway.publish(self.placed)
+        if self.prefilled:
+            self.gateway.publish(FirstToken(self.placed.request_id, now_us))
+
+    def worker_failed(self, error: UpstreamError) -> None:
+        """The worker is to blame for the end of this attempt."""
+        gateway, local = self.gateway, self.local
+        gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
+        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+
+    def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
+        """Release, once.
+
+        Args:
+            abandoned: Whether it is to be doubted that the worker computed anything.
+            prefilled_us: Log time of the first token, if that is known and may not have been said.
+        """
+        if self.released:
+            return
+        self.released = True
+        gateway, attempt = self.gateway, self.attempt
+        gateway.at_workers(-1)
+        if not self.parsed.stream:
+            gateway.prefill_ends.forget(attempt.request_id)
+        now_us = gateway.clock.now_us()
+        gateway.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
+        if gateway.fleet.relieved:
+            gateway.room.changed()
+        gateway.registry.circuits.released(self.local, now_us, attempt.placed_us)
+        if abandoned:
+            gateway.feedback.abandoned(self.parsed, attempt)

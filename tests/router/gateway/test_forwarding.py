@@ -1,0 +1,81 @@
+"""What a worker sees of a client's request."""
+
+from typing import Any
+
+import pytest
+from fakes.gateway import Bench
+
+from router.gateway.endpoints import Endpoint
+from router.gateway.forwarding import Forwarding, with_salt
+from router.proxy import ClientRequest
+from router.tenants import ANONYMOUS
+
+
+def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
+    bench = Bench()
+    body = b'{ "model" : "m", "messages": [ ] , "unknown": 1e0 }'
+    sent_headers = [
+        (b"cookie", b"secret"),
+        (b"authorization", b"Bearer theirs"),
+        (b"content-type", b"application/json"),
+        (b"traceparent", b"00-1"),
+        (b"x-request-id", b"mine"),
+    ]
+    bench.start(body, headers=sent_headers)
+    sent = bench.upstream.sent
+    assert sent["body"] == (body,)
+    assert sent["headers"] == [
+        (b"authorization", b"Bearer theirs"),
+        (b"content-type", b"application/json"),
+        (b"traceparent", b"00-1"),
+        (b"x-request-id", b"mine"),
+    ]
+    assert (sent["method"], sent["path"], sent["patient"]) == (b"POST", b"/v1/chat/completions", True)
+    bench.upstream.answer()
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    ("sections", "seen"),
+    [
+        ({"server": {"api_key": "ours"}}, []),
+        ({"fleet": {"worker_api_key": "theirs"}}, [b"Bearer theirs"]),
+    ],
+)
+def test_the_gateways_key_never_reaches_a_worker(sections: dict[str, Any], seen: list[bytes]) -> None:
+    bench = Bench(**sections)
+    bench.start(chat(), headers=[(b"authorization", b"Bearer ours")])
+    assert [value for name, value in bench.upstream.sent["headers"] if name == b"authorization"] == seen
+    bench.upstream.answer()
+    bench.check()
+
+
+@pytest.mark.parametrize("worker_key", [None, b"fleet"])
+@pytest.mark.parametrize("keys_are_ours", [False, True])
+def test_a_worker_sees_one_key_at_most(worker_key: bytes | None, keys_are_ours: bool) -> None:
+    """The fleet's, or the client's if nobody but the worker asks for one."""
+    headers = [(b"authorization", b"Bearer theirs"), (b"cookie", b"c"), (b"tracestate", b"t")]
+    request = ClientRequest(b"POST", b"/", b"", headers, b"{}", "127.0.0.1", 0.0, frozenset((b"tracestate",)))
+    lines = Forwarding(worker_key, keys_are_ours=keys_are_ours).lines(request, b"mine").splitlines()
+    seen = worker_key or (b"" if keys_are_ours else b"theirs")
+    assert lines == [*[b"authorization: Bearer " + seen] * bool(seen), b"x-request-id: mine"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field"),
+    [
+        (Endpoint.CHAT, b'"cache_salt":"s"'),
+        (Endpoint.GENERATE, b'"extra_key":"s"'),
+        (Endpoint.TOKENIZE, None),
+    ],
+)
+def test_a_salt_goes_where_there_is_a_cache(endpoint: Endpoint, field: bytes | None) -> None:
+    body = b'{"model": "m", "text": "x", "prompt": "x", "messages": []}'
+    gateway = Bench().gateway
+    pieces = with_salt(body, gateway.parse(endpoint, body, ANONYMOUS), "s")
+    text = b"".join(pieces)
+    assert text == (body if field is None else body[:-1] + b"," + field + b"}")

@@ -1,0 +1,153 @@
+"""One attempt in the log: reserved, prefilled and released, each once and in this order."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fakes.gateway import Bench
+
+from policies import Circuit, Finished, FirstToken, Left, Placed
+from router.errors import WorkerUnreachable
+from router.gateway.reservation import Reservation
+
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
+JSON = [(b"content-type", b"application/json")]
+
+
+def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
+    """By default 5,000 bytes: four whole blocks of 1 KiB."""
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.check()
+
+
+def test_the_first_byte_of_a_stream_ends_its_prefill(bench: Bench) -> None:
+    bench.start(chat(stream=True))
+    upstream = bench.upstream
+    assert upstream.sent["patient"] is False
+    bench.time.advance(60)
+    assert not bench.shared.said(FirstToken)
+    upstream.head(200, SSE)
+    assert not bench.shared.said(FirstToken)
+    upstream.data(b"data: 1\n\n")
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert bench.shared.fleet.loads.inflight_requests.sum() == 1
+    upstream.data(b"data: [DONE]\n\n")
+    upstream.end()
+
+
+def test_the_prefill_of_a_whole_answer_ends_when_predicted(bench: Bench) -> None:
+    """1,250 tokens: 20 ms and 15,000 tokens/s make 103 ms. The answer comes after the decode, much later."""
+    bench.start(chat())
+    bench.time.advance(0.09)
+    assert not bench.shared.said(FirstToken)
+    bench.time.advance(0.03)
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert not bench.shared.fleet.loads.prefill_us.any()
+    bench.time.advance(5)
+    bench.upstream.answer()
+    assert len(bench.shared.said(FirstToken)) == 1
+
+
+def test_a_whole_answer_before_the_prediction_ends_the_prefill_in_the_same_word(bench: Bench) -> None:
+    bench.start(chat())
+    placed_us = bench.shared.said(Placed)[0].at_us
+    bench.time.advance(0.05)
+    bench.upstream.answer()
+    (finished,) = bench.shared.said(Finished)
+    assert abs(finished.prefilled_us - placed_us - 50_000) < 100
+    bench.time.advance(5)
+    assert not bench.shared.said(FirstToken)
+
+
+def test_a_whole_answer_that_comes_in_pieces_ends_the_prefill_with_the_first(bench: Bench) -> None:
+    bench.start(chat())
+    upstream = bench.upstream
+    upstream.head(200, JSON, 7)
+    upstream.data(b'{"a":')
+    assert len(bench.shared.said(FirstToken)) == 1
+    upstream.data(b"1}")
+    upstream.end()
+    assert bench.shared.said(Finished)[0].prefilled_us == 0
+
+
+def test_an_error_before_the_prediction_says_nothing_of_a_prefill(bench: Bench) -> None:
+    bench.start(chat())
+    bench.upstream.answer(b'{"theirs":1}', 400)
+    assert not bench.shared.said(FirstToken)
+    assert bench.shared.said(Finished)[0].prefilled_us == 0
+
+
+def test_prefills_end_when_predicted_in_whatever_order_they_were_sent(bench: Bench) -> None:
+    """12,500 tokens take 0.85 s, 1,250 tokens 0.1 s; the worker of the long one is not asked again."""
+    bench.start(chat("long " * 10_000))
+    bench.start(chat("word " * 1000))
+    first, second = (op.request_id for op in bench.shared.said(Placed))
+    bench.time.advance(0.2)
+    assert [op.request_id for op in bench.shared.said(FirstToken)] == [second]
+    bench.time.advance(1)
+    assert [op.request_id for op in bench.shared.said(FirstToken)] == [second, first]
+    for upstream in bench.upstreams:
+        upstream.answer()
+
+
+# What its exchange may do to it.
+
+
+def reserved(bench: Bench) -> Reservation:
+    """The reservation of a stream that has just been sent."""
+    exchange, _ = bench.start(chat(stream=True))
+    assert exchange._reservation is not None
+    return exchange._reservation
+
+
+def test_a_release_counts_once_whatever_is_said_of_it_later(bench: Bench) -> None:
+    said = len(bench.shared.ops)
+    reservation = reserved(bench)
+    bench.upstream.answer()
+    assert reservation.released
+    reservation.release(abandoned=True)
+    reservation.prefill_ended()
+    reservation.renew(bench.time.clock.now_us(), bench.time.clock.now_us() + 1)
+    kinds = [type(op) for op in bench.shared.ops[said:] if isinstance(op, Placed | FirstToken | Finished)]
+    assert kinds == [Placed, Finished]
+
+
+@pytest.mark.parametrize("prefilled", [True, False])
+def test_what_is_reserved_again_is_the_load_and_not_the_prompt(prefilled: bool) -> None:
+    bench = Bench()
+    reservation = reserved(bench)
+    if prefilled:
+        bench.upstream.head(200, SSE)
+        bench.upstream.data(b"data: 1\n\n")
+    left_us = bench.time.clock.now_us()
+    bench.shared.publish(Left("r1", left_us))
+    assert not bench.shared.fleet.loads.requests
+    said = len(bench.shared.ops)
+    reservation.renew(left_us, left_us + 1)
+    again, *more = bench.shared.ops[said:]
+    assert isinstance(again, Placed)
+    assert (again.at_us, again.paths) == (left_us + 1, ())
+    assert [type(op) for op in more] == [FirstToken] * prefilled
+    assert len(bench.shared.fleet.loads.requests) == 1
+    reservation.renew(left_us, left_us + 2)
+    assert len(bench.shared.ops) == said + 1 + prefilled
+    if not prefilled:
+        bench.upstream.head(200, SSE)
+    bench.upstream.end()
+
+
+def test_a_failure_is_the_workers_in_its_circuit_and_in_metrics(bench: Bench) -> None:
+    """Five open the circuit."""
+    reservation = reserved(bench)
+    for _ in range(5):
+        assert bench.registry.circuits.state(reservation.local) is Circuit.CLOSED
+        reservation.worker_failed(WorkerUnreachable("refused"))
+    assert bench.registry.circuits.state(reservation.local) is Circuit.OPEN
+    assert f'worker="{reservation.attempt.worker_id}"' in bench.metrics.exposition()[0].decode()
+    bench.upstream.answer()
