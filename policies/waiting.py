@@ -244,10 +244,17 @@ class Tickets:
         return self._best(lines.at(slot, lanes), now_us, skip)
 
     def best_of_lanes(
-        self, lanes: Sequence[str], now_us: int, *, replica: str, skip: Collection[str] = ()
+        self,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
     ) -> Ticket | None:
-        """The same among all of one replica that these lanes may take, whichever worker they wait for."""
-        return self._best(self._own_lines(replica).of_lanes(lanes), now_us, skip)
+        """The same among all that these lanes may take, whichever worker they wait for."""
+        replicas = self._of_replica if replica is None else (replica,)
+        lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
+        return self._best(lines, now_us, skip)
 
     def ahead_of(
         self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None

@@ -174,6 +174,8 @@ def _agree(tickets: Tickets, naive: NaiveTickets) -> None:
                 mine = [op for op in here if op.replica == replica]
                 best = tickets.best(slot, lanes, SECOND, replica=replica)
                 assert name(best) == naive.first(mine, SECOND)
+    of_lane = [op for op in ops if op.lane == LANES[0]]
+    assert name(tickets.best_of_lanes(LANES[:1], SECOND)) == naive.first(of_lane, SECOND)
     for replica in REPLICAS:
         mine = [op for op in naive.of(replica) if op.lane == LANES[0]]
         best = tickets.best_of_lanes(LANES[:1], SECOND, replica=replica)
