@@ -68,7 +68,8 @@ CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
 DECLINED_MAX = 64
-"""So many may decline in one look; what room is left then is offered again in the next one."""
+"""So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
+remembered."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -394,6 +395,8 @@ class WaitingRoom:
         """Let a request decide afresh, and see to what it decides; True if it goes."""
         place = self._places[ticket_id]
         place.asked_us = now_us
+        declined = self._fleet.tickets.declined
+        declined.discard(ticket_id)
         try:
             decided = place.waiter.decide(ticket_id, turn)
         except RouterError as error:
@@ -408,6 +411,9 @@ class WaitingRoom:
                 place.safe_blocks = safe_blocks
                 if self._differs(place.op, op):
                     self._say(place, op)
+                lets_pass = turn >= 0 and op.worker == self._fleet.at_slot(turn).worker_id
+                if lets_pass and len(declined) < DECLINED_MAX:
+                    declined.add(ticket_id)
             case Shed() as shed:
                 refusal = refusal_of(shed)
                 how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED

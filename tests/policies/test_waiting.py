@@ -259,6 +259,21 @@ def test_a_better_ticket_that_could_not_have_gone_is_not_overtaken(better: Waiti
     assert tickets.inversions.count == 0
 
 
+def test_who_lets_others_pass_is_not_overtaken_until_it_is_asked_again() -> None:
+    tickets = tickets_of(*(waiting(name, 10 * number) for number, name in enumerate("abcde")))
+    tickets.declined.add("a")
+    tickets.placed("b", 0, SECOND)
+    assert tickets.inversions.count == 0
+    tickets.placed("d", 0, SECOND)
+    assert tickets.inversions.count == 1  # before c
+    tickets.declined.discard("a")
+    tickets.placed("c", 0, SECOND)
+    assert tickets.inversions.count == 2
+    tickets.declined.add("a")
+    tickets.ended("a")
+    assert not tickets.declined
+
+
 def test_a_ticket_that_nobody_ends_is_given_up_at_last() -> None:
     tickets = tickets_of(waiting("old", 10), waiting("new", 20, at_us=SECOND))
     assert tickets.collect(SECOND + 2, SECOND) == 1

@@ -151,9 +151,12 @@ def test_who_waits_for_what_another_is_prefilling_leaves_the_room_to_the_next_on
     stage.time.advance(2 * LOOK_S)
     assert follower.waits
     assert other.decision is not None
+    assert stage.replicas[0].fleet.tickets.declined == {follower.ticket_id}
     stage.run()
     assert follower.decision is not None
     assert follower.decision.attempt.chosen.uncached_tokens == 512
+    assert not stage.replicas[0].fleet.tickets.inversions.count
+    assert not stage.replicas[0].fleet.tickets.declined
 
 
 def test_who_waits_for_a_busy_worker_goes_there_when_another_one_stands_idle() -> None:
