@@ -314,11 +314,12 @@ class WaitingRoom:
         moved, declined = 0, set[str]()
         for slot in slots:
             while self._places and self._admission.has_room(slot, now_us):
-                ticket_id = self._next(slot, now_us, declined)
-                if ticket_id is None:
+                ticket_id, overdue = self._next(slot, now_us, declined)
+                if not ticket_id:
                     break
                 if self._ask(ticket_id, slot, now_us):
                     moved += 1
+                    self.overdue += overdue
                 else:
                     declined.add(ticket_id)
                 if moved >= MOVED_MAX:
@@ -328,33 +329,35 @@ class WaitingRoom:
             else:
                 self._left_to.pop(slot, None)
 
-    def _next(self, slot: int, now_us: int, declined: set[str]) -> str | None:
-        """Which request here may take the room of a worker now; None if none."""
+    def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
+        """Which request here may take the room of a worker now, and whether others left it unused.
+
+        The request is empty if there is none.
+        """
         if len(declined) > DECLINED_MAX:
-            return None
+            return "", False
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
         best_of: Callable[..., Ticket | None] = partial(tickets.best, slot)
         best = best_of(lanes, now_us, skip=declined)
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
-                return None
+                return "", False
             best_of = tickets.best_of_lanes
             best = best_of(lanes, now_us, skip=declined)
         passed = set[str]()
         while best is not None and best.replica != self._replica:
             if not self._unused(slot, best, now_us):
-                return None
+                return "", False
             passed.add(best.replica)
             others = tickets.replicas() - passed
             firsts = (best_of(lanes, now_us, replica=replica, skip=declined) for replica in others)
             best = min((ticket for ticket in firsts if ticket is not None), default=None)
-        self.overdue += bool(passed) and best is not None
         if best is None:
-            return None
+            return "", False
         if best.request_id not in self._places:  # of a former life of this replica
             self._publish(Finished(best.request_id, now_us))
             return self._next(slot, now_us, declined)
-        return best.request_id
+        return best.request_id, bool(passed)
 
     def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
         """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
