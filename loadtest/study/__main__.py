@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = cells(quick=options.quick)
     chosen = [cell for cell in wanted if not options.parts or cell.part in options.parts]
     try:
-        store = Store(options.results, code_digest())
+        store: Store[Cell, Row] = Store(options.results, code_digest(), Row)
         if not options.report_only:
             _simulate(chosen, store, options, console)
         rows = store.rows(wanted)
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _simulate(wanted: Sequence[Cell], store: Store, options: argparse.Namespace, console: Console) -> None:
+def _simulate(
+    wanted: Sequence[Cell], store: Store[Cell, Row], options: argparse.Namespace, console: Console
+) -> None:
     missing = store.missing(wanted)
     columns = (
         TextColumn("{task.description}"),

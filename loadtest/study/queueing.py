@@ -40,7 +40,7 @@ from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
 from loadtest.study.open_loop import RAMP_S, opened
 from loadtest.study.queue_page import DEFAULT_K, Figures, QueueCell, QueueRow, write
-from loadtest.study.results import ROOT, code_digest
+from loadtest.study.results import ROOT, Store, code_digest
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, TRACES
 from loadtest.traces import TraceError
 from policies import ServiceLevel
@@ -106,7 +106,8 @@ def cells() -> list[QueueCell]:
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
         found += [QueueCell(traffic, load, DEFAULT_K, early=True) for load in LOADS]
         found += [QueueCell(traffic, 1.1, DEFAULT_K, replicas=4), QueueCell(traffic, 0.9, None)]
-    found += [QueueCell("agentic", 1.1, k, seed=2) for k in (0.0, DEFAULT_K)]
+    again = [(seed, load, k) for seed in (2, 3) for load in LOADS for k in (0.0, DEFAULT_K)]
+    found += [QueueCell("agentic", load, k, seed=seed) for seed, load, k in again]
     return found
 
 
@@ -180,23 +181,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the arguments say; the exit status is 1 if something could not be read or written."""
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
-    results: Path = options.out / "queue.jsonl"
-    code = code_digest()
     try:
-        lines = results.read_bytes().splitlines() if results.exists() else []
-        kept = [
-            row for row in (msgspec.json.decode(line, type=QueueRow) for line in lines) if row.code == code
-        ]
-        rows = {row.cell: row for row in kept}
+        store: Store[QueueCell, QueueRow] = Store(options.out / "queue.jsonl", code_digest(), QueueRow)
         if not options.report_only:
-            results.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in kept))
-            missing = [cell for cell in cells() if cell not in rows]
-            for row in _simulate_all(missing, options.traces, options.jobs, code):
-                rows[row.cell] = row
-                with results.open("ab") as file:
-                    file.write(msgspec.json.encode(row) + b"\n")
+            missing = store.missing(cells())
+            for row in _simulate_all(missing, options.traces, options.jobs, store.code):
+                store.add(row)
                 console.print(row.cell.title)
-        write(options.out, [rows[cell] for cell in cells() if cell in rows])
+        write(options.out, store.rows(cells()))
     except (OSError, TraceError, msgspec.MsgspecError) as exc:
         console.print(f"error: {exc}", style="red", markup=False)
         return 1

@@ -6,10 +6,11 @@ A line is good for the code that made it: ``code`` is a digest of everything tha
 other code made is simulated again; until then it is shown, and the page says how much of it there is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -57,15 +58,34 @@ def code_digest(root: Path = ROOT) -> str:
     return digest.hexdigest()
 
 
-class Store:
+CellT_co = TypeVar("CellT_co", bound=Hashable, covariant=True)
+
+
+class Kept(Protocol[CellT_co]):
+    """What a file of results holds: one cell each, and what made it."""
+
+    @property
+    def code(self) -> str:
+        """Digest of the code."""
+
+    @property
+    def cell(self) -> CellT_co:
+        """What was simulated."""
+
+
+CellT = TypeVar("CellT", bound=Hashable)
+RowT = TypeVar("RowT", bound=Kept[Hashable])
+
+
+class Store(Generic[CellT, RowT]):
     """A file of results.
 
     Attributes:
         code: Digest of the present code.
     """
 
-    def __init__(self, path: Path, code: str) -> None:
-        """Read what is there.
+    def __init__(self, path: Path, code: str, kind: type[RowT]) -> None:
+        """Read what is there, results of one kind.
 
         Raises:
             OSError: It cannot be read or written.
@@ -74,28 +94,28 @@ class Store:
         self.code = code
         self._path = path
         lines = path.read_bytes().splitlines() if path.exists() else []
-        rows = [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"}")]
-        self._rows = {row.cell: row for row in rows}
+        rows = [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"}")]
+        self._rows: dict[Hashable, RowT] = {row.cell: row for row in rows}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"".join(map(_line, self._rows.values())))
 
-    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+    def missing(self, cells: Iterable[CellT]) -> list[CellT]:
         """Those that have no result of this code yet, each once."""
         done = {cell for cell, row in self._rows.items() if row.code == self.code}
         return [cell for cell in dict.fromkeys(cells) if cell not in done]
 
-    def add(self, row: Row) -> None:
+    def add(self, row: RowT) -> None:
         """Keep a result at once."""
         self._rows[row.cell] = row
         with self._path.open("ab") as file:
             file.write(_line(row))
 
-    def rows(self, cells: Iterable[Cell]) -> list[Row]:
+    def rows(self, cells: Iterable[CellT]) -> list[RowT]:
         """Newest results of those cells that have one, of whatever code, in their order."""
         return [self._rows[cell] for cell in dict.fromkeys(cells) if cell in self._rows]
 
 
-def _line(row: Row) -> bytes:
+def _line(row: object) -> bytes:
     return msgspec.json.encode(row) + b"\n"
 
 

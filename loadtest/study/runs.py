@@ -34,7 +34,7 @@ WARM_UP_SHARE = 0.1
 
 def run(
     cells: Iterable[Cell],
-    store: Store,
+    store: Store[Cell, Row],
     traces: Path,
     *,
     jobs: int,

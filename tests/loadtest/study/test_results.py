@@ -7,15 +7,21 @@ import msgspec
 import pytest
 from fakes.study import cell, row
 
-from loadtest.study.results import Store, by_scenario, code_digest
+from loadtest.study.design import Cell
+from loadtest.study.results import Row, Store, by_scenario, code_digest
+
+
+def store_of(path: Path, code: str) -> Store[Cell, Row]:
+    """A store of the policy study's results."""
+    return Store(path, code, Row)
 
 
 def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "results.jsonl"
     done, open_ = row("a"), cell("b")
-    Store(path, "code").add(done)
+    store_of(path, "code").add(done)
 
-    again = Store(path, "code")
+    again = store_of(path, "code")
 
     assert again.missing([done.cell, open_, open_]) == [open_]
     assert again.rows([open_, done.cell]) == [done]
@@ -25,14 +31,14 @@ def test_results_of_other_code_are_kept_until_there_are_newer_ones(tmp_path: Pat
     path = tmp_path / "results.jsonl"
     old, other, new = row("a"), row("b"), replace(row("a", mean_s=3.0), code="newer")
     for one in (old, other):
-        Store(path, "code").add(one)
+        store_of(path, "code").add(one)
 
-    store = Store(path, "newer")
+    store = store_of(path, "newer")
     assert store.missing([old.cell]) == [old.cell]
     assert store.rows([old.cell]) == [old]
 
     store.add(new)
-    again = Store(path, "newer")
+    again = store_of(path, "newer")
     assert again.missing([old.cell, other.cell]) == [other.cell]
     assert again.rows([old.cell, other.cell]) == [new, other]
     assert len(path.read_bytes().splitlines()) == 2
@@ -40,10 +46,10 @@ def test_results_of_other_code_are_kept_until_there_are_newer_ones(tmp_path: Pat
 
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    Store(path, "code").add(row("a"))
+    store_of(path, "code").add(row("a"))
     path.write_bytes(path.read_bytes() + b'{"code": "co')
 
-    assert Store(path, "code").rows([row("a").cell]) == [row("a")]
+    assert store_of(path, "code").rows([row("a").cell]) == [row("a")]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -51,7 +57,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text('{"policy": "x"}\n')
 
     with pytest.raises(msgspec.MsgspecError):
-        Store(path, "code")
+        store_of(path, "code")
 
 
 def test_code_that_decides_changes_the_digest_and_code_that_shows_does_not(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fakes.study import cell, write_traces
 
 from loadtest.simulator.records import Outcome, Records
+from loadtest.study.design import Cell
 from loadtest.study.results import Row, Store
 from loadtest.study.runs import configured, run, simulated, totals_of
 
@@ -86,7 +87,7 @@ def test_times_are_told_of_the_shortest_bucket_of_the_others_and_of_the_longest(
 
 
 def test_what_is_missing_is_run_and_kept(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results.jsonl", "code")
+    store: Store[Cell, Row] = Store(tmp_path / "results.jsonl", "code", Row)
     wanted = [cell("round_robin", utilisation=None), cell("least_load", utilisation=None)]
     done = simulated(wanted[0], write_traces(tmp_path), "code")
     store.add(done)
