@@ -50,11 +50,12 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
 
-bench: setup ## CPU cost of the tree, of prompt identity, of a request and of snapshots
+bench: setup ## CPU cost of the tree, of prompt identity, of a request, of the queue and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
 	@$(BIN)/python -m loadtest.bench.identity
 	@$(BIN)/python -m loadtest.bench.decision
 	@$(BIN)/python -m loadtest.bench.request
+	@$(BIN)/python -m loadtest.bench.waiting
 	@$(BIN)/python -m loadtest.bench.snapshots
 
 bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)
@@ -83,8 +84,9 @@ bench-overload: setup ## Four replicas at three times their capacity, then again
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
 
-study: setup ## Simulate every policy on recorded traffic, and write docs/policy-study.md again (40 min)
+study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (45 min)
 	@$(BIN)/python -m loadtest.study
+	@$(BIN)/python -m loadtest.study.queueing
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

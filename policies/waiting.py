@@ -17,7 +17,8 @@ Which requests have ended, and which replicas have left, is remembered by `polic
 
 When a request that waited is placed, and one with a lesser key waited for that worker and might have gone,
 the order was not that of a single queue: an *inversion*. Replicas hear of each other's tickets a moment
-later, so there are some. Who knows both sees it, so each replica counts those of its own tickets.
+later, so there are some. Who knows both sees it, so each replica counts those of its own tickets. One that
+was offered the room and let others pass (`policies.followers`) is not overtaken.
 """
 
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
@@ -55,6 +56,8 @@ class Tickets:
         service_us: Their predicted prefill, microseconds.
         watched: Replica whose overtaken tickets are counted; everybody's if None.
         inversions: Since the start.
+        declined: Requests that were offered the room they wait for, and let others pass. Only who holds them
+            knows: no part of the fold.
     """
 
     def __init__(self, fairness: Fairness, watched: str | None = None) -> None:
@@ -64,6 +67,7 @@ class Tickets:
         self.tokens = 0
         self.service_us = 0
         self.inversions = Inversions()
+        self.declined: set[str] = set()
         self._waiting: dict[str, Ticket] = {}
         self._of_replica: dict[str, dict[str, Ticket]] = {}
         self._lines = Lines()
@@ -131,7 +135,7 @@ class Tickets:
         ticket = self._waiting.get(request_id)
         if ticket is None:
             return None
-        best = self.best(slot, (ticket.lane,), at_us)
+        best = self.best(slot, (ticket.lane,), at_us, skip=self.declined)
         if (
             best is not None
             and best.key_us < ticket.key_us
@@ -244,10 +248,17 @@ class Tickets:
         return self._best(lines.at(slot, lanes), now_us, skip)
 
     def best_of_lanes(
-        self, lanes: Sequence[str], now_us: int, *, replica: str, skip: Collection[str] = ()
+        self,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
     ) -> Ticket | None:
-        """The same among all of one replica that these lanes may take, whichever worker they wait for."""
-        return self._best(self._own_lines(replica).of_lanes(lanes), now_us, skip)
+        """The same among all that these lanes may take, whichever worker they wait for."""
+        replicas = self._of_replica if replica is None else (replica,)
+        lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
+        return self._best(lines, now_us, skip)
 
     def ahead_of(
         self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
@@ -355,6 +366,7 @@ class Tickets:
     def _drop(self, ticket: Ticket) -> None:
         """It waits no longer."""
         del self._waiting[ticket.request_id]
+        self.declined.discard(ticket.request_id)
         mine = self._of_replica[ticket.replica]
         del mine[ticket.request_id]
         if not mine:

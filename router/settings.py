@@ -342,9 +342,9 @@ class PlacementSettings(Section):
         "labels",
         "How workers come to length buckets. labels: by their label bucket, which is the name (64K-256K) or "
         "the number (0 is the shortest) of one; without it they take any length, so nothing changes until "
-        "one is labelled. auto: workers without the label are shared out, and bounds re-cut, as lengths and "
-        "loads suggest; GET /buckets says why. off: labels are ignored. Must be equal in all replicas of a "
-        "namespace.",
+        "one is labelled. auto (experimental): workers without the label are shared out, and bounds re-cut, "
+        "as lengths and loads suggest; GET /buckets says why. off: labels are ignored. Must be "
+        "equal in all replicas of a namespace.",
     )
 
     @model_validator(mode="after")

@@ -36,16 +36,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     wanted = cells(quick=options.quick)
+    chosen = [cell for cell in wanted if not options.parts or cell.part in options.parts]
     try:
         store = Store(options.results, code_digest())
         if not options.report_only:
-            _simulate(wanted, store, options, console)
+            _simulate(chosen, store, options, console)
         rows = store.rows(wanted)
         theirs = _dynamo(options, console)
         if options.quick:
             print(tables.scenario_tables(rows))
         else:
-            report.write(options.out, rows, theirs)
+            report.write(options.out, rows, theirs, store.code)
             console.print(f"{options.out}: {len(rows)} of {len(wanted)} cells")
     except (OSError, TraceError, msgspec.MsgspecError) as exc:
         console.print(f"error: {exc}", style="red", markup=False)
@@ -86,6 +87,7 @@ def _dynamo(options: argparse.Namespace, console: Console) -> list[cross_check.R
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.study", description="The policy study.")
     parser.add_argument("--quick", action="store_true", help="two scenarios, figures on the terminal only")
+    parser.add_argument("--parts", nargs="+", help="simulate only these parts of the design")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="simulations at a time")
     parser.add_argument("--out", type=Path, default=DOCUMENT, help="document to fill in (%(default)s)")
     parser.add_argument(

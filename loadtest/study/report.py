@@ -1,8 +1,8 @@
 """docs/policy-study.md: the text is written by people, the figures in it by the study.
 
 A part of the document between ``<!-- study: NAME -->`` and ``<!-- end -->`` is replaced by what the results
-say, so that no figure is ever typed. In the folder of the document's name lie its charts, and ``tables.md``
-with every figure of every policy.
+say, so that no figure is ever typed; without Dynamo's results the comparison with it stays as it is. In the
+folder of the document's name lie its charts, and ``tables.md`` with every figure of every policy.
 """
 
 import re
@@ -31,18 +31,19 @@ SWEEPS = {
 """Parameters by name, with their units."""
 
 
-def parts(rows: Sequence[Row], theirs: Sequence[CrossRow]) -> dict[str, str]:
-    """Generated parts of the document by name."""
+def parts(rows: Sequence[Row], theirs: Sequence[CrossRow], code: str) -> dict[str, str | None]:
+    """Generated parts of the document by name; None: it stays as it is."""
     of = _by_part(rows)
     compared = [row for name in COMPARED for row in of.get(name, [])]
     found = verdicts(compared)
-    made = {"verdict": tables.verdict_table(found), "summary": summary(found)}
+    made: dict[str, str | None] = {"verdict": tables.verdict_table(found), "summary": summary(found)}
+    made["code"] = tables.code_table(rows, code)
     for name in SWEEPS:
         made[f"sweep-{name}"] = tables.sweep_table(of.get(f"sweep-{name}", []))
     made["claims"] = claims.table_of(of.get("claims", []))
     check = of.get("cross-check", [])
     ideal = check[0].number("ideal_hit_ratio") if check else float("nan")
-    made["cross-check"] = tables.cross_table(theirs, check, ideal)
+    made["cross-check"] = tables.cross_table(theirs, check, ideal) if theirs else None
     return made
 
 
@@ -78,28 +79,34 @@ def summary(found: Sequence[Verdict]) -> str:
     return tables.table([f"aim for {OURS}", "wanted", "reached"], lines)
 
 
-def fill(document: str, made: Mapping[str, str]) -> str:
-    """Replace the generated parts of a document.
+def fill(document: str, made: Mapping[str, str | None]) -> str:
+    """Replace the generated parts of a document, except those that are None.
 
     Raises:
         KeyError: It names a part that the study does not make.
     """
-    return _PART.sub(lambda match: f"{match[1]}\n{made[match[2]]}\n{match[3]}", document)
+
+    def filled(match: re.Match[str]) -> str:
+        text = made[match[2]]
+        return match[0] if text is None else f"{match[1]}\n{text}\n{match[3]}"
+
+    return _PART.sub(filled, document)
 
 
-def write(document: Path, rows: Sequence[Row], theirs: Sequence[CrossRow]) -> None:
+def write(document: Path, rows: Sequence[Row], theirs: Sequence[CrossRow], code: str) -> None:
     """Fill in the document and draw its charts.
 
     Args:
         document: Markdown with the places for the parts.
         rows: Results of the study.
         theirs: Results of Dynamo; none if it was not there.
+        code: Digest of the present code.
 
     Raises:
         OSError: Something cannot be read or written.
         KeyError: The document names a part that the study does not make.
     """
-    document.write_text(fill(document.read_text(), parts(rows, theirs)))
+    document.write_text(fill(document.read_text(), parts(rows, theirs, code)))
     folder = document.with_suffix("")
     folder.mkdir(exist_ok=True)
     of = _by_part(rows)

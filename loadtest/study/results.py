@@ -2,8 +2,8 @@
 
     {"code": "5f2c...", "cell": {...}, "figures": {...}}
 
-A line is good for the code that made it: ``code`` is a digest of everything that a figure depends on, and
-lines of other code are dropped.
+A line is good for the code that made it: ``code`` is a digest of everything that a figure depends on. What
+other code made is simulated again; until then it is shown, and the page says how much of it there is.
 """
 
 from collections.abc import Iterable, Mapping
@@ -75,13 +75,14 @@ class Store:
         self._path = path
         lines = path.read_bytes().splitlines() if path.exists() else []
         rows = [msgspec.json.decode(line, type=Row) for line in lines if line.endswith(b"}")]
-        self._rows = {row.cell: row for row in rows if row.code == code}
+        self._rows = {row.cell: row for row in rows}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"".join(map(_line, self._rows.values())))
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Those that have no result yet, each once."""
-        return [cell for cell in dict.fromkeys(cells) if cell not in self._rows]
+        """Those that have no result of this code yet, each once."""
+        done = {cell for cell, row in self._rows.items() if row.code == self.code}
+        return [cell for cell in dict.fromkeys(cells) if cell not in done]
 
     def add(self, row: Row) -> None:
         """Keep a result at once."""
@@ -90,7 +91,7 @@ class Store:
             file.write(_line(row))
 
     def rows(self, cells: Iterable[Cell]) -> list[Row]:
-        """Results of those cells that have one, in their order."""
+        """Newest results of those cells that have one, of whatever code, in their order."""
         return [self._rows[cell] for cell in dict.fromkeys(cells) if cell in self._rows]
 
 

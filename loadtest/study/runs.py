@@ -72,16 +72,16 @@ def simulated(cell: Cell, traces: Path, code: str) -> Row:
     """Simulate one cell."""
     workload, scale = _workload(cell.traffic, traces, cell.seed), _time_scale(_load_of(cell), traces)
     result = simulate(workload, configured(cell, scale))
-    return Row(code, cell, {**result.summary(), **_totals(result.records), "time_scale": scale})
+    return Row(code, cell, {**result.summary(), **totals_of(result.records), "time_scale": scale})
 
 
-def _totals(records: Records) -> dict[str, Figure]:
-    """Figures of all that completed, and of the requests of the shortest bucket."""
+def totals_of(records: Records) -> dict[str, Figure]:
+    """Figures of all that completed, and of those in the shortest bucket, outside it, and in the longest."""
     completed = records.outcome == Outcome.COMPLETED
     ttft_s, prompts = records.ttft_s[completed], records.prompt_tokens[completed]
     if not len(prompts):
         return {"input_tokens": 0}
-    short = prompts <= BUCKETS.tokens_max[0]
+    short, longest = prompts <= BUCKETS.tokens_max[0], prompts > BUCKETS.tokens_max[-2]
     return {
         "input_tokens": int(prompts.sum()),
         "makespan_s": float(records.finished_s[completed].max()),
@@ -89,6 +89,7 @@ def _totals(records: Records) -> dict[str, Figure]:
         "ttft_mean_s": float(ttft_s.mean()),
         "ttft_first_bucket_p90_s": _p90(ttft_s[short]),
         "ttft_other_buckets_p90_s": _p90(ttft_s[~short]),
+        "ttft_longest_bucket_p90_s": _p90(ttft_s[longest]),
     }
 
 

@@ -84,6 +84,15 @@ def scenario_tables(rows: Iterable[Row]) -> str:
     return "\n".join(parts)
 
 
+def code_table(rows: Sequence[Row], code: str) -> str:
+    """How many results each part has, and how many of them other code than this made."""
+    lines = []
+    for part in dict.fromkeys(row.cell.part for row in rows):
+        codes = [row.code for row in rows if row.cell.part == part]
+        lines.append([part, str(len(codes)), str(len(codes) - codes.count(code))])
+    return table(["part", "results", "of earlier code"], lines)
+
+
 def verdict_table(verdicts: Iterable[Verdict]) -> str:
     """The default against the best peer, one line per scenario."""
     head = [

@@ -312,7 +312,7 @@ class Decider:
         if (
             not follows
             and admission.idle(slots, now_us)
-            and (claim.turn >= 0 or not self._is_behind_own(claim, key_us, now_us))
+            and (claim.turn >= 0 or not self._is_behind(claim, key_us, now_us))
         ):
             if admission.below_caps(chosen.slot, now_us) and not self._overtakes(
                 order, claim, chosen.slot, key_us, now_us
@@ -406,9 +406,9 @@ class Decider:
         best = tickets.best(slot, lanes, now_us)
         return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
 
-    def _is_behind_own(self, claim: Claim, key_us: int, now_us: int) -> bool:
-        """Whether somebody with a better key waits here, who then goes to the idle worker at once."""
-        best = self._fleet.tickets.best_of_lanes((claim.lane,), now_us, replica=self._replica)
+    def _is_behind(self, claim: Claim, key_us: int, now_us: int) -> bool:
+        """Whether somebody with a better key waits, who then goes to the idle worker at once."""
+        best = self._fleet.tickets.best_of_lanes((claim.lane,), now_us)
         return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
 
 

@@ -14,9 +14,10 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
 backlog also drains with time. While a worker has room:
 
 * The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
+* None, and the worker stands idle: the same holds for the best of its lanes, whatever worker it waits for.
 * It is another replica's: that one sees the same, and will use the room. If it has not within the grace time
-  it is thought dead or elsewhere, and the best of ours goes.
-* None, and the worker stands idle: the best of its lanes decides afresh, whatever worker it waits for.
+  it is thought dead or elsewhere, or its request declines, and the best of the other replicas is next, ours
+  or not. Were it the best of ours, each replica would send one.
 
 Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
 the next one.
@@ -33,6 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Protocol
@@ -66,7 +68,8 @@ CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
 DECLINED_MAX = 64
-"""So many may decline in one look; what room is left then is offered again in the next one."""
+"""So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
+remembered."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -200,8 +203,8 @@ class WaitingRoom:
         self._round: deque[str] = deque()
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int, tuple[str, int]] = {}
-        """Slot with room: the ticket of another replica that is the best for it, and since when."""
+        self._left_to: dict[int, dict[str, tuple[str, int]]] = {}
+        """Slot with room: of the replicas that it was left to, their best ticket for it, and since when."""
         self._timer: Timer | None = None
         self._soon: Timer | None = None
         self.overdue = 0
@@ -295,7 +298,10 @@ class WaitingRoom:
         self._expire(now_us)
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
-            self._serve(self._admission.with_room(self._lanes.slots, now_us).tolist(), now_us)
+            slots = self._admission.with_room(self._lanes.slots, now_us).tolist()
+            if self._left_to:
+                self._left_to = {slot: left for slot in slots if (left := self._left_to.get(slot))}
+            self._serve(slots, now_us)
             self._ask_followers(now_us)
             self._ask_some(now_us)
         if self._places:
@@ -308,11 +314,12 @@ class WaitingRoom:
         moved, declined = 0, set[str]()
         for slot in slots:
             while self._places and self._admission.has_room(slot, now_us):
-                ticket_id = self._next(slot, now_us, declined)
-                if ticket_id is None:
+                ticket_id, overdue = self._next(slot, now_us, declined)
+                if not ticket_id:
                     break
                 if self._ask(ticket_id, slot, now_us):
                     moved += 1
+                    self.overdue += overdue
                 else:
                     declined.add(ticket_id)
                 if moved >= MOVED_MAX:
@@ -322,33 +329,42 @@ class WaitingRoom:
             else:
                 self._left_to.pop(slot, None)
 
-    def _next(self, slot: int, now_us: int, declined: set[str]) -> str | None:
-        """Which request here may take the room of a worker now; None if none."""
+    def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
+        """Which request here may take the room of a worker now, and whether others left it unused.
+
+        The request is empty if there is none.
+        """
         if len(declined) > DECLINED_MAX:
-            return None
+            return "", False
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
-        best = tickets.best(slot, lanes, now_us, skip=declined)
+        best_of: Callable[..., Ticket | None] = partial(tickets.best, slot)
+        best = best_of(lanes, now_us, skip=declined)
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
-                return None
-            best = tickets.best_of_lanes(lanes, now_us, replica=self._replica, skip=declined)
-        elif best.replica != self._replica:
+                return "", False
+            best_of = tickets.best_of_lanes
+            best = best_of(lanes, now_us, skip=declined)
+        passed = set[str]()
+        while best is not None and best.replica != self._replica:
             if not self._unused(slot, best, now_us):
-                return None
-            best = tickets.best(slot, lanes, now_us, replica=self._replica, skip=declined)
-            self.overdue += best is not None
+                return "", False
+            passed.add(best.replica)
+            others = tickets.replicas() - passed
+            firsts = (best_of(lanes, now_us, replica=replica, skip=declined) for replica in others)
+            best = min((ticket for ticket in firsts if ticket is not None), default=None)
         if best is None:
-            return None
+            return "", False
         if best.request_id not in self._places:  # of a former life of this replica
             self._publish(Finished(best.request_id, now_us))
             return self._next(slot, now_us, declined)
-        return best.request_id
+        return best.request_id, bool(passed)
 
     def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
         """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
-        known = self._left_to.get(slot)
+        left_to = self._left_to.setdefault(slot, {})
+        known = left_to.get(best.replica)
         if known is None or known[0] != best.request_id:
-            self._left_to[slot] = (best.request_id, now_us)
+            left_to[best.replica] = (best.request_id, now_us)
             return False
         return now_us - known[1] > self._grace_s() * 1e6
 
@@ -382,6 +398,8 @@ class WaitingRoom:
         """Let a request decide afresh, and see to what it decides; True if it goes."""
         place = self._places[ticket_id]
         place.asked_us = now_us
+        declined = self._fleet.tickets.declined
+        declined.discard(ticket_id)
         try:
             decided = place.waiter.decide(ticket_id, turn)
         except RouterError as error:
@@ -396,6 +414,9 @@ class WaitingRoom:
                 place.safe_blocks = safe_blocks
                 if self._differs(place.op, op):
                     self._say(place, op)
+                lets_pass = turn >= 0 and op.worker == self._fleet.at_slot(turn).worker_id
+                if lets_pass and len(declined) < DECLINED_MAX:
+                    declined.add(ticket_id)
             case Shed() as shed:
                 refusal = refusal_of(shed)
                 how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED

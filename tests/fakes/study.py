@@ -40,6 +40,7 @@ def row(label: str = "expected_cost", *, mean_s: float = 1.0, p90_s: float = 2.0
         "makespan_s": 100.0 * mean_s,
         "ttft_first_bucket_p90_s": p90_s,
         "ttft_other_buckets_p90_s": 4 * p90_s,
+        "ttft_longest_bucket_p90_s": 5 * p90_s,
     }
     return Row("code", cell(label, **changes), figures)
 

@@ -6,11 +6,11 @@ it is sent in that order, one at a time; it *has room* while fewer than `ROOM` a
 
     arrives ──> the worker that would be done first, if it has room and it is the request's turn there: nobody
                 with a better key waits for it
-            ──> else, if any is idle, and nobody with a better key waits here: the first all the same, if it
+            ──> else, if any is idle, and nobody with a better key waits: the first all the same, if it
                 is below its cap and it is its turn there, or else the idle one
             ──> else waits, for that worker if no other would be better even when idle
-    relieved ─> the best of those who wait for it: mine decides afresh, another replica's is left to it for
-                the grace time; if nobody waits for an idle worker, my best one decides afresh
+    relieved ─> the best of those who wait for it, or if nobody waits for an idle worker, of all: mine decides
+                afresh; to another replica the room is left for the grace time, then to the next one
 
 What really waits, and where, the model knows beside the folds, and writes down at every dispatch.
 """
@@ -18,8 +18,9 @@ What really waits, and where, the model knows beside the folds, and writes down 
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from policies import Finished, FleetRules, FleetState, Left, Op, Placed, Waiting, WorkerPut
+from policies import Finished, FleetRules, FleetState, Left, Op, Placed, Ticket, Waiting, WorkerPut
 
 LANE = "|"
 ROOM = 1
@@ -75,7 +76,7 @@ class Replica:
         self.name = f"replica{number}"
         self.fleet = FleetState(rules)
         self.jobs: dict[str, Job] = {}
-        self.left_to: dict[int, tuple[str, int]] = {}
+        self.left_to: dict[int, dict[str, tuple[str, int]]] = {}
         self.alive = True
 
 
@@ -178,21 +179,25 @@ class WaitingModel:
 
     def _serve(self, replica: Replica, slot: int) -> None:
         tickets = replica.fleet.tickets
-        known = replica.left_to.pop(slot, None)
+        left_to = replica.left_to.pop(slot, {})
         for _ in range(len(self.jobs)):
             if not self._below(replica, slot, ROOM):
                 return
-            best = tickets.best(slot, (LANE,), self.now_us)
-            if best is None and self._below(replica, slot, 1):
-                best = tickets.best_of_lanes((LANE,), self.now_us, replica=replica.name)
-            elif best is not None and best.replica != replica.name:
+            best_of: Callable[..., Ticket | None] = partial(tickets.best, slot)
+            if best_of((LANE,), self.now_us) is None and self._below(replica, slot, 1):
+                best_of = tickets.best_of_lanes
+            best, passed = best_of((LANE,), self.now_us), set[str]()
+            while best is not None and best.replica != replica.name:
+                known = left_to.get(best.replica)
                 if known is None or known[0] != best.request_id:
-                    known = (best.request_id, self.now_us)
+                    known = left_to[best.replica] = (best.request_id, self.now_us)
                     self.at(self.now_us + self.grace_us + 1, lambda: None)
                 if self.now_us - known[1] <= self.grace_us:
-                    replica.left_to[slot] = known
+                    replica.left_to[slot] = left_to
                     return
-                best = tickets.best(slot, (LANE,), self.now_us, replica=replica.name)
+                passed.add(best.replica)
+                firsts = [best_of((LANE,), self.now_us, replica=r) for r in tickets.replicas() - passed]
+                best = min((ticket for ticket in firsts if ticket is not None), default=None)
             if best is None or not self._decide(replica, replica.jobs[best.request_id], slot):
                 return
 
@@ -214,8 +219,8 @@ class WaitingModel:
             self._dispatch(replica, job, chosen)
             return True
         idle = [slot for slot in slots if self._below(replica, slot, 1)]
-        ours = tickets.best_of_lanes((LANE,), self.now_us, replica=replica.name)
-        behind = ours is not None and ours.request_id != job.name and ours.key_us < key_us
+        best = tickets.best_of_lanes((LANE,), self.now_us)
+        behind = best is not None and best.request_id != job.name and best.key_us < key_us
         if idle and (turn >= 0 or not behind):
             joins = its_turn(chosen) and self._below(replica, chosen, CAP)
             self._dispatch(replica, job, chosen if joins else min(idle, key=lambda slot: done_us[slot]))

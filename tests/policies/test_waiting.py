@@ -174,6 +174,8 @@ def _agree(tickets: Tickets, naive: NaiveTickets) -> None:
                 mine = [op for op in here if op.replica == replica]
                 best = tickets.best(slot, lanes, SECOND, replica=replica)
                 assert name(best) == naive.first(mine, SECOND)
+    of_lane = [op for op in ops if op.lane == LANES[0]]
+    assert name(tickets.best_of_lanes(LANES[:1], SECOND)) == naive.first(of_lane, SECOND)
     for replica in REPLICAS:
         mine = [op for op in naive.of(replica) if op.lane == LANES[0]]
         best = tickets.best_of_lanes(LANES[:1], SECOND, replica=replica)
@@ -255,6 +257,21 @@ def test_a_better_ticket_that_could_not_have_gone_is_not_overtaken(better: Waiti
     tickets.fairness.charge("low/two", SECOND, 5 * SECOND)
     tickets.placed("placed", 0, SECOND)
     assert tickets.inversions.count == 0
+
+
+def test_who_lets_others_pass_is_not_overtaken_until_it_is_asked_again() -> None:
+    tickets = tickets_of(*(waiting(name, 10 * number) for number, name in enumerate("abcde")))
+    tickets.declined.add("a")
+    tickets.placed("b", 0, SECOND)
+    assert tickets.inversions.count == 0
+    tickets.placed("d", 0, SECOND)
+    assert tickets.inversions.count == 1  # before c
+    tickets.declined.discard("a")
+    tickets.placed("c", 0, SECOND)
+    assert tickets.inversions.count == 2
+    tickets.declined.add("a")
+    tickets.ended("a")
+    assert not tickets.declined
 
 
 def test_a_ticket_that_nobody_ends_is_given_up_at_last() -> None:

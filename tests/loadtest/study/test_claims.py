@@ -19,13 +19,24 @@ def test_a_claim_is_the_change_from_without_to_with() -> None:
     assert "| few uncached tokens first: P90 beyond 64K | -30.5 % | 16.0 s | 8.00 s | -50 % |" in text
 
 
-def test_buckets_are_compared_with_one_pool() -> None:
-    rows = [row("affinity", value="one pool", p90_s=2.0), row("affinity", value="buckets", p90_s=1.0)]
+def test_buckets_are_compared_with_one_pool_of_the_same_engines_and_policy() -> None:
+    """Short prompts gain where the longest and the mean lose."""
+    rows = [
+        row(value="one pool", mean_s=1.0, p90_s=2.0),
+        row(value="buckets", mean_s=1.5, p90_s=1.0),
+        row(value="one pool, 8 ranks", p90_s=4.0),
+        row("affinity", value="buckets", p90_s=3.0),
+    ]
 
-    text = table_of(rows)
+    lines = table_of(rows).splitlines()[2:]
 
-    assert "| length buckets: P90 to 64K | lower | 2.00 s | 1.00 s | -50 % |" in text
-    assert "throughput" not in text
+    assert lines == [
+        "| length buckets, two ranks: P90 to 64K | lower | 2.00 s | 1.00 s | -50 % |",
+        "| P90 beyond 64K | - | 8.00 s | 4.00 s | -50 % |",
+        "| P90 beyond 256K | - | 10.0 s | 5.00 s | -50 % |",
+        "| mean of all | - | 1.00 s | 1.50 s | +50 % |",
+        "| reused | - | 50.0 % | 50.0 % | +0 % |",
+    ]
 
 
 def test_claims_that_were_not_tried_are_left_out() -> None:

@@ -33,6 +33,21 @@ def test_the_report_alone_simulates_nothing(small: list[str], tmp_path: Path) ->
     assert (tmp_path / "results.jsonl").read_text() == ""
 
 
+def test_only_the_parts_that_are_asked_for_are_simulated_and_the_others_are_kept(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [cell(part=part, utilisation=0.5) for part in ("main", "claims")]
+    monkeypatch.setattr(command, "cells", lambda *, quick: wanted)
+    assert command.main([*small, "--parts", "claims"]) == 0
+
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 1
+    assert '"part":"claims"' in lines[0]
+
+    assert command.main([*small, "--parts", "main"]) == 0
+    assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 2
+
+
 def test_a_quick_study_prints_its_tables(small: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main([*small, "--quick"]) == 0
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from fakes.study import row
 
-from loadtest.study.report import fill, summary, write
+from loadtest.study.cross_check import Row as CrossRow
+from loadtest.study.report import fill, parts, summary, write
 from loadtest.study.verdict import verdicts
 
 
@@ -16,6 +17,19 @@ def test_only_what_is_between_the_marks_is_replaced() -> None:
 
     assert filled == "Text.\n\n<!-- study: verdict -->\n\nnew\n\n<!-- end -->\n\nMore.\n"
     assert fill(filled, {"verdict": "new\n"}) == filled
+
+
+def test_a_part_that_was_not_made_this_time_stays_as_it_is() -> None:
+    document = "<!-- study: cross-check -->\nold\n<!-- end -->\n"
+
+    assert fill(document, {"cross-check": None}) == document
+
+
+def test_the_comparison_with_dynamo_needs_its_results() -> None:
+    theirs = [CrossRow("round_robin", 0.08, 0.07, 0.09, 0.4, 0.9, 10)]
+
+    assert parts([row()], [], "code")["cross-check"] is None
+    assert "Dynamo, round_robin" in (parts([row()], theirs, "code")["cross-check"] or "")
 
 
 def test_a_part_that_nobody_makes_is_refused() -> None:
@@ -38,7 +52,7 @@ def test_the_document_is_filled_and_its_charts_are_drawn_beside_it(tmp_path: Pat
     document = tmp_path / "study.md"
     document.write_text("<!-- study: verdict -->\n<!-- end -->\n<!-- study: sweep-aging -->\n<!-- end -->\n")
 
-    write(document, [row(), row("lmetric"), row(part="sweep-aging", value="1")], [])
+    write(document, [row(), row("lmetric"), row(part="sweep-aging", value="1")], [], "code")
 
     assert "(lmetric)" in document.read_text()
     assert {path.name for path in (tmp_path / "study").iterdir()} == {

@@ -1,5 +1,6 @@
 """What is kept of a study, and for how long it is good."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -20,12 +21,21 @@ def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.rows([open_, done.cell]) == [done]
 
 
-def test_results_of_other_code_are_dropped(tmp_path: Path) -> None:
+def test_results_of_other_code_are_kept_until_there_are_newer_ones(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    Store(path, "code").add(row("a"))
+    old, other, new = row("a"), row("b"), replace(row("a", mean_s=3.0), code="newer")
+    for one in (old, other):
+        Store(path, "code").add(one)
 
-    assert Store(path, "newer").missing([row("a").cell]) == [row("a").cell]
-    assert path.read_bytes() == b""
+    store = Store(path, "newer")
+    assert store.missing([old.cell]) == [old.cell]
+    assert store.rows([old.cell]) == [old]
+
+    store.add(new)
+    again = Store(path, "newer")
+    assert again.missing([old.cell, other.cell]) == [other.cell]
+    assert again.rows([old.cell, other.cell]) == [new, other]
+    assert len(path.read_bytes().splitlines()) == 2
 
 
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:

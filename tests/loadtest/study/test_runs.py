@@ -1,13 +1,15 @@
 """Cells on small traces."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fakes.study import cell, write_traces
 
+from loadtest.simulator.records import Outcome, Records
 from loadtest.study.results import Row, Store
-from loadtest.study.runs import configured, run, simulated
+from loadtest.study.runs import configured, run, simulated, totals_of
 
 
 def test_a_cell_says_what_is_simulated() -> None:
@@ -66,6 +68,21 @@ def test_a_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
     assert first.figures["decisions_digest"] == second.figures["decisions_digest"]
     assert first.number("completed_share") == 1.0
     assert first.number("input_tokens") > 0
+
+
+def test_times_are_told_of_the_shortest_bucket_of_the_others_and_of_the_longest() -> None:
+    """P90 lies nine tenths of the way from the first to the last; who was not answered counts nowhere."""
+    prompts = np.array([1_000, 65_536, 65_537, 262_144, 262_145, 400_000, 2_000])
+    given = {column.name: np.zeros(len(prompts)) for column in fields(Records)}
+    given["prompt_tokens"] = prompts
+    given["outcome"] = np.array([Outcome.COMPLETED] * 6 + [Outcome.REJECTED])
+    given["first_s"] = np.array([1.0, 2.0, 10.0, 20.0, 30.0, 40.0, 99.0])
+
+    totals = totals_of(Records(**given))
+
+    assert totals["ttft_first_bucket_p90_s"] == pytest.approx(1.9)
+    assert totals["ttft_other_buckets_p90_s"] == pytest.approx(37.0)
+    assert totals["ttft_longest_bucket_p90_s"] == pytest.approx(39.0)
 
 
 def test_what_is_missing_is_run_and_kept(tmp_path: Path) -> None:

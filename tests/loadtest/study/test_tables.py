@@ -1,5 +1,6 @@
 """Tables say what was measured, in digits that count."""
 
+from dataclasses import replace
 from math import nan
 
 from fakes.study import cell, row
@@ -32,6 +33,12 @@ def test_a_title_says_what_is_special() -> None:
     scenario = cell(l3=True, replicas=8, queue_order="uncached", value="2").scenario
 
     assert tables.title(scenario) == "conversation, mimo-v2.5-pro, 80 %, L3, 8 replicas, queue uncached, 2"
+
+
+def test_a_part_says_how_much_of_it_earlier_code_made() -> None:
+    rows = [row("a"), replace(row("b"), code="newer"), row("a", part="seeds")]
+
+    assert tables.code_table(rows, "newer").splitlines()[2:] == ["| main | 2 | 1 |", "| seeds | 1 | 1 |"]
 
 
 def test_ratios_that_are_more_than_three_percent_behind_stand_out() -> None:

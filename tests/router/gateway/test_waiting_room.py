@@ -151,9 +151,12 @@ def test_who_waits_for_what_another_is_prefilling_leaves_the_room_to_the_next_on
     stage.time.advance(2 * LOOK_S)
     assert follower.waits
     assert other.decision is not None
+    assert stage.replicas[0].fleet.tickets.declined == {follower.ticket_id}
     stage.run()
     assert follower.decision is not None
     assert follower.decision.attempt.chosen.uncached_tokens == 512
+    assert not stage.replicas[0].fleet.tickets.inversions.count
+    assert not stage.replicas[0].fleet.tickets.declined
 
 
 def test_who_waits_for_a_busy_worker_goes_there_when_another_one_stands_idle() -> None:
@@ -416,6 +419,46 @@ def test_what_waits_at_a_replica_that_died_is_waited_for_no_longer_than_the_grac
     stage.run()
     assert all(request.done for request in mine)
     assert not stage.replicas[1].fleet.tickets.count
+
+
+def test_of_what_waits_for_another_worker_an_idle_one_is_given_only_the_best_of_all_replicas() -> None:
+    """All replicas see it fall idle before they hear of what the others send."""
+    stage = Stage(workers=2, replicas=4, delay_s=0.005, rules=RoomRules(ask_s=1000.0))
+    warm = stage.arrive(32_000, name=7)
+    stage.run()
+    assert warm.decision is not None
+    stage.arrive(32_000 + 16_384, name=7)
+    stage.arrive(8192, name=101)
+    stage.time.advance(0.01)
+    waiting = []
+    for replica in (2, 3, 0, 1):
+        waiting.append(stage.arrive(32_000 + 256, name=7, replica=replica))
+        stage.time.advance(0.001)
+    stage.time.advance(0.55)
+    assert all(request.waits for request in waiting)
+    while all(request.waits for request in waiting):
+        stage.time.turn()
+    assert waiting[0].decision is not None
+    stage.time.advance(0.004)
+    assert all(request.waits for request in waiting[1:])
+
+
+def test_a_room_that_nobody_used_in_time_goes_to_the_next_in_order_and_not_to_one_of_each_replica() -> None:
+    """The first in order died. 8,192 tokens are more than the target: one is enough."""
+    stage = Stage(workers=1, replicas=4, k=0.0, delay_s=0.005)
+    stage.arrive(16_384, replica=1)
+    stage.time.advance(0.01)
+    waiting = []
+    for replica in (0, 3, 2, 1):
+        waiting.append(stage.arrive(8192, replica=replica))
+        stage.time.advance(0.01)
+    stage.kill(0, heard_s=100.0)
+    while all(request.waits for request in waiting):
+        stage.time.turn()
+    stage.time.advance(0.1)
+    assert [request.waits for request in waiting] == [True, False, True, True]
+    stage.run(10.0)
+    assert order(waiting[1:]) == waiting[1:]
 
 
 def test_a_replica_that_was_given_up_says_again_what_waits() -> None:
