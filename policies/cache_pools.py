@@ -15,8 +15,11 @@ name without a `CachePool` is none.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from policies.loads import Loads
 from policies.ops import Placed
+from policies.views import Pools
 
 POOL_LABEL, ANY_POOL = "cache_pool", "*"
 
@@ -42,6 +45,40 @@ class CachePool:
     fetch_base_s: float = 0.005
     fetch_tokens_per_s: float = 50_000.0
     fetch_tokens_min: int = 256
+
+
+class PoolMembers:
+    """Which worker shares which pool, by slot.
+
+    Attributes:
+        slots: Of its pool, for each worker that shares one.
+    """
+
+    def __init__(self) -> None:
+        self.slots: dict[int, int] = {}
+        self._pools: dict[int, CachePool] = {}
+
+    def join(self, slot: int, pool_slot: int, pool: CachePool) -> None:
+        """The worker in a slot shares this pool, which has a slot of its own, and no other."""
+        self.slots[slot] = pool_slot
+        self._pools[slot] = pool
+
+    def leave(self, slot: int) -> None:
+        """The worker in a slot shares none."""
+        self.slots.pop(slot, None)
+        self._pools.pop(slot, None)
+
+    def columns(self, slots: list[int]) -> Pools | None:
+        """The pools of these workers as columns; None if none of them has one."""
+        if self.slots.keys().isdisjoint(slots):
+            return None
+        pools = [self._pools.get(slot) for slot in slots]
+        return Pools(
+            np.array([self.slots.get(slot, slot) for slot in slots], dtype=np.intp),
+            np.array([pool.fetch_base_s if pool else 0.0 for pool in pools]),
+            np.array([1.0 / pool.fetch_tokens_per_s if pool else 0.0 for pool in pools]),
+            np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
+        )
 
 
 class PoolWrites:

@@ -17,26 +17,25 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
                             newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
-snapshot name workers by id. Nothing here reads a clock: log time (microseconds) is an argument.
+snapshot name workers by id. What follows from all this and policies ask for is kept in
+`policies.columns`. Nothing here reads a clock: log time (microseconds) is an argument.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from math import fsum
 from typing import Any
 
 import msgspec
 import numpy as np
-import xxhash
-from numpy.typing import NDArray
 
 from policies.bucket_members import BucketMembers
-from policies.buckets import ANY_BUCKET, BUCKET_LABEL, BUSY_RATIO_MIN, LengthBuckets
-from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolWrites
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
+from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
 from policies.circuits import Circuits
-from policies.costs import PROFILES, ServiceModel, congestion_per_s
+from policies.columns import Columns
+from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
 from policies.length_histogram import LengthHistogram
 from policies.loads import Loads
@@ -62,7 +61,7 @@ from policies.ops import (
 )
 from policies.reports import Reports
 from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
-from policies.views import FEW_MAX, Candidates, Pools, Prices, Slots, SlowColumns, Spills
+from policies.views import Candidates, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
@@ -83,12 +82,6 @@ GONE_MAX = 1000
 
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
-
-SLOW_COLUMNS_MAX = 100
-"""Lists of slots (one per model) whose slow columns are kept at a time."""
-
-REFRESH_US = 100_000
-"""How stale the slow columns (congestion, held tokens) may be: they are averages over seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +175,18 @@ class FleetState:
         self.lengths = LengthHistogram()
         """What came lately, while somebody belongs to a length bucket, or may come to."""
         self.reports = Reports()
+        self._pools = PoolMembers()
+        self.columns = Columns(
+            self.loads,
+            self.tree,
+            self.buckets,
+            self._pools,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            block_tokens=rules.block_tokens,
+        )
         self.early_revision = 0
         """Counts changes of what `early_ratio` says."""
-        self.returned_us = np.zeros(0)
+        self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
         """The newest of them."""
@@ -196,13 +198,6 @@ class FleetState:
         self._bytes_per_token: dict[str, BytesPerToken] = {}
         self._early: dict[str, EarlyRatio] = {}
         self._started: dict[str, Started] = {}
-        self._refreshed_us = -REFRESH_US
-        self._columns: dict[str, NDArray[np.float64]] = {}
-        self._slow: dict[tuple[int, int], tuple[SlowColumns, list[Prices]]] = {}
-        self._worker_hash = np.zeros(0, dtype=np.uint64)
-        self._allocate(8)
-        self._pool_of: dict[int, int] = {}
-        """Slot of the pool that the worker in a slot shares."""
         self._pool_writes = PoolWrites(self.loads, self._hold)
         self._apply: dict[type, Callable[[Any], None]] = {
             Placed: self._placed,
@@ -296,7 +291,7 @@ class FleetState:
     def pool_of(self, worker_id: str) -> str | None:
         """What the pool that a worker shares is called in operations; None if it shares none."""
         worker = self._workers.get(worker_id)
-        slot = None if worker is None else self._pool_of.get(worker.slot)
+        slot = None if worker is None else self._pools.slots.get(worker.slot)
         return None if slot is None else self.at_slot(slot).worker_id
 
     def started(self, worker_id: str) -> Started | None:
@@ -306,10 +301,6 @@ class FleetState:
     def forgot_us(self, slot: int) -> int:
         """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
         return self.tree.holdings_of(slot).forgot_us
-
-    def hashes(self, slots: Slots) -> NDArray[np.uint64]:
-        """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
-        return self._worker_hash[slots]
 
     def returns(self, slot: int, at_us: int) -> None:
         """Note that the worker in a slot is back in service, as the log says or as only this replica saw."""
@@ -361,17 +352,13 @@ class FleetState:
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
         """
-        if now_us - self._refreshed_us >= REFRESH_US:
-            self._refresh(now_us)
-        slow = self._slow.get((id(slots), bucket))
-        if slow is None or slow[0].slots is not slots:
-            slow = self._gather(slots, bucket)
+        slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
         for path in paths:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(*slow, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
 
     # Snapshot.
 
@@ -518,7 +505,7 @@ class FleetState:
         # Only now, and the tree looks at them at once: `collect` may have given a slot to another worker.
         slots = [self._slot(worker_id) for worker_id in summary.workers]
         yield from self.tree.load_steps(rows, slots)
-        self._refreshed_us = -REFRESH_US
+        self.columns.refresh_soon()
         self._relieve_all()
 
     # Inside.
@@ -535,96 +522,30 @@ class FleetState:
         slot = self._free.pop() if self._free else len(self._by_slot)
         if slot == len(self._by_slot):
             self._by_slot.append(None)
-        if slot >= len(self._worker_hash):
-            self._allocate(2 * len(self._worker_hash))
+        if slot >= len(self.returned_us):
+            self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
         self.loads.ensure(slot)
         self.reports.ensure(slot)
         self._set_worker(Worker(worker_id, slot))
         return slot
-
-    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices]]:
-        """Gather the slow columns of these slots, and keep them until something in them changes."""
-        if len(self._slow) >= SLOW_COLUMNS_MAX:
-            self._slow.clear()
-        columns, count = self._columns, len(slots)
-        spills = self._spills(slots, bucket)
-        first = slots.item(0) if count else 0
-        together = bool((slots == np.arange(first, first + count)).all())
-        slow = SlowColumns(
-            slots,
-            slice(first, first + count) if together else slots,
-            self._worker_hash[slots],
-            columns["held_tokens"][slots],
-            columns["a_s"][slots],
-            columns["b_s"][slots],
-            columns["c0_tokens"][slots],
-            self._congestion_per_s(slots, spills),
-            np.zeros(count),
-            self._pools(slots.tolist()),
-            spills,
-        )
-        few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
-        kept = self._slow[id(slots), bucket] = slow, few
-        return kept
-
-    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
-        """One kappa for all of them, or one for those of each length bucket: other requests come there."""
-        measured = self._columns["congestion_per_s"][slots]
-        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
-        kappa = np.zeros(len(slots))
-        for step in set(steps.tolist()):
-            alike = steps == step
-            # Summed exactly, since replicas know the same workers in another order.
-            kappa[alike] = fsum(measured[alike]) / np.count_nonzero(alike)
-        return kappa
-
-    def _spills(self, slots: Slots, bucket: int) -> Spills | None:
-        """How far these workers are from the bucket of a request; None if all are at home."""
-        lengths = self.buckets.lengths
-        if bucket == ANY_BUCKET or lengths is None:
-            return None
-        members = self.buckets.column(slots)
-        steps = np.where(members == ANY_BUCKET, 0, members - bucket)
-        if not steps.any():
-            return None
-        columns = self._columns
-        busy_ratio = np.clip(columns["utilisation"][slots], BUSY_RATIO_MIN, 1.0)
-        token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
-        middle_tokens = np.array(lengths.middle_tokens)[members]
-        return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)
-
-    def _pools(self, slots: list[int]) -> Pools | None:
-        """The pools of these workers as columns; None if none of them has one."""
-        if self._pool_of.keys().isdisjoint(slots):
-            return None
-        pool_slots = [self._pool_of.get(slot, slot) for slot in slots]
-        pools = [
-            self.rules.pools.get(self.at_slot(slot).worker_id.removeprefix(HOLDER)) for slot in pool_slots
-        ]
-        return Pools(
-            np.array(pool_slots, dtype=np.intp),
-            np.array([pool.fetch_base_s if pool else 0.0 for pool in pools]),
-            np.array([1.0 / pool.fetch_tokens_per_s if pool else 0.0 for pool in pools]),
-            np.array([float(pool.fetch_tokens_min) if pool else np.inf for pool in pools]),
-        )
 
     def _join_pool(self, worker: Worker) -> None:
         """Note which pool a worker shares, if any."""
         name = worker.labels.get(POOL_LABEL, ANY_POOL)
         pool = self.rules.pools.get(name)
         if pool is None or not self._exists(worker):
-            self._pool_of.pop(worker.slot, None)
+            self._pools.leave(worker.slot)
             return
-        slot = self._pool_of[worker.slot] = self._slot(HOLDER + name)
+        pool_slot = self._slot(HOLDER + name)
+        self._pools.join(worker.slot, pool_slot, pool)
         blocks = max(1, pool.capacity_tokens // self.rules.block_tokens) if pool.capacity_tokens else None
-        self.tree.set_capacity(slot, blocks)
+        self.tree.set_capacity(pool_slot, blocks)
 
     def _set_worker(self, worker: Worker) -> None:
         slot = worker.slot
         self._workers[worker.worker_id] = worker
         self._by_slot[slot] = worker
-        self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker.worker_id.encode())
-        self._price(worker)
+        self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
         if self._exists(worker):
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
@@ -635,41 +556,6 @@ class FleetState:
         self._join_pool(worker)
         self._relieve(slot)
         self.revision += 1
-
-    def _allocate(self, rows: int) -> None:
-        names = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "utilisation", "held_tokens")
-        for name in names:
-            grown = np.zeros(rows)
-            old = self._columns.get(name)
-            if old is not None:
-                grown[: len(old)] = old
-            self._columns[name] = grown
-        hashes = np.zeros(rows, dtype=np.uint64)
-        hashes[: len(self._worker_hash)] = self._worker_hash
-        self._worker_hash = hashes
-        returned_us = np.zeros(rows)
-        returned_us[: len(self.returned_us)] = self.returned_us
-        self.returned_us = returned_us
-
-    def _price(self, worker: Worker) -> None:
-        self._slow.clear()
-        model = self.service_model(worker.worker_class)
-        self._columns["a_s"][worker.slot] = model.a_s
-        self._columns["b_s"][worker.slot] = model.b_s
-        self._columns["c0_tokens"][worker.slot] = model.c0_tokens
-
-    def _refresh(self, now_us: int) -> None:
-        """Recompute the slow columns for all workers."""
-        self._slow.clear()
-        self._refreshed_us = now_us
-        count = len(self._by_slot)
-        arrivals_per_s, utilisation = self.loads.rates(now_us)
-        self._columns["congestion_per_s"][:count] = congestion_per_s(
-            arrivals_per_s[:count], utilisation[:count], self.rules.congestion_max_per_s
-        )
-        self._columns["utilisation"][:count] = utilisation[:count]
-        held = [self.tree.held_blocks(slot) for slot in range(count)]
-        self._columns["held_tokens"][:count] = np.asarray(held) * float(self.rules.block_tokens)
 
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
@@ -684,21 +570,21 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
         self._hold(op, slot)
-        if self._pool_of and slot in self._pool_of:
-            self._pool_writes.placed(op, self._pool_of[slot])
+        if slot in self._pools.slots:
+            self._pool_writes.placed(op, self._pools.slots[slot])
 
     def _first_token(self, op: FirstToken) -> None:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.first_token(op)
-        if self._pool_of:
+        if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
     def _finished(self, op: Finished) -> None:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
-        if self._pool_of:
+        if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
     def _left(self, op: Left) -> None:
@@ -822,7 +708,7 @@ class FleetState:
             self._fits[op.worker_class] = op
             for worker in self._workers.values():
                 if worker.worker_class == op.worker_class:
-                    self._price(worker)
+                    self.columns.price(worker.slot, self.service_model(op.worker_class))
 
     def _learned_bytes(self, op: BytesPerToken) -> None:
         known = self._bytes_per_token.get(op.model)
@@ -831,7 +717,7 @@ class FleetState:
 
     def _bucket_plan(self, op: BucketPlan) -> None:
         if self.buckets.planned(op):
-            self._slow.clear()
+            self.columns.forget()
             self.revision += 1
 
     def _learned_early(self, op: EarlyRatio) -> None:

@@ -170,7 +170,7 @@ class Registry:
         if now_us - self._fleet.last_return_us >= self._ramp_us:
             return slots
         elapsed_us = now_us - self._fleet.returned_us[slots]
-        mask = admitted(key, self._fleet.hashes(slots), elapsed_us, self._ramp_us)
+        mask = admitted(key, self._fleet.columns.hashes(slots), elapsed_us, self._ramp_us)
         return slots if mask.all() or not mask.any() else slots[mask]
 
     def share(self, local: LocalWorker, now_us: int) -> float:

@@ -27,6 +27,7 @@ from policies import (
     make_policy,
     place,
 )
+from policies.cache_pools import PoolMembers
 from policies.placement import Reason
 from radix import chain_bytes
 
@@ -159,3 +160,17 @@ def test_requests_that_never_end_are_not_waited_for() -> None:
 )
 def test_what_the_pool_holds_depends_on_what_was_said_only(ops: list[Op]) -> None:
     assert pooled_blocks(fleet_after(*ops)) == 8
+
+
+def test_members_are_columns_in_the_order_that_is_asked_for() -> None:
+    members = PoolMembers()
+    assert members.columns([0, 1, 2]) is None
+    members.join(1, 7, CachePool(fetch_base_s=0.01, fetch_tokens_per_s=1e6, fetch_tokens_min=64))
+    pools = members.columns([2, 1])
+    assert pools is not None
+    assert pools.slots.tolist() == [2, 7]
+    assert (pools.base_s.tolist(), pools.token_s.tolist()) == ([0.0, 0.01], [0.0, 1e-6])
+    assert pools.tokens_min.tolist() == [np.inf, 64.0]
+    assert members.columns([0, 2]) is None
+    members.leave(1)
+    assert members.columns([2, 1]) is None

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import (
-    ANY_BUCKET,
     FULL_ATTENTION,
     PROFILES,
     AttentionProfile,
@@ -43,7 +42,6 @@ from policies import (
 from policies.fleet import GONE_MAX
 from policies.length_histogram import row_of
 from policies.placement import Reason
-from policies.views import Spills
 from radix import chain_bytes
 from radix.invariants import check
 
@@ -339,30 +337,6 @@ def test_fits_and_token_ratios_are_shared_and_the_newest_wins() -> None:
     assert fleet.service_model("slow") == ServiceModel(0.5, 1e-3, 1e5)
     assert fleet.service_model("unheard of") == fleet.profile("default")
     assert (fleet.bytes_per_token("tiny", 4.0), fleet.bytes_per_token("other", 4.0)) == (3.0, 4.0)
-
-
-def test_work_has_the_same_price_on_a_busy_and_on_an_idle_worker() -> None:
-    """1 request/s of 0.1 s on one of two workers: kappas 1/0.9 and 0."""
-    ops = (placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16))
-    fleet = fleet_after(put("a:1"), put("b:1"), *ops)
-
-    view = candidates(fleet, path(0), START + 15 * SECOND)
-
-    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.5 / 0.9, 0.5 / 0.9])
-
-
-def test_congestion_follows_arrivals_and_utilisation() -> None:
-    """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
-    fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
-    view = candidates(fleet, path(0), START + 15 * SECOND)
-    assert view.slow.congestion_per_s[0] == pytest.approx(1 / 0.9)
-
-
-def test_more_workers_than_rows_make_room() -> None:
-    fleet = fleet_after(*(put(f"w:{n}") for n in range(50)), placed("r", "w:49", path(1)))
-    view = candidates(fleet, path(1))
-    assert len(view) == 50
-    assert view.matched_tokens.sum() == 256.0
 
 
 def test_what_nobody_finished_is_released_for_its_age() -> None:
@@ -672,44 +646,6 @@ BUCKETS = FleetRules(buckets=LengthBuckets((1_000, 9_000)), buckets_planned=True
 def bucketed(*labels: str, rules: FleetRules = BUCKETS) -> FleetState:
     ops = [put(f"w{slot}", labels={"bucket": label}) for slot, label in enumerate(labels)]
     return fleet_after(*ops, rules=rules)
-
-
-def spills_of(fleet: FleetState, bucket: int, now_us: int = START) -> Spills | None:
-    slots = np.arange(len(fleet.workers()))
-    view = fleet.candidates(slots, (), FULL_ATTENTION, 500.0, 256.0, now_us, bucket)
-    return view.slow.spills
-
-
-def test_candidates_know_how_far_they_are_from_the_bucket_and_what_a_visit_costs() -> None:
-    """An idle worker is taken to be busy a tenth of the time; one with 16 s of work in the last 16 always."""
-    fleet = bucketed("0-1000", "1000-9000", "")
-    busy = Placed("1", START, "w1", "one", 16_000_000, 300, 500, (b"",))
-    fleet.apply(busy)
-    token_s = PROFILES["default"].b_s / PROFILES["default"].c0_tokens
-    up, down = spills_of(fleet, 0, START + SECOND), spills_of(fleet, 1, START + SECOND)
-    assert up is not None
-    assert down is not None
-    assert (up.steps.tolist(), down.steps.tolist()) == ([0, 1, 0], [-1, 0, 0])
-    assert up.token_s.tolist() == [0.0, pytest.approx(token_s), 0.0]
-    assert down.token_s.tolist() == [pytest.approx(token_s / 10), 0.0, 0.0]
-    assert (up.middle_tokens[1], down.middle_tokens[0]) == (5_000.0, 500.0)
-
-
-def test_without_a_bucket_or_a_neighbour_nothing_is_priced() -> None:
-    assert spills_of(bucketed("0-1000", ""), ANY_BUCKET) is None
-    assert spills_of(bucketed("0-1000", "", "0"), 0) is None
-    assert spills_of(bucketed("", ""), ANY_BUCKET) is None
-
-
-def test_workers_of_one_bucket_share_a_congestion_of_their_own() -> None:
-    """Three prefills a second come to the short ones, one in ten to the long one."""
-    fleet = bucketed("0", "0", "1")
-    for number in range(48):
-        fleet.apply(Placed(f"a{number}", START, f"w{number % 2}", "one", 10_000, 300, 500, (b"",)))
-    fleet.apply(Placed("b", START, "w2", "one", 10_000, 300, 500, (b"",)))
-    view = fleet.candidates(np.arange(3), (), FULL_ATTENTION, 500.0, 256.0, START + SECOND, 0)
-    first, second, long = view.slow.congestion_per_s.tolist()
-    assert first == second > 10 * long > 0
 
 
 def test_a_removed_worker_leaves_its_bucket() -> None:

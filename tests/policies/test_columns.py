@@ -1,0 +1,185 @@
+"""The rows of candidates: right after every change, and gathered once between two."""
+
+import numpy as np
+import pytest
+
+from policies import (
+    ANY_BUCKET,
+    FULL_ATTENTION,
+    PROFILES,
+    Candidates,
+    Fitted,
+    FleetRules,
+    FleetState,
+    LengthBuckets,
+    Op,
+    Placed,
+    ServiceModel,
+    WorkerPut,
+)
+from policies.columns import GATHERED_MAX, REFRESH_US
+from policies.views import Slots, SlowColumns, Spills
+from radix import chain_bytes
+
+SECOND = 1_000_000
+START = 1_000 * SECOND
+
+
+def path(*blocks: int) -> bytes:
+    """The path of a prompt made of these blocks; equal beginnings are equal prefixes."""
+    return chain_bytes(b"".join(bytes([block]) * 1024 for block in blocks), 7)
+
+
+def put(worker: str, at_us: int = 1, **more: object) -> WorkerPut:
+    return WorkerPut(worker, at_us, "static", f"http://{worker}", **more)  # type: ignore[arg-type]
+
+
+def placed(request_id: str, worker: str, prompt: bytes, at_us: int = START) -> Placed:
+    return Placed(request_id, at_us, worker, "one", 100_000, 300, 500, (prompt,))
+
+
+def fleet_after(*ops: Op, rules: FleetRules | None = None) -> FleetState:
+    fleet = FleetState(rules or FleetRules())
+    for op in ops:
+        fleet.apply(op)
+    return fleet
+
+
+def candidates(fleet: FleetState, prompt: bytes, now_us: int = START) -> Candidates:
+    slots = np.array(sorted(worker.slot for worker in fleet.workers()), dtype=np.intp)
+    return fleet.candidates(slots, (prompt,), FULL_ATTENTION, len(prompt) * 32.0, 256.0, now_us)
+
+
+def rows(fleet: FleetState, slots: Slots, now_us: int = START) -> SlowColumns:
+    return fleet.columns.gathered(slots, ANY_BUCKET, now_us)[0]
+
+
+def test_work_has_the_same_price_on_a_busy_and_on_an_idle_worker() -> None:
+    """1 request/s of 0.1 s on one of two workers: kappas 1/0.9 and 0."""
+    ops = (placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16))
+    fleet = fleet_after(put("a:1"), put("b:1"), *ops)
+
+    view = candidates(fleet, path(0), START + 15 * SECOND)
+
+    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.5 / 0.9, 0.5 / 0.9])
+
+
+def test_congestion_follows_arrivals_and_utilisation() -> None:
+    """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
+    fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
+    view = candidates(fleet, path(0), START + 15 * SECOND)
+    assert view.slow.congestion_per_s[0] == pytest.approx(1 / 0.9)
+
+
+def test_more_workers_than_rows_make_room() -> None:
+    fleet = fleet_after(*(put(f"w:{n}") for n in range(50)), placed("r", "w:49", path(1)))
+    view = candidates(fleet, path(1))
+    assert len(view) == 50
+    assert view.matched_tokens.sum() == 256.0
+
+
+def test_rows_are_gathered_once_for_the_same_list() -> None:
+    fleet = fleet_after(put("a:1"), put("b:1"))
+    slots = np.arange(2)
+    first = rows(fleet, slots)
+    assert rows(fleet, slots, START + REFRESH_US - 1) is first
+    assert rows(fleet, np.arange(2)) is not first
+    assert rows(fleet, slots, START + REFRESH_US) is not first
+
+
+def test_a_change_of_prices_is_seen_at_once() -> None:
+    fleet = fleet_after(put("a:1"), put("b:1", labels={"worker_class": "other"}))
+    slots = np.arange(2)
+    rows(fleet, slots)
+    fleet.apply(Fitted("other", START, "one", 0.5, 1e-3, 1e5))
+    profile = fleet.profile("default")
+    after = rows(fleet, slots)
+    assert after.a_s.tolist() == [profile.a_s, 0.5]
+    assert after.b_s.tolist() == [profile.b_s, 1e-3]
+    fleet.columns.price(0, ServiceModel(0.25, 1e-3, 1e5))
+    assert rows(fleet, slots).a_s.tolist() == [0.25, 0.5]
+
+
+def test_what_workers_hold_is_seen_after_a_while_or_when_much_has_changed() -> None:
+    fleet = fleet_after(put("a:1"))
+    slots = np.arange(1)
+    assert rows(fleet, slots).held_tokens.tolist() == [0.0]
+    fleet.apply(placed("r", "a:1", path(1, 2)))
+    assert rows(fleet, slots).held_tokens.tolist() == [0.0]
+    fleet.columns.refresh_soon()
+    assert rows(fleet, slots).held_tokens.tolist() == [512.0]
+    fleet.apply(placed("s", "a:1", path(3)))
+    assert rows(fleet, slots, START + REFRESH_US).held_tokens.tolist() == [768.0]
+
+
+def test_neighbours_are_selected_by_a_slice() -> None:
+    fleet = fleet_after(*(put(f"w:{n}") for n in range(4)))
+    assert rows(fleet, np.array([1, 2, 3])).index == slice(1, 4)
+    apart = np.array([0, 2])
+    assert rows(fleet, apart).index is apart
+
+
+def test_lists_that_are_kept_are_bounded() -> None:
+    fleet = fleet_after(put("a:1"))
+    lists = [np.arange(1) for _ in range(GATHERED_MAX + 1)]
+    first = rows(fleet, lists[0])
+    for slots in lists[:-1]:
+        rows(fleet, slots)
+    assert rows(fleet, lists[0]) is first
+    rows(fleet, lists[-1])
+    assert rows(fleet, lists[0]) is not first
+
+
+def test_hashes_are_of_names_and_not_of_rows() -> None:
+    """Replicas know the same workers in another order."""
+    names = [f"w:{n}" for n in range(20)]
+    fleet, other = fleet_after(*map(put, names)), fleet_after(*map(put, reversed(names)))
+    here = fleet.columns.hashes(np.arange(20))
+    assert len(set(here.tolist())) == 20
+    assert here.tolist() == other.columns.hashes(np.arange(20)[::-1]).tolist()
+
+
+# Length buckets.
+
+
+def bucketed(*labels: str) -> FleetState:
+    ops = [put(f"w{slot}", labels={"bucket": label}) for slot, label in enumerate(labels)]
+    return fleet_after(*ops, rules=FleetRules(buckets=LengthBuckets((1_000, 9_000)), buckets_planned=True))
+
+
+def spills_of(fleet: FleetState, bucket: int, now_us: int = START) -> Spills | None:
+    slots = np.arange(len(fleet.workers()))
+    view = fleet.candidates(slots, (), FULL_ATTENTION, 500.0, 256.0, now_us, bucket)
+    return view.slow.spills
+
+
+def test_candidates_know_how_far_they_are_from_the_bucket_and_what_a_visit_costs() -> None:
+    """An idle worker is taken to be busy a tenth of the time; one with 16 s of work in the last 16 always."""
+    fleet = bucketed("0-1000", "1000-9000", "")
+    busy = Placed("1", START, "w1", "one", 16_000_000, 300, 500, (b"",))
+    fleet.apply(busy)
+    token_s = PROFILES["default"].b_s / PROFILES["default"].c0_tokens
+    up, down = spills_of(fleet, 0, START + SECOND), spills_of(fleet, 1, START + SECOND)
+    assert up is not None
+    assert down is not None
+    assert (up.steps.tolist(), down.steps.tolist()) == ([0, 1, 0], [-1, 0, 0])
+    assert up.token_s.tolist() == [0.0, pytest.approx(token_s), 0.0]
+    assert down.token_s.tolist() == [pytest.approx(token_s / 10), 0.0, 0.0]
+    assert (up.middle_tokens[1], down.middle_tokens[0]) == (5_000.0, 500.0)
+
+
+def test_without_a_bucket_or_a_neighbour_nothing_is_priced() -> None:
+    assert spills_of(bucketed("0-1000", ""), ANY_BUCKET) is None
+    assert spills_of(bucketed("0-1000", "", "0"), 0) is None
+    assert spills_of(bucketed("", ""), ANY_BUCKET) is None
+
+
+def test_workers_of_one_bucket_share_a_congestion_of_their_own() -> None:
+    """Three prefills a second come to the short ones, one in ten to the long one."""
+    fleet = bucketed("0", "0", "1")
+    for number in range(48):
+        fleet.apply(Placed(f"a{number}", START, f"w{number % 2}", "one", 10_000, 300, 500, (b"",)))
+    fleet.apply(Placed("b", START, "w2", "one", 10_000, 300, 500, (b"",)))
+    view = fleet.candidates(np.arange(3), (), FULL_ATTENTION, 500.0, 256.0, START + SECOND, 0)
+    first, second, long = view.slow.congestion_per_s.tolist()
+    assert first == second > 10 * long > 0
