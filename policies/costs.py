@@ -180,7 +180,7 @@ class ServiceFit:
             seconds: How long it took, > 0.
         """
         expected_s = self._model.service_s(uncached_tokens, cached_tokens)
-        if not (0 < uncached_tokens and 0 <= cached_tokens and 0 < expected_s < inf and 0 < seconds < inf):
+        if not (uncached_tokens > 0 and cached_tokens >= 0 and 0 < expected_s < inf and 0 < seconds < inf):
             self.ignored += 1
             return
         self.observations += 1
