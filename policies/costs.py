@@ -179,11 +179,11 @@ class ServiceFit:
             cached_tokens: Tokens before them, >= 0.
             seconds: How long it took, > 0.
         """
-        if not (0 < uncached_tokens < inf and 0 <= cached_tokens < inf and 0 < seconds < inf):
+        expected_s = self._model.service_s(uncached_tokens, cached_tokens)
+        if not (uncached_tokens > 0 and cached_tokens >= 0 and 0 < expected_s < inf and 0 < seconds < inf):
             self.ignored += 1
             return
         self.observations += 1
-        expected_s = self._model.service_s(uncached_tokens, cached_tokens)
         y = seconds / expected_s
         if not 1 / FIT_SURPRISE <= y <= FIT_SURPRISE:
             self.clipped += 1

@@ -24,10 +24,8 @@ snapshot name workers by id. What follows from all this and policies ask for is 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from policies.bucket_members import BucketMembers
@@ -56,11 +54,9 @@ from policies.ops import (
     Waiting,
     WorkerGone,
     WorkerPut,
-    decode_ops,
-    encode_ops,
 )
 from policies.reports import Reports
-from policies.snapshot import PIECE_OPS, SNAPSHOT_VERSION, Summary, decoded
+from policies.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.views import Candidates, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
@@ -70,10 +66,7 @@ from radix import (
     Insert,
     Match,
     PrefixTree,
-    TreeMarks,
-    TreeSnapshot,
     Trim,
-    check_steps,
     finished,
 )
 
@@ -376,59 +369,7 @@ class FleetState:
             A piece when one is finished, each well under a megabyte, else None.
         """
         slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
-        history, charges = self.loads.dump_history(), self.fairness.dump()
-        lengths = self.lengths.dump()
-        # Of what is in flight only what was already at the start, so that it agrees with the history.
-        inflight = pages = 0
-        for piece in self._inflight_steps():
-            inflight += piece is not None
-            yield piece
-        walk = self.tree.dump_steps(list(slots.values()))
-        while True:
-            try:
-                page = next(walk)
-            except StopIteration as end:
-                marks: TreeMarks = end.value
-                break
-            pages += page is not None
-            yield None if page is None else msgspec.msgpack.encode(page)
-        histories = []
-        for slot in slots.values():
-            histories.append(history.of(slot))
-            yield None
-        registers: list[Op] = []
-        for op in self._register_ops():
-            registers.append(op)
-            yield None
-        yield msgspec.msgpack.encode(
-            Summary(
-                SNAPSHOT_VERSION,
-                list(slots),
-                encode_ops(registers),
-                inflight,
-                pages,
-                histories,
-                marks,
-                charges,
-                lengths,
-            )
-        )
-
-    def _inflight_steps(self) -> Generator[bytes | None, None, None]:
-        """Requests in flight and waiting as encoded operations."""
-        ops: list[Op] = []
-        for op in chain(self.loads.dump_steps(), self.tickets.dump_steps()):
-            if isinstance(op, Placed | Waiting) and op.worker:
-                op = msgspec.structs.replace(op, worker=self.at_slot(int(op.worker)).worker_id)
-            if op is not None:
-                ops.append(op)
-            if len(ops) >= PIECE_OPS:
-                yield encode_ops(ops)
-                ops.clear()
-            else:
-                yield None
-        if ops:
-            yield encode_ops(ops)
+        yield from written(self, slots, lambda slot: self.at_slot(slot).worker_id, self._register_ops())
 
     def _register_ops(self) -> Iterator[Op]:
         """Workers and all other registers as operations; they may change while this goes on."""
@@ -482,29 +423,7 @@ class FleetState:
         Yields:
             Progress, 0 to 1.
         """
-        summary, requests, pages = yield from decoded(pieces)
-        rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
-        listed: set[str] = set()
-        passed_over: set[str] = set()
-        for ops in (decode_ops(summary.ops)[0], *requests):
-            for op in ops:
-                if isinstance(op, Placed | Waiting):
-                    (passed_over if op.replica == own else listed).add(op.request_id)
-                if not isinstance(op, Placed | FirstToken | Waiting) or op.request_id not in passed_over:
-                    self.apply(op)
-                yield 0.0
-        if missed:
-            self.loads.retain(listed, own)
-            self.tickets.retain(listed, own)
-        self.fairness.merge(summary.charges)
-        if summary.lengths is not None:
-            self.lengths.merge(*summary.lengths)
-        for worker_id, history in zip(summary.workers, summary.histories, strict=True):
-            self.loads.merge_history(self._slot(worker_id), *history)
-            yield 0.0
-        # Only now, and the tree looks at them at once: `collect` may have given a slot to another worker.
-        slots = [self._slot(worker_id) for worker_id in summary.workers]
-        yield from self.tree.load_steps(rows, slots)
+        yield from merged(self, pieces, own, self._slot, missed=missed)
         self.columns.refresh_soon()
         self._relieve_all()
 

@@ -1,4 +1,4 @@
-"""A snapshot of the fleet as pieces of bytes, each well under a megabyte.
+"""A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
     [requests] ...            encoded operations, of what is in flight and what waits, `PIECE_OPS` in each
     [page of the tree] ...    `radix.TreePage`
@@ -6,17 +6,27 @@
 
 The summary comes last, since what it says is known when the others have been written. Who
 reads decodes and checks all of them before anything is changed.
+
+Both go in steps of microseconds, between which operations may be applied. So a snapshot is no moment of
+the fleet: it has every operation that was applied before its first step, and some that came later; since they
+repeat harmlessly, who merges it applies what came later again (decision 0005).
+
+A slot means something in its own process only. Operations and the summary name workers; pages of the tree
+number them as the summary lists them.
 """
 
-from collections.abc import Generator, Sequence
-from typing import Annotated
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Protocol
 
 import msgspec
 
-from policies.length_histogram import ROWS, WINDOW_MINUTES
-from policies.loads import RATE_WINDOW_S
-from policies.ops import Op, decode_ops
-from radix import TreeMarks, TreePage
+from policies.fairness import Fairness
+from policies.length_histogram import ROWS, WINDOW_MINUTES, LengthHistogram
+from policies.loads import RATE_WINDOW_S, Loads
+from policies.ops import FirstToken, Op, Placed, Waiting, decode_ops, encode_ops
+from policies.waiting import Tickets
+from radix import PrefixTree, TreeMarks, TreePage, TreeSnapshot, check_steps
 
 SNAPSHOT_VERSION = 2
 """Counts changes of the pieces, and of their layout in Redis (`router.shared.snapshot`)."""
@@ -58,7 +68,133 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     lengths: tuple[_Second, _Table, _Table] | None = None
 
 
-def decoded(
+class Parts(Protocol):
+    """The parts of a fleet's state that write and merge themselves."""
+
+    tree: PrefixTree
+    loads: Loads
+    tickets: Tickets
+    fairness: Fairness
+    lengths: LengthHistogram
+
+    def apply(self, op: Op) -> None:
+        """Apply one operation."""
+
+
+def written(
+    parts: Parts, slots: Mapping[str, int], name_at: Callable[[int], str], registers: Iterator[Op]
+) -> Generator[bytes | None, None, None]:
+    """Write a snapshot.
+
+    Args:
+        parts: What is written as it is.
+        slots: The slot of each worker and each other holder, by its id.
+        name_at: Who is in a slot, now.
+        registers: All else as operations; taken one a step, at the end.
+
+    Yields:
+        A piece when one is finished, else None.
+    """
+    history, charges = parts.loads.dump_history(), parts.fairness.dump()
+    lengths = parts.lengths.dump()
+    # Of what is in flight only what was already at the start, so that it agrees with the history.
+    inflight = pages = 0
+    for piece in _requests(parts, name_at):
+        inflight += piece is not None
+        yield piece
+    walk = parts.tree.dump_steps(list(slots.values()))
+    while True:
+        try:
+            page = next(walk)
+        except StopIteration as end:
+            marks: TreeMarks = end.value
+            break
+        pages += page is not None
+        yield None if page is None else msgspec.msgpack.encode(page)
+    histories = []
+    for slot in slots.values():
+        histories.append(history.of(slot))
+        yield None
+    ops: list[Op] = []
+    for op in registers:
+        ops.append(op)
+        yield None
+    yield msgspec.msgpack.encode(
+        Summary(
+            SNAPSHOT_VERSION,
+            list(slots),
+            encode_ops(ops),
+            inflight,
+            pages,
+            histories,
+            marks,
+            charges,
+            lengths,
+        )
+    )
+
+
+def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | None, None, None]:
+    """Requests in flight and waiting as encoded operations."""
+    ops: list[Op] = []
+    for op in chain(parts.loads.dump_steps(), parts.tickets.dump_steps()):
+        if isinstance(op, Placed | Waiting) and op.worker:
+            op = msgspec.structs.replace(op, worker=name_at(int(op.worker)))
+        if op is not None:
+            ops.append(op)
+        if len(ops) >= PIECE_OPS:
+            yield encode_ops(ops)
+            ops.clear()
+        else:
+            yield None
+    if ops:
+        yield encode_ops(ops)
+
+
+def merged(
+    parts: Parts, pieces: Sequence[bytes], own: str, slot_of: Callable[[str], int], *, missed: bool
+) -> Generator[float, None, None]:
+    """Merge a snapshot, as if its operations were applied.
+
+    Args:
+        parts: What is merged into.
+        pieces: What `written` gave.
+        own: Replica whose requests are passed over.
+        slot_of: The slot of a worker or other holder; of one that was unknown a new one.
+        missed: What the others had in flight or waiting and the snapshot does not list is released.
+
+    Yields:
+        Progress, 0 to 1.
+
+    Raises:
+        ValueError: They are not one that this version can read; nothing was changed.
+    """
+    summary, requests, pages = yield from _decoded(pieces)
+    rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
+    listed: set[str] = set()
+    passed_over: set[str] = set()
+    for ops in (decode_ops(summary.ops)[0], *requests):
+        for op in ops:
+            if isinstance(op, Placed | Waiting):
+                (passed_over if op.replica == own else listed).add(op.request_id)
+            if not isinstance(op, Placed | FirstToken | Waiting) or op.request_id not in passed_over:
+                parts.apply(op)
+            yield 0.0
+    if missed:
+        parts.loads.retain(listed, own)
+        parts.tickets.retain(listed, own)
+    parts.fairness.merge(summary.charges)
+    if summary.lengths is not None:
+        parts.lengths.merge(*summary.lengths)
+    for worker_id, history in zip(summary.workers, summary.histories, strict=True):
+        parts.loads.merge_history(slot_of(worker_id), *history)
+        yield 0.0
+    # Only now, and the tree looks at them at once: a slot may have been given to another worker meanwhile.
+    slots = [slot_of(worker_id) for worker_id in summary.workers]
+    yield from parts.tree.load_steps(rows, slots)
+
+
+def _decoded(
     pieces: Sequence[bytes],
 ) -> Generator[float, None, tuple[Summary, list[list[Op]], list[TreePage]]]:
     """Decode the pieces of a snapshot.

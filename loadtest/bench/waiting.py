@@ -4,11 +4,11 @@ Requests of two replicas wait for the workers of a large fleet, every third for 
 any of their lane. Microseconds of CPU for each operation or question, at some numbers of waiting requests and
 of flows:
 
-* *put*: one more waits, and *foreign*, the same at another replica, of whose tickets less is asked;
+* *put*: one more waits, and *foreign*, the same at another replica;
 * *again*: one that waits gets another key;
 * *placed*: it goes, so that the ticket ends and its flow is charged;
 * *best*: who is next on a worker, and *own*, who of this replica;
-* *any*: who is next of this replica, whichever worker it waits for;
+* *any*: who is next, whichever worker it waits for;
 * *ahead*: whether somebody goes before a newcomer;
 * *work*: how much work is ahead of a key, and *worst*, whom to displace; each after one change.
 
@@ -116,7 +116,7 @@ class Queue:
         figures |= {
             "best": _each_us(lambda n: tickets.best(slots[n], lanes, now_us), operations),
             "own": _each_us(lambda n: tickets.best(slots[n], lanes, now_us, replica=OWN), operations),
-            "any": _each_us(lambda _: tickets.best_of_lanes(lanes, now_us, replica=OWN), operations),
+            "any": _each_us(lambda _: tickets.best_of_lanes(lanes, now_us), operations),
             "ahead": _each_us(
                 lambda n: tickets.ahead_of(slots[n], lanes, keys_us[n], now_us, flow=flow), operations
             ),
