@@ -561,10 +561,11 @@ class QueueSettings(Section):
         ge=0,
     )
     drain_s_max: float = setting(
-        60.0,
+        0.0,
         "Predicted time that what waits for a model will take its workers, in seconds; more requests are "
         "rejected. An overload is forgotten after so long: 10 recovers in ten seconds, and rejects more of a "
-        "burst. 0 turns the bound off. The default lets nobody in who would outwait queue.timeout_s.",
+        "burst. 0 turns the bound off, which is the default, because nobody is sent away for a prediction "
+        "unless you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
     )

@@ -3,6 +3,9 @@
 A *course* is what was said of one attempt, in the order of the log: ``placed`` always, then ``first``
 (token), ``finished`` (which may say the first token too), ``trim`` (its blocks taken back), or ``left`` in
 place of ``finished`` if its replica left. Whatever happens, it must be one of `LEGAL`.
+
+A request that waited is placed under the id it waited with, or finished without having been placed: then it
+had no attempt, and no course.
 """
 
 import asyncio
@@ -10,7 +13,7 @@ from collections.abc import Iterable
 
 from redis.asyncio import Redis
 
-from policies import Finished, FirstToken, Left, Op, Placed, Trim, decode_ops, encode_ops
+from policies import Finished, FirstToken, Left, Op, Placed, Trim, Waiting, decode_ops, encode_ops
 from router.shared.keys import Keys
 
 ANSWERED = "placed first finished"
@@ -34,6 +37,7 @@ class Journal:
         self._reading = asyncio.Lock()
         self._seen: set[int] = set()
         self._placed: dict[str, Placed] = {}
+        self._waiting: set[str] = set()
         self._said: dict[str, list[str]] = {}
         self._trims: dict[tuple[str, int], str] = {}
         self._left_us: dict[str, int] = {}
@@ -60,11 +64,17 @@ class Journal:
             return
         self._seen.add(digest)
         match op:
+            case Waiting():
+                assert op.request_id not in self._placed, "waits after it was placed"
+                self._waiting.add(op.request_id)
             case Placed():
                 assert op.request_id not in self._placed, "placed twice"
+                self._waiting.discard(op.request_id)
                 self._placed[op.request_id] = op
                 self._trims[op.worker, op.at_us + 1] = op.request_id
                 self._said[op.request_id] = ["placed"]
+            case Finished() if op.request_id in self._waiting:
+                self._waiting.remove(op.request_id)
             case FirstToken() | Finished():
                 assert op.at_us >= self._placed[op.request_id].at_us
                 if isinstance(op, FirstToken) or op.prefilled_us:
