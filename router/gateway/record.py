@@ -118,8 +118,40 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self._settle(outcome)
             if gateway.tracer is not None:
                 self._trace(gateway.tracer, outcome, status)
-        if gateway.request_logs:
-            self._log(outcome, status, duration_s, error)
+        if not gateway.request_logs:
+            return
+        parsed, attempt = self.parsed, self.attempt
+        fields = {
+            "event": "request.finished",
+            "request_id": self.request_id.decode("latin-1"),
+            "endpoint": self.endpoint or self.path.decode("latin-1")[:200],
+            "client": self.client,
+            "status": status,
+            "outcome": outcome,
+            "duration_s": _microseconds(duration_s),
+            "request_bytes": self.request_bytes,
+            "answer_bytes": self.bytes_sent,
+            "attempts": self.attempts,
+        }
+        if self.tenant.name:
+            fields["tenant"] = self.tenant.name
+        if parsed is not None:
+            fields["model"] = parsed.model
+            fields["stream"] = parsed.stream
+        if attempt is not None:
+            fields["worker_id"] = attempt.worker_id
+            fields["reason"] = attempt.chosen.reason
+            fields["cached_tokens"] = attempt.chosen.safe_tokens
+            fields["uncached_tokens"] = attempt.chosen.uncached_tokens
+            fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
+            if self.first_byte_s:
+                fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
+        if self.waits_since_s:
+            fields["flow"] = self.flow
+            fields["wait_s"] = _microseconds(self.wait_s)
+        if error is not None:
+            fields["detail"] = error.message
+        gateway.request_log(fields)
 
     def answered(self, status: int, now_us: int) -> None:
         """Learn from a completed answer, and settle and trace it.
@@ -194,40 +226,6 @@ class RequestRecord(msgspec.Struct, eq=False):
             pieces=self.pieces,
             attempts=self.attempts,
         )
-
-    def _log(self, outcome: str, status: int, duration_s: float, error: RouterError | None) -> None:
-        parsed, attempt = self.parsed, self.attempt
-        fields = {
-            "event": "request.finished",
-            "request_id": self.request_id.decode("latin-1"),
-            "endpoint": self.endpoint or self.path.decode("latin-1")[:200],
-            "client": self.client,
-            "status": status,
-            "outcome": outcome,
-            "duration_s": _microseconds(duration_s),
-            "request_bytes": self.request_bytes,
-            "answer_bytes": self.bytes_sent,
-            "attempts": self.attempts,
-        }
-        if self.tenant.name:
-            fields["tenant"] = self.tenant.name
-        if parsed is not None:
-            fields["model"] = parsed.model
-            fields["stream"] = parsed.stream
-        if attempt is not None:
-            fields["worker_id"] = attempt.worker_id
-            fields["reason"] = attempt.chosen.reason
-            fields["cached_tokens"] = attempt.chosen.safe_tokens
-            fields["uncached_tokens"] = attempt.chosen.uncached_tokens
-            fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
-            if self.first_byte_s:
-                fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
-        if self.waits_since_s:
-            fields["flow"] = self.flow
-            fields["wait_s"] = _microseconds(self.wait_s)
-        if error is not None:
-            fields["detail"] = error.message
-        self.gateway.request_log(fields)
 
 
 def _microseconds(seconds: float) -> float:
