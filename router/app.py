@@ -278,9 +278,9 @@ class GatewayProcess:
             loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
+            loops.append(("limits", self.leases.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
-            loops.append(("limits", self.leases.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:

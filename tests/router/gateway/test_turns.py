@@ -162,10 +162,11 @@ def test_one_that_waits_here_has_the_idle_worker_first() -> None:
     assert setup.goes(claim(turn=1)) == "w1"
 
 
-def test_one_that_waits_elsewhere_does_not_keep_work_from_an_idle_worker() -> None:
+def test_an_idle_worker_is_left_to_the_best_of_all_replicas() -> None:
     setup = Setup(BUSY, IDLE)
     setup.waits("better", 0, replica="r2")
-    assert setup.goes() == "w1"
+    setup.held()
+    assert setup.goes(claim(turn=1)) == "w1"  # the other replica has left it unused
 
 
 # 3. Another worker's room.
