@@ -152,10 +152,10 @@ def test_an_engine_without_lower_tiers_is_planned_without_them(trace: str, tmp_p
 
 
 @pytest.mark.parametrize("buckets", ["", "--buckets"])
-def test_buckets_that_keep_short_prompts_from_waiting_for_long_ones_are_found(
+def test_divisions_by_length_are_tried_if_asked_for_and_what_came_of_them_is_said(
     buckets: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A prompt in twelve is long: it holds up nine that are short, unless they have a worker of their own."""
+    """A prompt in twelve is long. With two workers of their own the others wait less, for the same price."""
     lengths, file, page = tmp_path / "lengths.csv", tmp_path / "plan.json", tmp_path / "plan.html"
     lengths.write_text("prompt_tokens,count\n2000,92\n150000,8\n")
     status = main(
@@ -173,9 +173,9 @@ def test_buckets_that_keep_short_prompts_from_waiting_for_long_ones_are_found(
         assert document["buckets"] == []
         assert "Length buckets" not in shown + page.read_text()
         return
-    best = document["fleets"][0]
-    assert best["bucket_workers"] == [[65_536, 1], [262_144, 1]]
-    assert best["workers"] < whole["workers"]
-    assert document["buckets"][0].startswith("0-64K, 64K-256K: kept; without them")
+    divided = next(fleet for fleet in document["fleets"] if fleet["bucket_workers"])
+    assert divided["bucket_workers"] == [[65_536, 1], [262_144, 2]]
+    assert divided["workers"] == whole["workers"]
+    assert document["buckets"][0].startswith("0-64K, 64K-256K: not kept; ")
     assert document["buckets"][0] in shown
     assert document["buckets"][0] in page.read_text()
