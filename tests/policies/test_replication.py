@@ -411,5 +411,5 @@ class Replication(RuleBasedStateMachine):
 
 TestReplication = Replication.TestCase
 TestReplication.settings = settings(
-    max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None
+    max_examples=settings().max_examples, stateful_step_count=50, deadline=None
 )

@@ -135,7 +135,9 @@ async def test_what_the_operators_page_tells_of_the_view_is_there() -> None:
     setup.waits("1", worker="a:80")
     view = await setup.view()
     page = Path(__file__).parents[3] / "docs" / "pressure.md"
-    table = page.read_text().partition("`GET /queue` on any replica")[2].partition("\n\n")[2].partition("\n\n")[0]
+    table = (
+        page.read_text().partition("`GET /queue` on any replica")[2].partition("\n\n")[2].partition("\n\n")[0]
+    )
     names = set(re.findall(r"`([a-z_]+)`", table))
     assert {"waiting", "workers", "order", "refused", "predicted_drain_s"} <= names
     assert names - {*view, *view["lanes"][0], *view["workers"][0]} == set()
