@@ -251,18 +251,22 @@ class FleetState:
                 self.revision += 1
         return expired
 
-    def cut_off(self, own: str, now_us: int) -> None:
+    def cut_off(self, own: str, now_us: int) -> list[Left]:
         """Nobody else is heard any more: give up what the others have in flight and waiting.
 
-        It ends unheard, and what is never released would leave no worker any room. Not for the log: the
-        others live, and what they say later counts.
+        It ends unheard, and what is never released would leave no worker any room. The log is to hear of it
+        as well, when it can: the others live, and say again what they still have.
 
         Args:
             own: Id of this replica.
             now_us: Log time.
+
+        Returns:
+            What to publish.
         """
-        for replica in sorted((self.loads.replicas() | self.tickets.replicas()) - {own}):
-            self._left(Left(replica, now_us))
+        return [
+            Left(each, now_us) for each in sorted((self.loads.replicas() | self.tickets.replicas()) - {own})
+        ]
 
     # Questions.
 

@@ -339,7 +339,8 @@ class GatewayProcess:
             if self.shared.status.connected:
                 heard_s = time.monotonic()
             elif time.monotonic() - heard_s > self.settings.shared.heartbeat_ttl_s:
-                self.fleet.cut_off(self.replica, self.clock.now_us())
+                for left in self.fleet.cut_off(self.replica, self.clock.now_us()):
+                    self.shared.publish(left)
                 self.gateway.room.changed()
             expired = self.fleet.collect(self.clock.now_us())
             if expired:

@@ -626,11 +626,13 @@ def test_who_is_cut_off_gives_up_the_others_until_they_are_heard_again() -> None
     state.apply(Waiting("c", 10, "r3", 10, 10, "m|", "", "normal/", 1, 1, 1))
     state.apply(Waiting("d", 10, "r1", 10, 10, "m|", "", "normal/", 1, 1, 1))
 
-    state.cut_off("r1", 20)
+    for left in state.cut_off("r1", 20):
+        state.apply(left)
 
     assert list(state.loads.requests) == ["b"]
     assert [ticket.request_id for ticket in state.tickets] == ["d"]
     assert state.relieved == {0}
+    assert state.cut_off("r1", 30) == []
     state.apply(Placed("late", 15, "w", "r2", 5_000_000, 1, 1))
     state.apply(Placed("new", 25, "w", "r2", 5_000_000, 1, 1))
     state.apply(Waiting("c", 25, "r3", 10, 10, "m|", "", "normal/", 1, 1, 1))
