@@ -10,6 +10,7 @@ child does not come up. Ctrl-C reaches only the owner, and if that is killed its
 import asyncio
 import contextlib
 import os
+import random
 import signal
 import socket
 import sys
@@ -26,6 +27,11 @@ READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 LOG_LINES = 15
+
+PORTS = (10_000, 32_000)
+"""Of servers that are started here; Linux gives 32,768 and above to outgoing connections."""
+
+PORT_TRIES = 100
 
 
 class ChildFailed(Exception):
@@ -117,14 +123,20 @@ class Child:
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return a TCP port of the loopback interface that was free a moment ago: the preferred one if it is."""
-    for port in (preferred, 0):
+    """Return a TCP port of the loopback interface that was free a moment ago: the preferred one if it is.
+
+    Others come by chance from below those that the system gives to outgoing connections: one of these would
+    take it before a child listens there, and so would a process beside us that asks for the same.
+    """
+    chance = random.SystemRandom()
+    for port in (preferred, *(chance.randrange(*PORTS) for _ in range(PORT_TRIES))):
+        if not port:
+            continue
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            taken: int = listener.getsockname()[1]
-            return taken
+            return port
     raise ChildFailed("no free TCP port on 127.0.0.1")
