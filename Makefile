@@ -24,7 +24,7 @@ demo: setup ## Two replicas, four emulated engines, round robin against the defa
 	@$(BIN)/cacheway demo
 
 test: setup ## All tests, with coverage of the pure core
-	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --cov --cov-config=pyproject.toml
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-config=pyproject.toml
 
 lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .

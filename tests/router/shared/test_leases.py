@@ -202,7 +202,8 @@ async def test_what_redis_lost_is_told_again_also_by_replicas_that_nobody_asks(n
         await valkey.start()
         await until(lambda: _told(valkey.url, namespace))
         await connected(other)
-        assert await other.granted(100) == 100 - used
+        # A round that came too late on a busy machine is decided by a share, and counted.
+        assert 100 - used <= await other.granted(100) <= 100 - used + other.leases.alone
 
 
 def _told(url: str, namespace: str) -> bool:
