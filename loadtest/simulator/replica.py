@@ -222,10 +222,11 @@ class Replica:
 
     def decide(self, request: "_Request", ticket_id: str, turn: int) -> Decision | Hold | Shed:
         """Choose a worker, and see whether it is a request's turn there."""
-        lane = lane_of(MODEL, self._decider.bucket_of(request.parsed))
+        bucket = self._decider.bucket_of(request.parsed)
+        lane = lane_of(MODEL, bucket)
         claim = Claim(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
-        return self._decider.decide(request.parsed, self._rules.profile, slots, now_us, now_s, claim)
+        return self._decider.decide(request.parsed, self._rules.profile, slots, now_us, now_s, claim, bucket)
 
     def reserve(self, parsed: ParsedRequest, decision: Decision) -> Dispatch | Shed:
         """Reserve on the chosen worker, and on one that decodes if there are such."""
@@ -236,7 +237,8 @@ class Replica:
         unmatched = msgspec.structs.replace(parsed, paths=())
         now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
         partners = self.fleet.buckets.together_with(self._decode_slots, decision.attempt.chosen.slot)
-        decode = self._decode_decider.decide(unmatched, profile, partners, now_us, now_s)
+        bucket = self._decode_decider.bucket_of(unmatched)
+        decode = self._decode_decider.decide(unmatched, profile, partners, now_us, now_s, bucket=bucket)
         if isinstance(decode, Shed):
             self.publish(Finished(decision.attempt.request_id, now_us))
             return decode

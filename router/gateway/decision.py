@@ -186,16 +186,15 @@ class Decider:
         buckets = self._fleet.buckets
         if buckets.lengths is None:
             return ANY_BUCKET
-        tokens = parsed.prompt_token_ids + parsed.prompt_bytes / self._feedback.bytes_per_token(
-            parsed.model or ""
-        )
+        tokens, output_tokens = self.expected_tokens(parsed)
         if len(parsed.paths) > 1:
             sizes = [len(path) for path in parsed.paths]
             tokens *= max(sizes) / max(sum(sizes), 1)
-        output_tokens = self._expected_output_tokens
-        if parsed.output_tokens_max is not None:
-            output_tokens = min(output_tokens, parsed.output_tokens_max)
         return buckets.of_length(tokens + output_tokens)
+
+    def expected_tokens(self, parsed: ParsedRequest) -> tuple[float, float]:
+        """Tokens that are expected of all prompts of a request, and of each answer."""
+        return self._expected_tokens(parsed, self._feedback.bytes_per_token(parsed.model or ""))
 
     def decide(
         self,
@@ -205,6 +204,7 @@ class Decider:
         now_us: int,
         now_s: float,
         claim: Claim | None = None,
+        bucket: int = ANY_BUCKET,
     ) -> Decision | Hold | Shed:
         """Choose a worker, and say whether it is the request's turn there.
 
@@ -215,17 +215,15 @@ class Decider:
             now_us: Log time.
             now_s: Monotonic seconds, at which it will have been sent.
             claim: What it brings along if it may have to wait; None: it never does.
+            bucket: As `bucket_of` says.
         """
         fleet = self._fleet
-        bucket = ANY_BUCKET if fleet.buckets.lengths is None else self.bucket_of(parsed)
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
-        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
+        prompt_tokens, output_tokens = self._expected_tokens(parsed, bytes_per_token)
+        prompt_tokens = max(prompt_tokens, 1.0)
         tokens_per_block = (
             self._block_tokens if parsed.prompt_token_ids else self._block_bytes / bytes_per_token
         )
-        output_tokens = self._expected_output_tokens
-        if parsed.output_tokens_max is not None:
-            output_tokens = min(output_tokens, parsed.output_tokens_max)
         candidates = fleet.candidates(
             slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
         )
@@ -287,6 +285,12 @@ class Decider:
             int(chosen.safe_tokens / tokens_per_block + 0.5),
         )
         return Decision(attempt, placed)
+
+    def _expected_tokens(self, parsed: ParsedRequest, bytes_per_token: float) -> tuple[float, float]:
+        output_tokens = self._expected_output_tokens
+        if parsed.output_tokens_max is not None:
+            output_tokens = min(output_tokens, parsed.output_tokens_max)
+        return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
 
     def _turn(
         self,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 import numpy as np
 
-from policies import ANY_BUCKET, GiveUp, Redispatch, Shed, Slots, redispatch
+from policies import GiveUp, Redispatch, Shed, Slots, redispatch
 from router.errors import (
     ClientError,
     Overloaded,
@@ -376,8 +376,7 @@ class RequestExchange:
         assert parsed is not None
         registry, now_s = gateway.registry, gateway.now_s()
         now_us = gateway.clock.now_us()
-        lengths_matter = gateway.fleet.buckets.lengths is not None
-        bucket = gateway.decider.bucket_of(parsed) if lengths_matter else ANY_BUCKET
+        bucket = gateway.decider.bucket_of(parsed)
         slots = every = registry.eligible(parsed.model, now_us, bucket)
         if self._tried:
             fresh = slots[~np.isin(slots, self._tried)]
@@ -395,7 +394,8 @@ class RequestExchange:
             claim = Claim(
                 self._arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
             )
-        return gateway.decider.decide(parsed, gateway.profile_of(parsed.model), slots, now_us, now_s, claim)
+        profile = gateway.profile_of(parsed.model)
+        return gateway.decider.decide(parsed, profile, slots, now_us, now_s, claim, bucket)
 
     def _keeping_apart(self, slots: Slots, endpoint: Endpoint) -> Slots:
         """Of some workers, those whose engines hear the tenant's salt.

@@ -292,12 +292,8 @@ class Gateway:
         """Tokens that a request is expected to use, of prompts and answers; 0 without a prompt."""
         if not parsed.paths:
             return 0
-        bytes_per_token = self.feedback.bytes_per_token(parsed.model or "")
-        prompt_tokens = max(parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, 1.0)
-        output_tokens = self.expected_output_tokens
-        if parsed.output_tokens_max is not None:
-            output_tokens = min(output_tokens, parsed.output_tokens_max)
-        return round(prompt_tokens) + output_tokens * parsed.n
+        prompt_tokens, output_tokens = self.decider.expected_tokens(parsed)
+        return round(max(prompt_tokens, 1.0)) + round(output_tokens) * parsed.n
 
     def _slots_of(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""

@@ -55,7 +55,8 @@ class Setup:
 
     def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
         parsed = msgspec.structs.replace(TEXT, **changes)
-        decided = self.decider.decide(parsed, profile, np.arange(2), NOW_US + 1, 5.0)
+        bucket = self.decider.bucket_of(parsed)
+        decided = self.decider.decide(parsed, profile, np.arange(2), NOW_US + 1, 5.0, bucket=bucket)
         assert isinstance(decided, Decision)
         return decided
 
