@@ -40,6 +40,14 @@ CALM_S = 3600.0
 EPOCH_S = 1_700_000_000
 """Wall clock when a test begins."""
 
+SSE: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8")]
+JSON: list[Header] = [(b"content-type", b"application/json")]
+
+
+def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
+    """By default 5,000 bytes: four whole blocks of 1 KiB."""
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
 
 class _Timer:
     """What `VirtualTime.call_later` returns."""

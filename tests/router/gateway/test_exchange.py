@@ -3,12 +3,11 @@
 Each test ends with `Bench.check`: one answer for the client, one release for each attempt, nothing left.
 """
 
-from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
 import pytest
-from fakes.gateway import Bench, FakeClient, FakePool, FakeUpstream
+from fakes.gateway import JSON, SSE, Bench, FakeClient, FakePool, FakeUpstream, chat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,21 +18,6 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.large import LARGE_BODY_BYTES
 from router.tenants import ANONYMOUS
-
-SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
-JSON = [(b"content-type", b"application/json")]
-
-
-def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    """By default 5,000 bytes: four whole blocks of 1 KiB."""
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.check()
 
 
 def unreachable() -> UpstreamError:

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 import pytest
-from fakes.gateway import Bench
+from fakes.gateway import Bench, chat
 
 from policies import Placed
 from router.errors import WorkerUnreachable
@@ -13,11 +13,6 @@ from router.gateway.large import LARGE_BODY_BYTES
 from router.proxy import Header
 from router.tenants import Keyring, KeyTable, Tenant, TenantKey
 from router.tenants.keys import digest_of
-
-
-def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-
 
 SALT = "0123456789abcdef"
 

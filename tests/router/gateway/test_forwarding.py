@@ -3,16 +3,12 @@
 from typing import Any
 
 import pytest
-from fakes.gateway import Bench
+from fakes.gateway import Bench, chat
 
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import Forwarding, with_salt
 from router.proxy import ClientRequest
 from router.tenants import ANONYMOUS
-
-
-def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
 
 
 def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:

@@ -1,25 +1,11 @@
 """What is told of one request, whoever is told."""
 
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from fakes.gateway import Bench
+from fakes.gateway import Bench, chat
 
 from router.errors import NoWorker
 from router.gateway.record import RequestRecord
-
-
-def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    """By default 5,000 bytes: four whole blocks of 1 KiB."""
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.check()
 
 
 def test_an_answer_that_reports_its_usage_corrects_the_estimates(bench: Bench) -> None:

@@ -1,29 +1,11 @@
 """One attempt in the log: reserved, prefilled and released, each once and in this order."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from fakes.gateway import Bench
+from fakes.gateway import JSON, SSE, Bench, chat
 
 from policies import Circuit, Finished, FirstToken, Left, Placed
 from router.errors import WorkerUnreachable
 from router.gateway.reservation import Reservation
-
-SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
-JSON = [(b"content-type", b"application/json")]
-
-
-def chat(text: str = "word " * 1000, **more: Any) -> dict[str, Any]:
-    """By default 5,000 bytes: four whole blocks of 1 KiB."""
-    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
-
-
-@pytest.fixture
-def bench() -> Iterator[Bench]:
-    bench = Bench()
-    yield bench
-    bench.check()
 
 
 def test_the_first_byte_of_a_stream_ends_its_prefill(bench: Bench) -> None:
