@@ -6,8 +6,8 @@ What a layer keeps decides what crosses (PrfaaS, arXiv:2604.15039, 3.2):
     sliding window     request-level  min(tokens, W) x bytes per token, whole
     linear state       request-level  one state, whole
 
-Full-attention KV of a prefix that the decode side holds already stays where it is. Windows and states are valid
-at one position only, so they cross whole, however much is cached.
+Full-attention KV of a prefix that the decode side holds already stays where it is. Windows and states are
+valid at one position only, so they cross whole, however much is cached.
 """
 
 from dataclasses import dataclass
