@@ -56,14 +56,13 @@ def test_serve_runs_the_gateway_with_the_effective_settings(program: Program, tm
     [
         (
             (
-                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none --prefill http://c:1 "
+                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none "
                 "--decode http://d:1 --decode http://e:1 "
                 "--prefill-policy cache_aware --decode-policy power_of_two"
             ),
             [
                 ("http://a:1", "prefill", {"bootstrap_port": "8998"}),
                 ("http://b:1", "prefill", {}),
-                ("http://c:1", "prefill", {}),
                 ("http://d:1", "decode", {}),
                 ("http://e:1", "decode", {}),
             ],
