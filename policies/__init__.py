@@ -19,6 +19,7 @@ from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
+from policies.kv_bytes import KvBytes
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -90,6 +91,7 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
+    "KvBytes",
     "Left",
     "LengthBuckets",
     "LengthDemand",
