@@ -55,6 +55,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         marks: Of the tree.
         charges: What flows were served (`policies.fairness`).
         lengths: What came lately by length (`policies.length_histogram`).
+        uncached_lengths: What came lately by uncached length, likewise.
     """
 
     version: int
@@ -66,6 +67,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     marks: TreeMarks
     charges: list[tuple[_Whole, dict[str, _Whole]]] = []
     lengths: tuple[_Second, _Table, _Table] | None = None
+    uncached_lengths: tuple[_Second, _Table, _Table] | None = None
 
 
 class Parts(Protocol):
@@ -76,6 +78,7 @@ class Parts(Protocol):
     tickets: Tickets
     fairness: Fairness
     lengths: LengthHistogram
+    uncached_lengths: LengthHistogram
 
     def apply(self, op: Op) -> None:
         """Apply one operation."""
@@ -96,7 +99,7 @@ def written(
         A piece when one is finished, else None.
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
-    lengths = parts.lengths.dump()
+    lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
     # Of what is in flight only what was already at the start, so that it agrees with the history.
     inflight = pages = 0
     for piece in _requests(parts, name_at):
@@ -130,6 +133,7 @@ def written(
             marks,
             charges,
             lengths,
+            uncached_lengths,
         )
     )
 
@@ -186,6 +190,8 @@ def merged(
     parts.fairness.merge(summary.charges)
     if summary.lengths is not None:
         parts.lengths.merge(*summary.lengths)
+    if summary.uncached_lengths is not None:
+        parts.uncached_lengths.merge(*summary.uncached_lengths)
     for worker_id, history in zip(summary.workers, summary.histories, strict=True):
         parts.loads.merge_history(slot_of(worker_id), *history)
         yield 0.0
