@@ -142,6 +142,11 @@ class Scheduler:
         return sum(rank.running for rank in self.ranks)
 
     @property
+    def held(self) -> int:
+        """Prefill jobs whose blocks wait for another engine."""
+        return sum(len(rank.held) for rank in self.ranks)
+
+    @property
     def held_tokens(self) -> int:
         """Tokens that can be matched, over all ranks."""
         return sum(rank.cache.held_tokens for rank in self.ranks)
@@ -311,11 +316,11 @@ class Scheduler:
         while len(rank.waiting):
             for job in rank.admit(now_s):
                 self.running_max = max(self.running_max, self.running)
+                if job.admitted is not None:
+                    job.admitted(job)
                 if job.role != "decode":
                     yield job
                     continue
-                if job.admitted is not None:
-                    job.admitted(job)
                 if job.delivered:
                     self._join_delivered(job, now_s)
             # Who finds no room although nobody else holds any never will.
