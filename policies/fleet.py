@@ -36,6 +36,7 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
@@ -136,6 +137,8 @@ class FleetRules:
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
+        site: Where workers stand whose labels do not say.
+        kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
     """
 
     block_tokens: int = 256
@@ -152,6 +155,13 @@ class FleetRules:
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
     links: Mapping[str, LinkRules] = field(default_factory=dict)
+    site: str = ""
+    kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
 
 
 class FleetState:
