@@ -38,6 +38,7 @@ from policies import (
     make_policy,
 )
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
     EngineMetrics,
@@ -228,6 +229,7 @@ class GatewayProcess:
             keys=keyring if keys_file else None,
             limiter=limiter,
         )
+        self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
         if self._keys is not None:

@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from router.admin.bucket_view import add_bucket_view
+from router.admin.encoders import add_encoders
 from router.admin.ports import AdminPorts
 from router.admin.queue_view import add_queue_view
 from router.admin.tenants import add_tenants
@@ -44,6 +45,7 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
     add_bucket_view(api, _planner(ports))
+    add_encoders(api, ports.registry)
     return api
 
 
