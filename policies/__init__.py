@@ -19,7 +19,9 @@ from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
+from policies.link_states import LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name
+from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -99,8 +101,16 @@ __all__ = [
     "LengthDemand",
     "LinkMeasured",
     "LinkRules",
+    "LinkState",
+    "LinkStateRules",
+    "LinkStates",
     "Links",
     "Miss",
+    "Offer",
+    "Offload",
+    "OffloadReason",
+    "OffloadRules",
+    "OffloadVerdict",
     "Op",
     "Outlook",
     "Placed",
