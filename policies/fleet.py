@@ -14,7 +14,7 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported                newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, BucketPlan, LinkMeasured
+    Fitted, BytesPerToken, EarlyRatio, BucketPlan, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
@@ -50,6 +50,7 @@ from policies.ops import (
     Fitted,
     Left,
     LinkMeasured,
+    OffloadPlan,
     Op,
     Placed,
     Reported,
@@ -62,7 +63,7 @@ from policies.ops import (
 )
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
-from policies.views import Candidates, Slots
+from policies.views import Candidates, Ships, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
@@ -175,6 +176,10 @@ class FleetState:
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
         self.lengths = LengthHistogram()
         """What came lately, while somebody belongs to a length bucket, or may come to."""
+        self.uncached_lengths = LengthHistogram()
+        """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
+        self.offload_plan: OffloadPlan | None = None
+        """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
         self.columns = Columns(
@@ -217,6 +222,7 @@ class FleetState:
             BytesPerToken: self._learned_bytes,
             BucketPlan: self._bucket_plan,
             LinkMeasured: self.links.measured,
+            OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
             Insert: self._insert,
             Trim: self._trim,
@@ -349,6 +355,7 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
+        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -360,6 +367,7 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
+            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -367,7 +375,7 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
 
     # Snapshot.
 
@@ -415,6 +423,8 @@ class FleetState:
         for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
             yield from [registers[key] for key in sorted(registers)]
         yield from self.buckets.dump()
+        if self.offload_plan is not None:
+            yield self.offload_plan
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -505,6 +515,9 @@ class FleetState:
                 tokens = op.context_tokens // (len(op.paths) or 1)
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
+            if op.home_uncached_tokens >= 0:
+                cached_tokens = op.safe_blocks * self.rules.block_tokens
+                self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         self._hold(op, slot)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
@@ -666,6 +679,11 @@ class FleetState:
         if self.buckets.planned(op):
             self.columns.forget()
             self.revision += 1
+
+    def _offload_plan(self, op: OffloadPlan) -> None:
+        known = self.offload_plan
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self.offload_plan = op
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

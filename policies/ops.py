@@ -13,7 +13,7 @@ replicas share one log during a roll-out.
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
     learned:  Fitted, BytesPerToken, EarlyRatio, LinkMeasured
-    planned:  BucketPlan
+    planned:  BucketPlan, OffloadPlan
 """
 
 from collections.abc import Sequence
@@ -51,6 +51,9 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             waited: what nobody else wanted costs nothing.
         safe_blocks: Blocks of the first path that the worker need not prefill, predicted
             (`policies.followers`).
+        home_uncached_tokens: Where prefill and decode are apart, the least that would be left to prefill in
+            the home site, wherever its worker stands: what the slow loop counts (`policies.role_plan`). -1
+            where they are not, and in the decode half of a pair.
     """
 
     request_id: str
@@ -64,6 +67,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     ends: bool = True
     flow: str = ""
     safe_blocks: int = 0
+    home_uncached_tokens: int = -1
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -306,6 +310,44 @@ class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=Fals
     loss_ratio: float = 0.0
 
 
+class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
+    """Which requests should be prefilled in another site, and who should prefill and decode in this one.
+
+    The answer of the slow loop (`policies.role_plan`). The newest ``(at_us, replica)`` counts, whole.
+
+    Attributes:
+        at_us: Log time.
+        replica: Who planned.
+        threshold_tokens: Uncached tokens above which prefill is remote; -1 if nothing is known yet.
+        prefill: How many workers at home should prefill; 0 if nothing is known yet.
+        decode: How many should decode.
+        roles: Of each convertible worker that should have another role than now, which.
+        gain_ratio: By how much more that would serve, as a share of what is served now.
+        reason: Why, in a sentence.
+        requests_per_s: What the model says is served at most as it is.
+        remote_ratio: Share of the requests that are above the threshold.
+        egress_bytes_per_s: What they send across links then.
+        changed_us: Log time at which roles last began to change, or ended to; 0 if never.
+        turned: Workers whose role last changed: into which.
+        stuck_us: Log time at which a worker was last given up that did not get free.
+    """
+
+    at_us: int
+    replica: str
+    threshold_tokens: int = -1
+    prefill: int = 0
+    decode: int = 0
+    roles: dict[str, str] = {}
+    gain_ratio: float = 0.0
+    reason: str = ""
+    requests_per_s: float = 0.0
+    remote_ratio: float = 0.0
+    egress_bytes_per_s: float = 0.0
+    changed_us: int = 0
+    turned: dict[str, str] = {}
+    stuck_us: dict[str, int] = {}
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -363,6 +405,7 @@ Op = (
     | Reported
     | BucketPlan
     | LinkMeasured
+    | OffloadPlan
     | Fitted
     | BytesPerToken
     | EarlyRatio

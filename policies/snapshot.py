@@ -56,6 +56,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         marks: Of the tree.
         charges: What flows were served (`policies.fairness`).
         lengths: What came lately by length (`policies.length_histogram`).
+        uncached_lengths: What came lately by uncached length, likewise.
     """
 
     version: int
@@ -67,6 +68,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     marks: TreeMarks
     charges: list[tuple[_Whole, dict[str, _Whole]]] = []
     lengths: tuple[_Second, _Table, _Table] | None = None
+    uncached_lengths: tuple[_Second, _Table, _Table] | None = None
 
 
 class Parts(Protocol):
@@ -78,6 +80,7 @@ class Parts(Protocol):
     links: Links
     fairness: Fairness
     lengths: LengthHistogram
+    uncached_lengths: LengthHistogram
 
     def apply(self, op: Op) -> None:
         """Apply one operation."""
@@ -98,7 +101,7 @@ def written(
         A piece when one is finished, else None.
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
-    lengths = parts.lengths.dump()
+    lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
     # Of what is in flight only what was already at the start, so that it agrees with the history.
     inflight = pages = 0
     for piece in _requests(parts, name_at):
@@ -132,6 +135,7 @@ def written(
             marks,
             charges,
             lengths,
+            uncached_lengths,
         )
     )
 
@@ -195,6 +199,8 @@ def merged(
     parts.fairness.merge(summary.charges)
     if summary.lengths is not None:
         parts.lengths.merge(*summary.lengths)
+    if summary.uncached_lengths is not None:
+        parts.uncached_lengths.merge(*summary.uncached_lengths)
     for worker_id, history in zip(summary.workers, summary.histories, strict=True):
         parts.loads.merge_history(slot_of(worker_id), *history)
         yield 0.0

@@ -15,6 +15,7 @@ from policies import (
     Insert,
     Left,
     LinkMeasured,
+    OffloadPlan,
     Op,
     Placed,
     Shipped,
@@ -46,6 +47,7 @@ ALL: list[Op] = [
     Shipping("r4", 13, "one", "far>", 1_000_000, 14, 20),
     Shipped("r4", 21),
     LinkMeasured("far>", 22, "one", 1.5e9, 0.02, 0.25),
+    OffloadPlan(13, "one", 19_400, 3, 5, {"a:1": "decode"}, 0.1, "why", 3.2, 0.5, 1e9, 9, {}, {"b:1": 7}),
     Insert("a:1", b"12345678", 13, False),
     Trim("a:1", b"12345678", 14),
     Forget("a:1", 15),
@@ -57,7 +59,7 @@ def test_every_operation_survives_the_wire() -> None:
 
 
 def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
-    """19 of them: the head of a msgpack array is three bytes."""
+    """More than 15 of them: the head of a msgpack array is three bytes."""
     assert encode_ops(ALL)[3:] == b"".join(map(encode_op, ALL))
 
 
