@@ -421,11 +421,11 @@ LINK_UTILISATION = Family(
     "The same as a share of what KV may take; above 1 if the link became slower meanwhile.",
     ("link",),
 )
-LINK_SCARCE = Family(
-    "link_scarce",
+LINK_STATE = Family(
+    "link_state",
     "worker",
-    "1 while bandwidth counts as scarce on a link, 0 while it is abundant.",
-    ("link",),
+    "1 for the state a link is in: abundant, scarce, down, or probing with one transfer.",
+    ("link", "state"),
 )
 LINK_GOODPUT = Family(
     "link_goodput_bytes_per_second",

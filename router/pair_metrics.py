@@ -14,6 +14,7 @@ from enum import StrEnum
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from policies import LinkState
 from router import metric_families as families
 from router.metric_families import Family
 from router.tallies import Count, Sums
@@ -37,7 +38,7 @@ class LinkSample:
         capacity_bytes_per_s: What it can carry, as configured or, if that is less, as measured.
         cap_bytes_per_s: What of it may be reserved.
         reserved_bytes_per_s: What is reserved now, by all replicas.
-        scarce: Whether bandwidth counts as scarce.
+        state: Its `policies.LinkState`.
         goodput_bytes_per_s: What was measured last; None if nothing was.
         rtt_s: Round trip, measured or configured.
         loss_ratio: Share of the latest transfers that failed.
@@ -47,7 +48,7 @@ class LinkSample:
     capacity_bytes_per_s: float
     cap_bytes_per_s: float
     reserved_bytes_per_s: float
-    scarce: bool
+    state: str
     goodput_bytes_per_s: float | None
     rtt_s: float
     loss_ratio: float
@@ -138,7 +139,6 @@ _LINK_VALUES: tuple[tuple[Family, Callable[[LinkSample], float | None]], ...] = 
             sample.reserved_bytes_per_s / sample.cap_bytes_per_s if sample.cap_bytes_per_s else None
         ),
     ),
-    (families.LINK_SCARCE, lambda sample: sample.scarce),
     (families.LINK_GOODPUT, lambda sample: sample.goodput_bytes_per_s),
     (families.LINK_RTT, lambda sample: sample.rtt_s),
     (families.LINK_LOSS, lambda sample: sample.loss_ratio),
@@ -154,6 +154,11 @@ class _Links(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """One family after the other."""
         links = list(self._metrics.links())
+        states = _family(families.LINK_STATE)
+        for sample in links:
+            for state in LinkState:
+                states.add_metric([sample.link, state.value], float(sample.state == state.value))
+        yield states
         for family, value in _LINK_VALUES:
             gauge = _family(family)
             for sample in links:

@@ -31,7 +31,7 @@ def link(name: str, **said: object) -> LinkSample:
         "capacity_bytes_per_s": 100.0,
         "cap_bytes_per_s": 90.0,
         "reserved_bytes_per_s": 45.0,
-        "scarce": False,
+        "state": "abundant",
         "goodput_bytes_per_s": None,
         "rtt_s": 0.02,
         "loss_ratio": 0.0,
@@ -65,14 +65,15 @@ def test_bytes_of_a_link_add_up(metrics: Metrics) -> None:
 
 def test_links_are_those_of_the_moment(metrics: Metrics) -> None:
     """45 of the 90 bytes a second that KV may take are half of it."""
-    metrics.pairs.links = lambda: [link("b>a"), link("c>a", scarce=True, goodput_bytes_per_s=50.0)]
+    metrics.pairs.links = lambda: [link("b>a"), link("c>a", state="scarce", goodput_bytes_per_s=50.0)]
     samples = scraped(metrics)
     assert samples["link_capacity_bytes_per_second", "b>a"] == 100
     assert samples["link_reserved_bytes_per_second", "b>a"] == 45
     assert samples["link_utilisation_ratio", "b>a"] == 0.5
     assert samples["link_rtt_seconds", "b>a"] == 0.02
     assert samples["link_loss_ratio", "b>a"] == 0
-    assert [samples["link_scarce", name] for name in ("b>a", "c>a")] == [0, 1]
+    states = [samples["link_state", "c>a", state] for state in ("abundant", "scarce", "down", "probing")]
+    assert states == [0, 1, 0, 0]
     assert ("link_goodput_bytes_per_second", "b>a") not in samples
     assert samples["link_goodput_bytes_per_second", "c>a"] == 50
     metrics.pairs.links = tuple
