@@ -8,7 +8,6 @@ from policies import (
     BOOTSTRAP_HOST_LABEL,
     BOOTSTRAP_PORT_LABEL,
     HANDOVER_LABEL,
-    SITE_LABEL,
     Breaker,
     Worker,
 )
@@ -82,8 +81,8 @@ class LocalWorker:
 
     @property
     def site(self) -> str:
-        """Where it stands; empty for the local site."""
-        return self.worker.labels.get(SITE_LABEL, "")
+        """Where it stands."""
+        return self.worker.site
 
     @property
     def protocol(self) -> str:
