@@ -62,6 +62,7 @@ from policies.ops import (
     WorkerGone,
     WorkerPut,
 )
+from policies.pairing import SITE_LABEL
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.views import Candidates, Ships, Slots
@@ -99,6 +100,7 @@ class Worker:
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
     """
 
     worker_id: str
@@ -111,6 +113,7 @@ class Worker:
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
     gone_us: int = 0
+    site: str = ""
 
     @property
     def worker_class(self) -> str:
@@ -137,7 +140,7 @@ class FleetRules:
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
-        site: Where workers stand whose labels do not say.
+        site: Where workers stand whose labels do not say: the site that requests come to.
         kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
     """
 
@@ -628,6 +631,7 @@ class FleetState:
                 dict(op.labels),
                 version,
                 gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
             )
         )
 

@@ -500,7 +500,10 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
         fairness_window_s=settings.queue.fairness_window_s,
         links={
             name: LinkRules(
-                bytes_per_s=link.gbps * 1e9 / 8, rtt_s=link.rtt_ms / 1e3, cap_ratio=link.cap_ratio
+                bytes_per_s=link.gbps * 1e9 / 8,
+                rtt_s=link.rtt_ms / 1e3,
+                cap_ratio=link.cap_ratio,
+                loss_ratio_max=link.loss_ratio_max,
             )
             for name, link in settings.fleet.links.items()
         },

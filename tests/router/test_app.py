@@ -93,7 +93,7 @@ async def test_links_and_what_kv_weighs_come_from_the_settings() -> None:
         placement={"models": {"m": {"kv_bytes_per_token": 7, "state_bytes": 5, **window}}},
     )
     rules = process.fleet.rules
-    assert rules.links == {"b>a": LinkRules(bytes_per_s=1e10, rtt_s=0.02, cap_ratio=0.5)}
+    assert rules.links == {"b>a": LinkRules(bytes_per_s=1e10, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.2)}
     assert rules.site == "a"
     assert rules.kv_of("m") == KvBytes(7, 3, 128, 5)
 
