@@ -16,9 +16,12 @@ from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
+from policies.kv_bytes import KvBytes
+from policies.links import LinkRules, Links, Quote, link_name
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -29,10 +32,13 @@ from policies.ops import (
     FirstToken,
     Fitted,
     Left,
+    LinkMeasured,
     OffloadPlan,
     Op,
     Placed,
     Reported,
+    Shipped,
+    Shipping,
     Started,
     Waiting,
     WorkerGone,
@@ -108,9 +114,13 @@ __all__ = [
     "GiveUp",
     "Insert",
     "Inversions",
+    "KvBytes",
     "Left",
     "LengthBuckets",
     "LengthDemand",
+    "LinkMeasured",
+    "LinkRules",
+    "Links",
     "Miss",
     "OffloadPlan",
     "Op",
@@ -119,6 +129,7 @@ __all__ = [
     "Placed",
     "Policy",
     "Prospect",
+    "Quote",
     "Reason",
     "Redispatch",
     "RedispatchRules",
@@ -130,6 +141,8 @@ __all__ = [
     "ServiceLevel",
     "ServiceModel",
     "Shed",
+    "Shipped",
+    "Shipping",
     "Slots",
     "Split",
     "Stage",
@@ -148,6 +161,7 @@ __all__ = [
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "choose_encoder",
     "class_of",
     "decode_ops",
     "decode_per_s",
@@ -156,6 +170,7 @@ __all__ = [
     "encode_op",
     "encode_ops",
     "kv_bytes_per_s",
+    "link_name",
     "make_policy",
     "place",
     "plan_buckets",

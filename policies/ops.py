@@ -11,7 +11,8 @@ replicas share one log during a roll-out.
               Waiting -> Placed | Finished            (before that, if no worker had room)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
-    learned:  Fitted, BytesPerToken, EarlyRatio
+    links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
+    learned:  Fitted, BytesPerToken, EarlyRatio, LinkMeasured
     planned:  BucketPlan, OffloadPlan
 """
 
@@ -129,6 +130,38 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
     service_us: int
     uncached_tokens: int
     context_tokens: int
+
+
+class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
+    """The KV of a request will be on its way from one site to another, and uses a part of the link then.
+
+    Said again with a later time it is planned anew. A `Shipped` or a `Finished` with its id ends it, even
+    one that comes before it.
+
+    Attributes:
+        request_id: Of the `Placed` on the decode worker.
+        at_us: Log time at which this was said.
+        replica: Replica id of the owner.
+        link: ``FROM>TO``, the sites (`policies.links`).
+        kv_bytes: What crosses, predicted.
+        start_us: Log time at which it begins.
+        end_us: Log time at which the last byte arrives.
+    """
+
+    request_id: str
+    at_us: int
+    replica: str
+    link: str
+    kv_bytes: int
+    start_us: int
+    end_us: int
+
+
+class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
+    """The KV of a request has arrived, or never will: its part of the link is free."""
+
+    request_id: str
+    at_us: int
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
@@ -255,6 +288,28 @@ class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False)
     cost_before_s: float = 0.0
 
 
+class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """How a link is, by all that was seen of it so far. The newest ``(at_us, replica)`` wins.
+
+    Who measures goes on from what was said last, whoever said it, so this averages over all replicas.
+
+    Attributes:
+        link: ``FROM>TO``, the sites.
+        at_us: Log time.
+        replica: Who measured.
+        bytes_per_s: What all transfers together get through at ``at_us``; 0 if that never was the limit.
+        rtt_s: Round trip; 0 if unknown.
+        loss_ratio: Share of the latest transfers that failed, 0 to 1.
+    """
+
+    link: str
+    at_us: int
+    replica: str
+    bytes_per_s: float
+    rtt_s: float = 0.0
+    loss_ratio: float = 0.0
+
+
 class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
     """Which requests should be prefilled in another site, and who should prefill and decode in this one.
 
@@ -341,12 +396,15 @@ Op = (
     | Finished
     | Left
     | Waiting
+    | Shipping
+    | Shipped
     | WorkerPut
     | WorkerGone
     | CircuitSet
     | Started
     | Reported
     | BucketPlan
+    | LinkMeasured
     | OffloadPlan
     | Fitted
     | BytesPerToken

@@ -689,7 +689,7 @@ def test_lengths_are_not_counted_while_nobody_may_belong_to_a_bucket() -> None:
 
 
 def test_uncached_lengths_are_counted_once_by_what_is_left_to_prefill_at_home() -> None:
-    """The second is prefilled elsewhere, where less is left; then its decode half, and one of a plain fleet."""
+    """The second is prefilled elsewhere, where less is left; then come its decode half and a plain one."""
     fleet = fleet_after(put("p", role="prefill"), put("far", role="prefill"), put("d", role="decode"))
     first = Placed(
         "1", START, "p", "one", 1_000_000, 3_000, 9_000, (b"",), safe_blocks=20, home_uncached_tokens=3_000
