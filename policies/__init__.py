@@ -63,7 +63,6 @@ from policies.optimum import (
     kv_bytes_per_s,
     service_curve,
 )
-from policies.placement import Reason, place
 from policies.pairing import (
     ALONE,
     BOOTSTRAP_HOST_LABEL,

@@ -38,6 +38,7 @@ from router.fleet import (
     Registry,
 )
 from router.gateway import Gateway, weights
+from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
@@ -217,6 +218,7 @@ class GatewayProcess:
             requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
+            handovers=handovers(),
         )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
