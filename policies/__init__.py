@@ -16,6 +16,7 @@ from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
@@ -192,6 +193,7 @@ __all__ = [
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "choose_encoder",
     "class_of",
     "decode_ops",
     "decode_per_s",
