@@ -206,7 +206,9 @@ class GatewayProcess:
             registry=self.registry,
             publish=self.shared.publish,
             clock=self.clock,
-            policy=make_policy(settings.placement.policy, settings.placement.policy_options),
+            policy=make_policy(
+                settings.placement.policy, settings.placement.options_of(settings.placement.policy)
+            ),
             metrics=self.metrics,
             request_log=request_log,
             trace_request=None if self._trace is None else self._trace.record,
@@ -263,8 +265,8 @@ class GatewayProcess:
             ),
             self.ending,
         )
-        for url in settings.fleet.worker_urls:
-            self.registry.add(url, static=True)
+        for worker in settings.fleet.workers:
+            self.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
