@@ -63,7 +63,7 @@ from policies.ops import (
 )
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
-from policies.views import Candidates, Slots
+from policies.views import Candidates, Ships, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
@@ -355,6 +355,7 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
+        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -366,6 +367,7 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
+            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -373,7 +375,7 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
 
     # Snapshot.
 

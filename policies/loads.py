@@ -328,6 +328,11 @@ class Loads:
         request = self.requests.get(request_id)
         return -1 if request is None else request.slot
 
+    def last_slot_of(self, request_id: str) -> int:
+        """Slot of a request in flight, or of one that ended lately; -1 if it is not known."""
+        request = self.requests.get(request_id) or self._trace(request_id)
+        return -1 if request is None else request.slot
+
     def prefilled(self, request_id: str) -> bool | None:
         """Whether the first token of a request came; None if it ended, or was given up, without one."""
         request = self.requests.get(request_id)

@@ -28,6 +28,7 @@ from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
     EngineMetrics,
@@ -218,6 +219,7 @@ class GatewayProcess:
             keys=keyring if keys_file else None,
             limiter=limiter,
         )
+        self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
         if self._keys is not None:

@@ -236,6 +236,14 @@ class FleetSettings(Section):
         "Decode workers: the URL of each, then labels as in fleet.prefill.",
         allowed="URL [LABEL=VALUE ...], once for each worker",
     )
+    encode: WorkerLines = setting(
+        (),
+        "Encode workers, of SGLang started with --encoder-only: the URL of each, then labels. Language "
+        "workers started with --language-only and this gateway as their --encoder-urls are served by them, "
+        "each medium by the one that has seen it. Encoders may also register themselves, with "
+        "--encoder-register-urls.",
+        allowed="URL [LABEL=VALUE ...], once for each worker",
+    )
     pd_disaggregation: bool = setting(
         False,  # noqa: FBT003 - a default
         "Whether prefill and decode workers must be named for the start, as the peers' flag means it. "
@@ -325,6 +333,7 @@ class FleetSettings(Section):
         return (
             *map(named_worker, self.worker_urls),
             *(replace(worker, labels={**default, **worker.labels}) for worker in named),
+            *(named_worker(line, "encode") for line in self.encode),
         )
 
     @model_validator(mode="after")
