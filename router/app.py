@@ -39,6 +39,7 @@ from router.fleet import (
     Registry,
 )
 from router.gateway import Gateway, weights
+from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
@@ -218,6 +219,7 @@ class GatewayProcess:
             requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
+            handovers=handovers(),
         )
         self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)

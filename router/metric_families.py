@@ -158,6 +158,19 @@ REDISPATCHES = Family(
 UPSTREAM_ERRORS = Family(
     "upstream_errors", "counter", "Failed attempts, by worker and error code.", ("worker", "kind")
 )
+HANDOVERS = Family(
+    "handover",
+    "counter",
+    "Attempts of a prefill and a decode worker that are over, by hand-over protocol, and by whether the KV "
+    "arrived or was given up: one of them failed, or the client left.",
+    ("protocol", "outcome"),
+)
+LEG_FAILURES = Family(
+    "leg_failures",
+    "counter",
+    "Failed attempts of a prefill and a decode worker, by whose leg failed and error code.",
+    ("role", "error"),
+)
 CLIENT_DISCONNECTS = Family(
     "client_disconnects", "counter", "Clients that left before their answer was complete."
 )
