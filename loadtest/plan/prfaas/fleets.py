@@ -23,6 +23,7 @@ from policies import Candidates, Policy, RequestView, WorkerPut, make_policy
 
 HOME, REMOTE = "home", "remote"
 LINK = f"{REMOTE}>{HOME}"
+REMOTE_GROUP = "remote"
 
 THRESHOLD_TOKENS = 19_400
 """Table 6."""
@@ -45,7 +46,7 @@ class Contender:
 
 def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
     groups = (
-        WorkerGroup(name="remote", profile=H200, count=remote, role="prefill", site=REMOTE),
+        WorkerGroup(name=REMOTE_GROUP, profile=H200, count=remote, role="prefill", site=REMOTE),
         WorkerGroup(name="prefill", profile=H20, count=prefill, role="prefill", site=HOME),
         WorkerGroup(name="decode", profile=H20, count=decode, role="decode", site=HOME),
     )
