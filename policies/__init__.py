@@ -16,9 +16,13 @@ from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
+from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
+from policies.kv_bytes import KvBytes
+from policies.links import LinkRules, Links, Quote, link_name
+from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -29,9 +33,13 @@ from policies.ops import (
     FirstToken,
     Fitted,
     Left,
+    LinkMeasured,
+    OffloadPlan,
     Op,
     Placed,
     Reported,
+    Shipped,
+    Shipping,
     Started,
     Waiting,
     WorkerGone,
@@ -40,25 +48,65 @@ from policies.ops import (
     encode_op,
     encode_ops,
 )
-from policies.placement import Reason, place
+from policies.optimum import (
+    Curve,
+    Optimum,
+    RemoteSite,
+    Split,
+    Stage,
+    Stages,
+    Throughput,
+    ThroughputModel,
+    UncachedLengths,
+    WorkerClass,
+    decode_per_s,
+    egress_bytes_per_s,
+    kv_bytes_per_s,
+    service_curve,
+)
+from policies.pairing import (
+    ALONE,
+    BOOTSTRAP_HOST_LABEL,
+    BOOTSTRAP_PORT_LABEL,
+    CONVERTIBLE_LABEL,
+    DP_SIZE_LABEL,
+    HAND_OVERS,
+    HANDOVER_LABEL,
+    SITE_LABEL,
+    HandOver,
+    Pairing,
+    Partners,
+)
+from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, place
 from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.scoring import POLICIES, Policy, make_policy
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
 
 __all__ = [
+    "ALONE",
     "ANY_BUCKET",
+    "BOOTSTRAP_HOST_LABEL",
+    "BOOTSTRAP_PORT_LABEL",
     "BUCKET_LABEL",
+    "CONVERTIBLE_LABEL",
+    "DECODE_COST",
+    "DECODE_POLICIES",
+    "DP_SIZE_LABEL",
     "FULL_ATTENTION",
+    "HANDOVER_LABEL",
+    "HAND_OVERS",
+    "NO_WORKER_RETRY_AFTER_S",
     "POLICIES",
     "PROFILES",
     "RUNNING_MAX_LABEL",
+    "SITE_LABEL",
     "Admission",
     "AdmissionRules",
     "AttentionProfile",
@@ -76,6 +124,7 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "Curve",
     "DecodeFit",
     "EarlyEnds",
     "EarlyRatio",
@@ -88,20 +137,34 @@ __all__ = [
     "FleetState",
     "Forget",
     "GiveUp",
+    "HandOver",
     "Insert",
     "Inversions",
+    "KvBytes",
     "Left",
     "LengthBuckets",
     "LengthDemand",
+    "LinkMeasured",
+    "LinkRules",
+    "Links",
+    "Look",
+    "Matchmaker",
     "Miss",
+    "OffloadPlan",
     "Op",
+    "Optimum",
     "Outlook",
+    "Pairing",
+    "Partner",
+    "Partners",
     "Placed",
     "Policy",
     "Prospect",
+    "Quote",
     "Reason",
     "Redispatch",
     "RedispatchRules",
+    "RemoteSite",
     "Reported",
     "RequestView",
     "RetryBudget",
@@ -109,22 +172,38 @@ __all__ = [
     "ServiceLevel",
     "ServiceModel",
     "Shed",
+    "Shipped",
+    "Shipping",
+    "Ships",
     "Slots",
+    "Split",
+    "Stage",
+    "Stages",
     "Started",
+    "Throughput",
+    "ThroughputModel",
     "Ticket",
     "Tickets",
     "Trim",
+    "UncachedLengths",
     "Waiting",
     "WorkAhead",
     "Worker",
+    "WorkerClass",
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "choose_encoder",
     "class_of",
     "decode_ops",
+    "decode_per_s",
+    "decode_policy",
     "decoding_after",
+    "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
+    "kv_bytes_per_s",
+    "link_name",
     "make_policy",
     "place",
     "plan_buckets",
@@ -132,6 +211,7 @@ __all__ = [
     "prospect",
     "redispatch",
     "repeated_blocks",
+    "service_curve",
     "shares",
     "turn_of",
     "waits_for_leader",

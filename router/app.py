@@ -28,6 +28,7 @@ from fastapi import FastAPI
 
 from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
     EngineMetrics,
@@ -206,7 +207,9 @@ class GatewayProcess:
             registry=self.registry,
             publish=self.shared.publish,
             clock=self.clock,
-            policy=make_policy(settings.placement.policy, settings.placement.policy_options),
+            policy=make_policy(
+                settings.placement.policy, settings.placement.options_of(settings.placement.policy)
+            ),
             metrics=self.metrics,
             request_log=request_log,
             trace_request=None if self._trace is None else self._trace.record,
@@ -216,6 +219,7 @@ class GatewayProcess:
             keys=keyring if keys_file else None,
             limiter=limiter,
         )
+        self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
         if self._keys is not None:
@@ -263,8 +267,8 @@ class GatewayProcess:
             ),
             self.ending,
         )
-        for url in settings.fleet.worker_urls:
-            self.registry.add(url, static=True)
+        for worker in settings.fleet.workers:
+            self.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -11,7 +11,8 @@
     │   └── ShuttingDown          this replica ended before the request did
     ├── UpstreamError           a worker is at fault        502 or 504
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
-    │   │   └── WorkerRefused       nobody listens there: its cache is gone, too
+    │   │   ├── WorkerRefused       nobody listens there: its cache is gone, too
+    │   │   └── HandoverFailed      the legs of a request at two workers did not come together
     │   ├── WorkerSilent          connected, no answer in time: may be redispatched
     │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
     └── StateError              Redis or Kubernetes is at fault: degrade and go on
@@ -136,6 +137,12 @@ class WorkerUnreachable(UpstreamError):
 
 class WorkerRefused(WorkerUnreachable):
     """Nobody listens at the worker's address: its process, and so its cache, is gone."""
+
+
+class HandoverFailed(WorkerUnreachable):
+    """A leg of a request at two workers broke off, or failed its part, before the client's answer began."""
+
+    code = "handover_failed"
 
 
 class WorkerSilent(UpstreamError):

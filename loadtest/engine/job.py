@@ -58,8 +58,7 @@ class Job:
         reason: What the sink is told at the end.
         index: Number of the answer within its request.
         id: What the engine's clients call it.
-        admitted: Called once it has its room: then the prefill side of a decode job may send, and the prefill
-            of a prefill job is in the next step.
+        admitted: Called once it has its room: KV may be sent to a decode job, and a prefill job begins.
         delivered: Whether a decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.
         rank: Data-parallel rank that it runs on.

@@ -146,6 +146,11 @@ class Scheduler:
         return sum(rank.running for rank in self.ranks)
 
     @property
+    def held(self) -> int:
+        """Prefill jobs whose blocks wait for another engine."""
+        return sum(len(rank.held) for rank in self.ranks)
+
+    @property
     def held_tokens(self) -> int:
         """Tokens that can be matched, over all ranks."""
         return sum(rank.cache.held_tokens for rank in self.ranks)

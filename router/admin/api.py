@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from policies import FleetState, Forget, Op
 from router.admin.bucket_view import add_bucket_view
+from router.admin.encoders import add_encoders
 from router.admin.queue_view import QueuePorts, add_queue_view
 from router.admin.tenants import add_tenants
 from router.errors import (
@@ -103,6 +104,7 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
     add_bucket_view(api, _planner(ports))
+    add_encoders(api, ports.registry)
     return api
 
 

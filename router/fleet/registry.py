@@ -105,6 +105,7 @@ class Registry:
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[tuple[str | None, int], Slots] = {}
+        self._encoders: Slots | None = None
         self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self.on_change: Callable[[], None] = lambda: None
@@ -139,6 +140,19 @@ class Registry:
         if buckets.moving:
             slots = buckets.may_take(slots, self._fleet.loads.oldest_prefill_us)
         return self.circuits.allowed(slots, now_us) if self._fleet.circuits.tripped else slots
+
+    def encoders(self, now_us: int) -> Slots:
+        """Slots of the workers that encode media and may be asked now, in rising order; maybe none."""
+        if self._fleet.revision != self._revision:
+            self._sync()
+        if self._encoders is None:
+            slots = [slot for slot, local in self._by_slot.items() if local.worker.role == "encode"]
+            self._encoders = np.array(
+                sorted(slot for slot in slots if self._ready(self._by_slot[slot])), dtype=np.intp
+            )
+        return (
+            self.circuits.allowed(self._encoders, now_us) if self._fleet.circuits.tripped else self._encoders
+        )
 
     def fits(self, model: str | None, bucket: int) -> bool:
         """Whether some worker, well or not, may take requests for a model of this length bucket."""
@@ -183,6 +197,10 @@ class Registry:
     def at_slot(self, slot: int) -> LocalWorker:
         """The local view of the worker in a slot of `eligible`."""
         return self._by_slot[slot]
+
+    def found(self, slot: int) -> LocalWorker | None:
+        """The local view of the worker that is in a slot now, if there is one."""
+        return self._by_slot.get(slot)
 
     def knows(self, model: str) -> bool:
         """Whether some worker serves the model, well or not; True while a worker has not said yet."""
@@ -390,7 +408,11 @@ class Registry:
 
     def _fitting(self, model: str | None, bucket: int) -> Slots:
         """The workers that serve a model, and requests of a length bucket, in rising order."""
-        serving = sorted(local.worker.slot for local in self._local.values() if local.serves(model))
+        serving = sorted(
+            local.worker.slot
+            for local in self._local.values()
+            if local.worker.role != "encode" and local.serves(model)
+        )
         return self._fleet.buckets.fitting(
             np.array(serving, dtype=np.intp),
             bucket,
@@ -415,6 +437,7 @@ class Registry:
 
     def _lists_changed(self) -> None:
         self._eligible.clear()
+        self._encoders = None
         self._of_engines.clear()
         self._known.clear()
 

@@ -27,11 +27,11 @@ from router.errors import ClientError, NoWorker, RequestRejected
 from router.fleet import Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
 from router.gateway.forwarding import Forwarding
-from router.gateway.inflight import Inflight
+from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
@@ -42,7 +42,7 @@ from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.metrics import Metrics
-from router.proxy import ClientConnection, ClientRequest, Exchange, Header
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
 from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
@@ -166,6 +166,8 @@ class Gateway:
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
+        self.encode: StartExchange = _no_encoders
+        """Serves what language workers ask of encoders (`router.encoding`)."""
         key = settings.server.api_key
         self.door = Door(
             admin_key=key.get_secret_value().encode() if key is not None else None,
@@ -196,6 +198,8 @@ class Gateway:
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
+        if request.path in ENCODER_PATHS:
+            return self.encode(request, connection)
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
@@ -226,7 +230,7 @@ class Gateway:
         """
         self._renew(list(self.exchanges), left_us)
 
-    def _renew(self, exchanges: list[RequestExchange], left_us: int) -> None:
+    def _renew(self, exchanges: list[Timed], left_us: int) -> None:
         """Renew some reservations now and the rest a moment later, so that no request waits for all."""
         for exchange in exchanges[:RENEWED_AT_ONCE]:
             exchange.renew(left_us, max(self.clock.now_us(), left_us + 1))
@@ -236,7 +240,7 @@ class Gateway:
     @staticmethod
     def proxies(method: bytes, path: bytes) -> bool:
         """Whether a route is served by an exchange; all others belong to the application."""
-        return method == b"POST" and path in _BY_PATH
+        return method == b"POST" and path in _PROXIED
 
     def endpoint_of(self, path: bytes) -> Endpoint:
         """The endpoint of a proxied path."""
@@ -360,6 +364,10 @@ class Gateway:
         return tenant
 
 
+def _no_encoders(request: ClientRequest, connection: ClientConnection) -> Exchange:
+    raise AssertionError("nobody serves the calls of encoders")
+
+
 def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
     return AdmissionRules(
         target_s=settings.backlog_target_s,
@@ -371,3 +379,4 @@ def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
+_PROXIED = ENCODER_PATHS | _BY_PATH.keys()

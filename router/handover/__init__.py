@@ -1,1 +1,13 @@
 """How prefill workers hand KV blocks to decode workers."""
+
+from collections.abc import Mapping
+
+from router.handover.port import Handover, Leg, Pair, PairedRequest, PairSink
+from router.handover.sglang import SglangHandover
+
+__all__ = ["Handover", "Leg", "Pair", "PairSink", "PairedRequest", "handovers"]
+
+
+def handovers() -> Mapping[str, Handover]:
+    """All protocols, by name."""
+    return {handover.name: handover for handover in (SglangHandover(),)}

@@ -27,6 +27,7 @@ from policies import (
     Insert,
     Left,
     LengthBuckets,
+    OffloadPlan,
     Op,
     Placed,
     RequestView,
@@ -114,6 +115,7 @@ def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[s
             fleet.circuits.tripped.get(worker.slot),
             fleet.started(worker.worker_id),
         )
+    rows["offload_plan"] = fleet.offload_plan
     rows["bytes_per_token"] = fleet.bytes_per_token("tiny", 4.0)
     return rows
 
@@ -401,7 +403,7 @@ def chosen(fleet: FleetState, prompt: bytes) -> str:
 
 KINDS = [
     *("placed", "renewed", "first", "finished", "left", "put", "gone", "circuit", "started"),
-    *("insert", "trim", "forget", "fit", "bytes"),
+    *("insert", "trim", "forget", "fit", "bytes", "roles"),
 ]
 
 operations = st.lists(
@@ -435,6 +437,7 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
         "forget": Forget(worker, at_us),
         "fit": Fitted("default", at_us, replica, 0.01 * (number % 2 + 1), 1e-4, 1e5),
         "bytes": BytesPerToken("tiny", at_us, replica, 2.0 + number % 2),
+        "roles": OffloadPlan(at_us, replica, 1_000 * (number % 2), 1, 2, {worker: "decode"}),
     }
     return made_of[kind]
 
@@ -680,3 +683,37 @@ def test_lengths_are_not_counted_while_nobody_may_belong_to_a_bucket() -> None:
     fleet = bucketed("", rules=FleetRules(buckets=LengthBuckets()))
     fleet.apply(Placed("1", START, "w0", "one", 1_000_000, 300, 1_500, (b"",)))
     assert fleet.lengths.totals(START)[0].sum() == 0
+
+
+# Prefill and decode apart.
+
+
+def test_uncached_lengths_are_counted_once_by_what_is_left_to_prefill_at_home() -> None:
+    """The second is prefilled elsewhere, where less is left; then come its decode half and a plain one."""
+    fleet = fleet_after(put("p", role="prefill"), put("far", role="prefill"), put("d", role="decode"))
+    first = Placed(
+        "1", START, "p", "one", 1_000_000, 3_000, 9_000, (b"",), safe_blocks=20, home_uncached_tokens=3_000
+    )
+    for op in (
+        first,
+        first,
+        Placed("2", START, "far", "one", 1_000_000, 9_000, 9_500, (b"",), home_uncached_tokens=50_000),
+        Placed("2d", START, "d", "one", 0, 0, 9_500, (b"",)),
+        Placed("3", START, "p", "one", 1_000_000, 70_000, 9_500, (b"",)),
+    ):
+        fleet.apply(op)
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for one in (fleet, newcomer):
+        requests, cached_tokens, _ = one.uncached_lengths.sums(START)
+        rows = {row: int(requests[row]) for row in requests.nonzero()[0].tolist()}
+        assert rows == {row_of(3_000): 1, row_of(50_000): 1}
+        assert cached_tokens[row_of(3_000)] == 20 * 256
+
+
+def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:
+    old, new = OffloadPlan(START, "two", 1_000), OffloadPlan(START + 1, "one", 2_000)
+    fleet = fleet_after(new, old)
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    assert fleet.offload_plan == newcomer.offload_plan == new

@@ -1,1 +1,1 @@
-"""Prefill as a service across datacentres, after PrfaaS (arXiv:2604.15039): its case study computed again."""
+"""Prefill as a service across datacentres (PrfaaS, arXiv:2604.15039): its case study, and a simulation."""

@@ -1,0 +1,110 @@
+"""What the gateway and a hand-over protocol say to each other about one request.
+
+    Gateway ──send(pair, sink)──> Handover ──two requests──> prefill worker, decode worker
+       ^                             │
+       └── answer or failure, once ──┘   `PairedRequest.leg` says whose
+
+A request that is handed over has a *leg* at two workers: one prefills, the other decodes. To the gateway
+both are one request with one answer, which is the decode leg's; so it implements the ports of
+`router.proxy` on both sides. What differs between engines, and nothing else, is in one file per protocol.
+
+The laws, for every protocol:
+
+* the sink hears one answer or one failure, as of any request, and after `abort` nothing;
+* the first leg that fails ends the other one at once;
+* nothing of a body that a client sent is written anew: fields are added at its end, where every JSON parser
+  of an engine takes them for the last word, also if the client wrote the same ones.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from router.proxy import UpstreamRequest, UpstreamSink
+
+if TYPE_CHECKING:
+    from router.fleet import LocalWorker
+    from router.gateway.parsing import ParsedRequest
+
+
+class Leg(StrEnum):
+    """The half of a request at one worker."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Pair(msgspec.Struct, frozen=True, gc=False):
+    """One request with its two workers.
+
+    Attributes:
+        parsed: What is known of it.
+        method: In upper case.
+        path: Raw path.
+        query: Raw query without ``?``.
+        lines: Header lines for the workers, the request's id among them.
+        body: A JSON object, in flat pieces that are never changed.
+        request_id: The request's id in ``lines``.
+        prefill: Who prefills.
+        decode: Who decodes.
+    """
+
+    parsed: "ParsedRequest"
+    method: bytes
+    path: bytes
+    query: bytes
+    lines: bytes
+    body: Sequence[bytes | memoryview]
+    request_id: bytes
+    prefill: "LocalWorker"
+    decode: "LocalWorker"
+
+
+class PairSink(UpstreamSink, Protocol):
+    """What the answer to a pair is delivered to: the decode leg's, or an error answer of the prefill leg.
+
+    The two calls of its own come at most once each, in this order, and before the decode leg's answer if they
+    come at all; a failure or an error answer stands for those that are missing.
+    """
+
+    def prefill_ended(self) -> None:
+        """The prefill worker computes nothing for this request any more."""
+
+    def shipped(self) -> None:
+        """The KV has arrived at the decode worker."""
+
+
+class PairedRequest(UpstreamRequest, Protocol):
+    """A request on its way to its two workers.
+
+    Attributes:
+        leg: Whose answer or failure the sink hears now: who is to blame.
+        usage: The end of the prefill leg's answer, with what the engine counted; empty without one.
+    """
+
+    leg: Leg
+    usage: bytes
+
+
+class Handover(Protocol):
+    """A protocol by which a prefill worker hands KV to a decode worker.
+
+    Attributes:
+        name: What workers' labels and settings call it.
+        concurrent: Whether both legs are sent at once; else the decode leg follows the prefill leg's answer.
+        decode_keeps_prefixes: Whether a decode worker keeps the prefixes it was handed, for later requests.
+        decode_prefills: Whether a decode worker can do a whole request alone.
+    """
+
+    name: str
+    concurrent: bool
+    decode_keeps_prefixes: bool
+    decode_prefills: bool
+
+    def splits(self, parsed: "ParsedRequest") -> bool:
+        """Whether a request may have two legs; if not, one worker does all of it."""
+
+    def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
+        """Send a request; returns at once. The sink hears nothing before this returns."""
