@@ -23,7 +23,6 @@ from policies import Candidates, Policy, RequestView, WorkerPut, make_policy
 
 HOME, REMOTE = "home", "remote"
 LINK = f"{REMOTE}>{HOME}"
-REMOTE_GROUP = "remote"
 
 THRESHOLD_TOKENS = 19_400
 """Table 6."""
@@ -43,10 +42,15 @@ class Contender:
     groups: tuple[WorkerGroup, ...]
     choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
 
+    @property
+    def remote(self) -> int:
+        """How many of its workers prefill in the other site; they have the first slots."""
+        return sum(group.count for group in self.groups if group.site == REMOTE)
+
 
 def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
     groups = (
-        WorkerGroup(name=REMOTE_GROUP, profile=H200, count=remote, role="prefill", site=REMOTE),
+        WorkerGroup(name="remote", profile=H200, count=remote, role="prefill", site=REMOTE),
         WorkerGroup(name="prefill", profile=H20, count=prefill, role="prefill", site=HOME),
         WorkerGroup(name="decode", profile=H20, count=decode, role="decode", site=HOME),
     )

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from loadtest.plan.prfaas.engines import H20_MODEL, H200, OUTPUT_TOKENS
-from loadtest.plan.prfaas.fleets import LINK, REMOTE_GROUP, Contender
+from loadtest.plan.prfaas.fleets import LINK, REMOTE, Contender
 from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
@@ -91,7 +91,7 @@ class Figures:
         records = result.records.since(result.config.warmup_s)
         done = records.outcome == Outcome.COMPLETED
         ttft_s = records.ttft_s[done] if done.any() else np.array([np.inf])
-        remote = sum(group.count for group in result.config.groups if group.name == REMOTE_GROUP)
+        remote = sum(group.count for group in result.config.groups if group.site == REMOTE)
         times_s, sent_bytes = result.egress[LINK]
         busiest_bytes, _ = busiest_window_bytes(times_s, sent_bytes, WINDOW_S)
         last_s = max(float(result.records.arrival_s[-1]), WINDOW_S)
