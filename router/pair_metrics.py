@@ -21,12 +21,15 @@ from router.tallies import Count, Sums
 
 
 class PairEnd(StrEnum):
-    """How an attempt with two workers ended."""
+    """How an attempt with two workers ended.
 
-    COMPLETED = "completed"
+    Its KV arrived and nothing failed; or one of them failed; or nobody wanted it any more before the KV came.
+    """
+
+    ARRIVED = "arrived"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
-    CLIENT_LEFT = "client_left"
+    GIVEN_UP = "given_up"
 
 
 @dataclass(frozen=True, slots=True)

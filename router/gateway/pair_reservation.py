@@ -23,6 +23,7 @@ from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
 from router.handover import Leg, PairedRequest
+from router.pair_metrics import PairEnd
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -45,6 +46,7 @@ class PairReservation(msgspec.Struct, eq=False):
         prefilled: Whether the prefill leg is over.
         arrived: Whether the KV is at the decode worker.
         prefill_s: How long the prefill leg took; 0 until it says so itself.
+        end: How it failed; None while nobody did.
         released: Whether nothing is reserved: before `make`, and after `release`.
     """
 
@@ -61,6 +63,7 @@ class PairReservation(msgspec.Struct, eq=False):
     prefilled: bool = False
     arrived: bool = False
     prefill_s: float = 0.0
+    end: PairEnd | None = None
     released: bool = True
 
     @property
@@ -151,7 +154,8 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway, local = self.gateway, self.local
         gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
-        gateway.metrics.leg_failed(self.leg.value, error.code)
+        gateway.metrics.pairs.leg_failed(self.prefill.protocol, self.leg.value, error.code)
+        self.end = PairEnd.PREFILL_FAILED if self.leg is Leg.PREFILL else PairEnd.DECODE_FAILED
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
         """Release, once, what has not been released yet.
@@ -174,7 +178,8 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.released(self.decode, now_us, attempt.placed_us)
         self._relieved()
         arrived = self.arrived or prefilled_us > 0
-        gateway.metrics.handed_over(self.prefill.protocol, "arrived" if arrived else "given_up")
+        end = self.end or (PairEnd.ARRIVED if arrived else PairEnd.GIVEN_UP)
+        gateway.metrics.pairs.ended(self.prefill.protocol, end)
         if not self.prefilled:
             gateway.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
