@@ -18,8 +18,9 @@ a full one takes to get it: decodes end at random, after t_d on average, so a pa
 asked for (`Look`). What does not change with every request is kept for a list of workers (`Matchmaker`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -58,17 +59,21 @@ KEPT_MAX = 100
 """Lists of workers (one per model and bucket) of which anything is kept."""
 
 
-def decode_policy(name: str) -> Policy | None:
+def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy | None:
     """Make a decode policy by name; None is `DECODE_COST`.
 
+    Args:
+        name: One of `DECODE_POLICIES`.
+        options: Its options; what is missing keeps its default. `DECODE_COST` has none.
+
     Raises:
-        ValueError: Unknown name; the message lists what is valid.
+        ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
     """
     if name == DECODE_COST:
         return None
     if name not in POLICIES:
         raise ValueError(f"unknown decode policy {name!r}; known are: {', '.join(DECODE_POLICIES)}")
-    return make_policy(name)
+    return make_policy(name, options)
 
 
 class Partner(msgspec.Struct, frozen=True, gc=False):
