@@ -21,8 +21,10 @@ from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.kv_bytes import KvBytes
+from policies.link_states import LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
+from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
     BucketPlan,
     BytesPerToken,
@@ -146,11 +148,19 @@ __all__ = [
     "LengthDemand",
     "LinkMeasured",
     "LinkRules",
+    "LinkState",
+    "LinkStateRules",
+    "LinkStates",
     "Links",
     "Look",
     "Matchmaker",
     "Miss",
+    "Offer",
+    "Offload",
     "OffloadPlan",
+    "OffloadReason",
+    "OffloadRules",
+    "OffloadVerdict",
     "Op",
     "Optimum",
     "Outlook",

@@ -36,6 +36,7 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
@@ -61,6 +62,7 @@ from policies.ops import (
     WorkerGone,
     WorkerPut,
 )
+from policies.pairing import SITE_LABEL
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.views import Candidates, Ships, Slots
@@ -98,6 +100,7 @@ class Worker:
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
     """
 
     worker_id: str
@@ -110,6 +113,7 @@ class Worker:
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
     gone_us: int = 0
+    site: str = ""
 
     @property
     def worker_class(self) -> str:
@@ -136,6 +140,8 @@ class FleetRules:
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
+        site: Where workers stand whose labels do not say: the site that requests come to.
+        kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
     """
 
     block_tokens: int = 256
@@ -152,6 +158,13 @@ class FleetRules:
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
     links: Mapping[str, LinkRules] = field(default_factory=dict)
+    site: str = ""
+    kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
 
 
 class FleetState:
@@ -618,6 +631,7 @@ class FleetState:
                 dict(op.labels),
                 version,
                 gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
             )
         )
 

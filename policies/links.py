@@ -64,11 +64,13 @@ class LinkRules:
         rtt_s: Round trip, while none was measured.
         cap_ratio: So much of what it can carry may be reserved, 0 to 1: the rest is for retransmissions,
             and for replicas that decide in the same moment.
+        loss_ratio_max: More failed transfers, as a share of the latest, make it scarce.
     """
 
     bytes_per_s: float
     rtt_s: float = 0.0
     cap_ratio: float = 0.9
+    loss_ratio_max: float = 0.01
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -241,6 +243,11 @@ class Links:
         """What of it may be reserved."""
         rules = self.rules.get(link)
         return 0.0 if rules is None else self.capacity_bytes_per_s(link, now_us) * rules.cap_ratio
+
+    def under_way(self, link: str) -> int:
+        """Transfers that a link has reserved."""
+        load = self._loads.get(link)
+        return load.transfers if load is not None else 0
 
     def reserved_bytes_per_s(self, link: str, now_us: int) -> float:
         """What is reserved of a link now."""

@@ -172,6 +172,7 @@ def test_a_request_that_cannot_be_split_goes_to_a_worker_that_does_all_of_it() -
     assert not isinstance(bench.upstream, FakePaired)
     bench.upstream.answer()
     assert client.headers[b"x-cacheway-worker"] == b"d0:80"
+    assert 'cacheway_whole_at_decode_total{worker="d0:80"} 1.0' in bench.metrics.exposition()[0].decode()
     bench.check()
     bench = PairBench(1, 1, protocol="sglang")
     _, client = bench.start(chat(n=2))

@@ -178,20 +178,30 @@ def test_a_failure_is_one_workers_in_its_circuit_and_in_metrics(leg: Leg) -> Non
     assert states.pop(leg) is Circuit.OPEN
     assert [*states.values()] == [Circuit.CLOSED]
     metrics = bench.metrics.exposition()[0].decode()
-    assert f'cacheway_leg_failures_total{{error="upstream_unreachable",role="{leg.value}"}} 5.0' in metrics
+    labels = f'kind="upstream_unreachable",leg="{leg.value}",protocol="sglang"'
+    assert f"cacheway_leg_failures_total{{{labels}}} 5.0" in metrics
     bench.paired.leg = Leg.DECODE
     answer(bench)
 
 
-def test_what_becomes_of_the_kv_is_counted() -> None:
+@pytest.mark.parametrize(
+    ("ends", "outcome"),
+    [
+        (lambda bench: answer(bench), "completed"),
+        (lambda bench: bench.paired.fail_leg(Leg.PREFILL, HandoverFailed("lost")), "prefill_failed"),
+        (lambda bench: bench.paired.fail_leg(Leg.DECODE, HandoverFailed("lost")), "decode_failed"),
+        (lambda bench: bench.paired.refuse(Leg.PREFILL, 500), "prefill_failed"),
+        (lambda bench: bench.paired.refuse(Leg.PREFILL, 400), "refused"),
+        (lambda bench: next(iter(bench.gateway.exchanges)).interrupt(), "client_left"),
+    ],
+)
+def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outcome: str) -> None:
     bench = PairBench(1, 1, reliability={"disable_retries": True})
     bench.start(chat(stream=True))
-    answer(bench)
-    bench.start(chat(stream=True))
-    bench.paired.fail_leg(Leg.PREFILL, HandoverFailed("lost"))
+    ends(bench)
     metrics = bench.metrics.exposition()[0].decode()
-    for outcome in ("arrived", "given_up"):
-        assert f'cacheway_handover_total{{outcome="{outcome}",protocol="sglang"}} 1.0' in metrics
+    counted = [line for line in metrics.splitlines() if line.startswith("cacheway_pairs_total")]
+    assert counted == [f'cacheway_pairs_total{{outcome="{outcome}",protocol="sglang"}} 1.0']
     bench.check()
 
 
