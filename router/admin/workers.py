@@ -28,6 +28,7 @@ from policies import (
 from router.admin.ports import AdminPorts
 from router.errors import ClientError
 from router.fleet import Health, LocalWorker, normal_url, worker_id_of
+from router.handover.bootstrap import bootstrap_of
 from router.named_workers import check_labels
 
 FLUSH_TIMEOUT_S = 10.0
@@ -188,13 +189,12 @@ def _described(ports: AdminPorts, local: LocalWorker, legs: _Legs) -> dict[str, 
 def _part(local: LocalWorker, legs: _Legs) -> dict[str, Any]:
     """What part a worker has in prefill and decode; None for what it does not."""
     leg, labels = local.worker.role in _OTHER_LEG, local.worker.labels
-    host, port = (
-        local.bootstrap if local.worker.role == "prefill" and local.protocol != "nixl" else (None, None)
-    )
+    listens = local.worker.role == "prefill" and local.protocol != "nixl"
+    bootstrap = bootstrap_of(local) if listens else None
     return {
         "handover": (local.protocol or None) if leg else None,
-        "bootstrap_host": host,
-        "bootstrap_port": port,
+        "bootstrap_host": bootstrap and bootstrap.host,
+        "bootstrap_port": bootstrap and bootstrap.port,
         "partners": legs.partners(local),
         "convertible": labels.get(CONVERTIBLE_LABEL) == "true",
     }

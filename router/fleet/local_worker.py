@@ -2,25 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import urlsplit
 
-from policies import (
-    BOOTSTRAP_HOST_LABEL,
-    BOOTSTRAP_PORT_LABEL,
-    HAND_OVERS,
-    HANDOVER_LABEL,
-    Breaker,
-    Worker,
-)
+from policies import HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
 PROTOCOL_OF_ENGINE = {"sglang": "sglang", "vllm": "nixl"}
 """How prefill and decode workers of an engine hand over, if no label says otherwise."""
-
-BOOTSTRAP_PORT = 8998
-"""Where decode workers come to a prefill worker, if nothing says otherwise: the default of SGLang
-(``srt/server_args.py``) and of vLLM's Mooncake connector (``VLLM_MOONCAKE_BOOTSTRAP_PORT``, ``envs.py``)."""
 
 
 class Health(StrEnum):
@@ -89,21 +77,6 @@ class LocalWorker:
         """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
         return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
-
-    @property
-    def bootstrap(self) -> tuple[str, int]:
-        """Host and port where decode workers come to this prefill worker; an IPv6 host without brackets.
-
-        By its labels, else the host of its URL and the port that its engine advertises; what is no port
-        counts as absent.
-        """
-        labels = self.worker.labels
-        port = labels.get(BOOTSTRAP_PORT_LABEL, "")
-        number = int(port) if port.isdecimal() else 0
-        return (
-            labels.get(BOOTSTRAP_HOST_LABEL) or urlsplit(self.worker.url).hostname or "",
-            number if 0 < number < 1 << 16 else self.advertised_port or BOOTSTRAP_PORT,
-        )
 
     def serves(self, model: str | None) -> bool:
         """Whether it serves a model; one that does not list its models may serve any."""

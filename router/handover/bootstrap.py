@@ -1,18 +1,25 @@
 """Where a prefill worker's bootstrap server is, and other labels that hand-over needs.
 
-SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines
-(`router.fleet.LocalWorker.bootstrap`).
+SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines. It is on the host
+of the worker's URL unless ``bootstrap_host`` says otherwise. The port is what ``bootstrap_port`` says, else
+what the engine does (`router.fleet.engine_info`), else 8998: the default of both (``srt/server_args.py`` of
+SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
 """
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
 
+HOST_LABEL = "bootstrap_host"
+PORT_LABEL = "bootstrap_port"
 RANKS_LABEL = "dp_size"
+
+DEFAULT_PORT = 8998
 
 
 class Bootstrap(msgspec.Struct, frozen=True, gc=False):
@@ -31,7 +38,9 @@ class Bootstrap(msgspec.Struct, frozen=True, gc=False):
 
 def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
     """Where a prefill worker's bootstrap server is."""
-    return _bootstrap(*worker.bootstrap)
+    labels = worker.worker.labels
+    port = labels.get(PORT_LABEL) or str(worker.advertised_port or "")
+    return _bootstrap(worker.worker.url, labels.get(HOST_LABEL, ""), port)
 
 
 def data_parallel_ranks(worker: "LocalWorker") -> int:
@@ -41,7 +50,11 @@ def data_parallel_ranks(worker: "LocalWorker") -> int:
 
 
 @lru_cache(maxsize=4096)
-def _bootstrap(host: str, port: int) -> Bootstrap:
+def _bootstrap(url: str, host: str, port: str) -> Bootstrap:
+    """Of a worker with these labels; a port that is none counts as absent."""
+    if not host:
+        host = urlsplit(url).hostname or ""
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    return Bootstrap(host, port, msgspec.json.encode(host))
+    number = int(port) if port.isdecimal() and 0 < int(port) < 65536 else DEFAULT_PORT
+    return Bootstrap(host, number, msgspec.json.encode(host))

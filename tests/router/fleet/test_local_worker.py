@@ -33,7 +33,7 @@ def test_a_worker_that_has_not_said_may_serve_any_model() -> None:
 # How it hands over.
 
 
-def test_a_label_says_the_protocol_before_the_engine_does() -> None:
+def test_site_and_protocol_come_from_labels_before_the_engine() -> None:
     one = local()
     assert (one.site, one.protocol) == ("", "")
     one.engine = "sglang"
@@ -44,15 +44,3 @@ def test_a_label_says_the_protocol_before_the_engine_does() -> None:
     assert (one.site, one.protocol) == ("far", "mooncake")
     one.worker = replace(one.worker, labels={"handover": "carrier pigeon"})
     assert one.protocol == "nixl"
-
-
-def test_decode_workers_come_where_labels_say_then_the_engine_then_its_default() -> None:
-    one = local()
-    assert one.bootstrap == ("a", 8998)
-    one.advertised_port = 9100
-    assert one.bootstrap == ("a", 9100)
-    one.worker = replace(one.worker, labels={"bootstrap_port": "9200", "bootstrap_host": "10.0.0.7"})
-    assert one.bootstrap == ("10.0.0.7", 9200)
-    for port in ("any", "0", "70000"):
-        one.worker = replace(one.worker, url="http://[::1]:80", labels={"bootstrap_port": port})
-        assert one.bootstrap == ("::1", 9100)
