@@ -269,8 +269,8 @@ KEYS_READ = Family(
 PAIRS = Family(
     "pairs",
     "counter",
-    "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: arrived (its "
-    "KV did, and nothing failed), prefill_failed, decode_failed or given_up.",
+    "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
+    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
     ("protocol", "outcome"),
 )
 LEG_FAILURES = Family(

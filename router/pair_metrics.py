@@ -21,15 +21,15 @@ from router.tallies import Count, Sums
 
 
 class PairEnd(StrEnum):
-    """How an attempt with two workers ended.
+    """How an attempt with two workers ended."""
 
-    Its KV arrived and nothing failed; or one of them failed; or nobody wanted it any more before the KV came.
-    """
-
-    ARRIVED = "arrived"
+    COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
-    GIVEN_UP = "given_up"
+    REFUSED = "refused"
+    """With an error that is the request's fault."""
+    CLIENT_LEFT = "client_left"
+    """Or its deadline passed, or this replica ended."""
 
 
 @dataclass(frozen=True, slots=True)

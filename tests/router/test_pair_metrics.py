@@ -40,7 +40,7 @@ def link(name: str, **said: object) -> LinkSample:
 
 
 def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metrics: Metrics) -> None:
-    metrics.pairs.ended("sglang", PairEnd.ARRIVED)
+    metrics.pairs.ended("sglang", PairEnd.COMPLETED)
     metrics.pairs.ended("sglang", PairEnd.PREFILL_FAILED)
     metrics.pairs.leg_failed("sglang", "prefill", "worker_unreachable")
     metrics.pairs.params_missing("a:1")
@@ -48,7 +48,7 @@ def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metri
     metrics.pairs.offload_decided("short")
     metrics.pairs.role_changed("decode")
     samples = scraped(metrics)
-    assert samples["pairs_total", "arrived", "sglang"] == 1
+    assert samples["pairs_total", "completed", "sglang"] == 1
     assert samples["pairs_total", "prefill_failed", "sglang"] == 1
     assert samples["leg_failures_total", "worker_unreachable", "prefill", "sglang"] == 1
     assert samples["handover_params_missing_total", "a:1"] == 1
