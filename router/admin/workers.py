@@ -28,6 +28,7 @@ from policies import (
 from router.admin.ports import AdminPorts
 from router.errors import ClientError
 from router.fleet import Health, LocalWorker, normal_url, worker_id_of
+from router.handover.bootstrap import bootstrap_of
 from router.named_workers import check_labels
 
 FLUSH_TIMEOUT_S = 10.0
@@ -163,7 +164,7 @@ def _described(ports: AdminPorts, local: LocalWorker, legs: _Legs) -> dict[str, 
         "url": worker.url,
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
-        "site": local.site or None,
+        "site": worker.site or None,
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
         "detail": local.detail,
@@ -187,16 +188,14 @@ def _described(ports: AdminPorts, local: LocalWorker, legs: _Legs) -> dict[str, 
 
 def _part(local: LocalWorker, legs: _Legs) -> dict[str, Any]:
     """What part a worker has in prefill and decode; None for what it does not."""
-    leg, labels = local.worker.role in _OTHER_LEG, local.worker.labels
-    host, port = (
-        local.bootstrap if local.worker.role == "prefill" and local.protocol != "nixl" else (None, None)
-    )
+    role, protocol = local.worker.role, local.protocol
+    bootstrap = bootstrap_of(local) if role == "prefill" and protocol != "nixl" else None
     return {
-        "handover": (local.protocol or None) if leg else None,
-        "bootstrap_host": host,
-        "bootstrap_port": port,
+        "handover": (protocol or None) if role in _OTHER_LEG else None,
+        "bootstrap_host": None if bootstrap is None else bootstrap.host,
+        "bootstrap_port": None if bootstrap is None else bootstrap.port,
         "partners": legs.partners(local),
-        "convertible": labels.get(CONVERTIBLE_LABEL) == "true",
+        "convertible": local.worker.labels.get(CONVERTIBLE_LABEL) == "true",
     }
 
 

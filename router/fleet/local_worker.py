@@ -2,25 +2,13 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from urllib.parse import urlsplit
 
-from policies import (
-    BOOTSTRAP_HOST_LABEL,
-    BOOTSTRAP_PORT_LABEL,
-    HANDOVER_LABEL,
-    Breaker,
-    Worker,
-)
+from policies import HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
 PROTOCOL_OF_ENGINE = {"sglang": "sglang", "vllm": "nixl"}
 """How prefill and decode workers of an engine hand over, if no label says otherwise."""
-
-BOOTSTRAP_PORT = 8998
-"""Where decode workers come to a prefill worker, if nothing says otherwise: the default of SGLang's argument
-``--disaggregation-bootstrap-port`` (server_args.py) and of vLLM's ``VLLM_MOONCAKE_BOOTSTRAP_PORT``
-(envs.py)."""
 
 
 class Health(StrEnum):
@@ -80,24 +68,10 @@ class LocalWorker:
         return "draining" if self.worker.draining else self.health.value
 
     @property
-    def site(self) -> str:
-        """Where it stands."""
-        return self.worker.site
-
-    @property
     def protocol(self) -> str:
         """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
-        return self.worker.labels.get(HANDOVER_LABEL) or PROTOCOL_OF_ENGINE.get(self.engine, "")
-
-    @property
-    def bootstrap(self) -> tuple[str, int]:
-        """Host and port where decode workers come to this prefill worker; an IPv6 host without brackets."""
-        labels = self.worker.labels
-        port = labels.get(BOOTSTRAP_PORT_LABEL, "")
-        return (
-            labels.get(BOOTSTRAP_HOST_LABEL) or urlsplit(self.worker.url).hostname or "",
-            int(port) if port.isdecimal() else self.advertised_port or BOOTSTRAP_PORT,
-        )
+        label = self.worker.labels.get(HANDOVER_LABEL, "")
+        return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
 
     def serves(self, model: str | None) -> bool:
         """Whether it serves a model; one that does not list its models may serve any."""

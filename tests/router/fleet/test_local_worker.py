@@ -1,5 +1,6 @@
 """What a replica knows of one worker, in words."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -27,3 +28,19 @@ def test_a_worker_that_has_not_said_may_serve_any_model() -> None:
     assert one.serves("m")
     one.models = (ServedModel("m"),)
     assert (one.serves("m"), one.serves("n"), one.serves(None)) == (True, False, True)
+
+
+# How it hands over.
+
+
+def test_the_protocol_comes_from_its_label_before_the_engine() -> None:
+    one = local()
+    assert one.protocol == ""
+    one.engine = "sglang"
+    assert one.protocol == "sglang"
+    one.engine = "vllm"
+    assert one.protocol == "nixl"
+    one.worker = replace(one.worker, labels={"handover": "mooncake"})
+    assert one.protocol == "mooncake"
+    one.worker = replace(one.worker, labels={"handover": "carrier pigeon"})
+    assert one.protocol == "nixl"
