@@ -170,12 +170,42 @@ class Matchmaker:
 
     def look(self, pairing: Pairing, request: RequestView, now_us: int) -> "Look":
         """Look at the decode workers for a request."""
+        return Look(self, self._halves_of(pairing), request, now_us)
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        """Which of some candidates could begin a request, if only a short one (`Look.open`)."""
+        halves = self._halves_of(pairing)
+        rooms = [self._has_room(pool.slots, 1.0, now_us) for pool in halves.pools]
+        return self.opened(halves, slots, rooms)
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
+        """The same of one candidate."""
+        halves = self._halves_of(pairing)
+        pool = halves.pool_of.item(slot)
+        if pool != ALONE:
+            return self._has_room(halves.pools[pool].slots, 1.0, now_us)
+        return not (halves.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
+
+    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
+        """Whether some decode worker has room for a request of so many tokens."""
+        return any(self._has_room(pool.slots, tokens, now_us) for pool in self._halves_of(pairing).pools)
+
+    def opened(self, halves: _Halves, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
+        """The same, where it is known which pools have room."""
+        busy = halves.decodes[slots] * self.fleet.loads.inflight_requests[slots]
+        open_: NDArray[np.bool_] = np.array([*rooms, True])[halves.pool_of[slots]] & (busy == 0)
+        return open_
+
+    def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
+        return bool(self.admission.lacking(slots, tokens, now_us).min() == 0.0)
+
+    def _halves_of(self, pairing: Pairing) -> _Halves:
         kept = self._kept.get(id(pairing))
         if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
             kept = self._kept[id(pairing)] = self._halves(pairing)
-        return Look(self, kept, request, now_us)
+        return kept
 
     def _halves(self, pairing: Pairing) -> _Halves:
         fleet, rows = self.fleet, len(self.fleet.loads.prefill_us)
@@ -271,10 +301,8 @@ class Look:
         does, it is not idle, although it has nothing to prefill.
         """
         halves = self._halves
-        rooms = np.array([self._columns(number).room.any() for number in range(len(halves.pools))] + [True])
-        busy = halves.decodes[slots] * self._matchmaker.fleet.loads.inflight_requests[slots]
-        open_: Slots = slots[rooms[halves.pool_of[slots]] & (busy == 0)]
-        return open_
+        rooms = [bool(self._columns(number).room.any()) for number in range(len(halves.pools))]
+        return slots[self._matchmaker.opened(halves, slots, rooms)]
 
     def partner(self, chosen: Chosen, candidates: Candidates) -> Partner | None:
         """The decode worker that ends what a prefill worker begins.

@@ -164,7 +164,7 @@ def _described(ports: AdminPorts, local: LocalWorker, legs: _Legs) -> dict[str, 
         "url": worker.url,
         "role": worker.role,
         "worker_type": "regular" if worker.role == "plain" else worker.role,
-        "site": worker.site or None,
+        "site": local.site or None,
         "state": local.state,
         "is_healthy": local.health is Health.HEALTHY,
         "detail": local.detail,
@@ -188,14 +188,15 @@ def _described(ports: AdminPorts, local: LocalWorker, legs: _Legs) -> dict[str, 
 
 def _part(local: LocalWorker, legs: _Legs) -> dict[str, Any]:
     """What part a worker has in prefill and decode; None for what it does not."""
-    role, protocol = local.worker.role, local.protocol
-    bootstrap = bootstrap_of(local) if role == "prefill" and protocol != "nixl" else None
+    leg, labels = local.worker.role in _OTHER_LEG, local.worker.labels
+    listens = local.worker.role == "prefill" and local.protocol != "nixl"
+    bootstrap = bootstrap_of(local) if listens else None
     return {
-        "handover": (protocol or None) if role in _OTHER_LEG else None,
-        "bootstrap_host": None if bootstrap is None else bootstrap.host,
-        "bootstrap_port": None if bootstrap is None else bootstrap.port,
+        "handover": (local.protocol or None) if leg else None,
+        "bootstrap_host": bootstrap and bootstrap.host,
+        "bootstrap_port": bootstrap and bootstrap.port,
         "partners": legs.partners(local),
-        "convertible": local.worker.labels.get(CONVERTIBLE_LABEL) == "true",
+        "convertible": labels.get(CONVERTIBLE_LABEL) == "true",
     }
 
 

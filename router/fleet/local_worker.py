@@ -68,6 +68,11 @@ class LocalWorker:
         return "draining" if self.worker.draining else self.health.value
 
     @property
+    def site(self) -> str:
+        """Where it stands."""
+        return self.worker.site
+
+    @property
     def protocol(self) -> str:
         """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
