@@ -20,7 +20,7 @@ from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
-from policies.kv_bytes import KvBytes
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.link_states import LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
@@ -110,6 +110,7 @@ __all__ = [
     "PROFILES",
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
+    "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
     "AttentionProfile",

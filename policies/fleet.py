@@ -36,7 +36,7 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
-from policies.kv_bytes import KvBytes
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
@@ -100,6 +100,7 @@ class Worker:
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
     """
 
     worker_id: str
@@ -112,6 +113,7 @@ class Worker:
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
     gone_us: int = 0
+    site: str = ""
 
     @property
     def worker_class(self) -> str:
@@ -137,9 +139,9 @@ class FleetRules:
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
-        site: Where workers stand that have no label ``site``.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
-        kv_bytes: What the KV of each model weighs; ``*`` for all others.
+        site: Where workers stand whose labels do not say: the site that requests come to.
+        kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
     """
 
     block_tokens: int = 256
@@ -155,9 +157,14 @@ class FleetRules:
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
-    site: str = ""
     links: Mapping[str, LinkRules] = field(default_factory=dict)
+    site: str = ""
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
 
 
 class FleetState:
@@ -309,10 +316,6 @@ class FleetState:
         assert worker is not None
         return worker
 
-    def site_of(self, slot: int) -> str:
-        """Where the worker in a slot stands."""
-        return self.at_slot(slot).labels.get(SITE_LABEL, self.rules.site)
-
     def pool_of(self, worker_id: str) -> str | None:
         """What the pool that a worker shares is called in operations; None if it shares none."""
         worker = self._workers.get(worker_id)
@@ -406,11 +409,6 @@ class FleetState:
             candidates.now_us,
             candidates.ships,
         )
-
-    def kv_bytes(self, model: str) -> KvBytes | None:
-        """What the KV of a model weighs; None if nobody has said."""
-        known = self.rules.kv_bytes.get(model) or self.rules.kv_bytes.get("*")
-        return known if known is not None and known.known else None
 
     # Snapshot.
 
@@ -653,6 +651,7 @@ class FleetState:
                 dict(op.labels),
                 version,
                 gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
             )
         )
 

@@ -179,12 +179,42 @@ class Matchmaker:
 
     def look(self, pairing: Pairing, request: RequestView, now_us: int) -> "Look":
         """Look at the decode workers for a request."""
+        return Look(self, self._halves_of(pairing), request, now_us)
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        """Which of some candidates could begin a request, if only a short one (`Look.open`)."""
+        halves = self._halves_of(pairing)
+        rooms = [self._has_room(pool.slots, 1.0, now_us) for pool in halves.pools]
+        return self.opened(halves, slots, rooms)
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
+        """The same of one candidate."""
+        halves = self._halves_of(pairing)
+        pool = halves.pool_of.item(slot)
+        if pool != ALONE:
+            return self._has_room(halves.pools[pool].slots, 1.0, now_us)
+        return not (halves.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
+
+    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
+        """Whether some decode worker has room for a request of so many tokens."""
+        return any(self._has_room(pool.slots, tokens, now_us) for pool in self._halves_of(pairing).pools)
+
+    def opened(self, halves: _Halves, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
+        """The same, where it is known which pools have room."""
+        busy = halves.decodes[slots] * self.fleet.loads.inflight_requests[slots]
+        open_: NDArray[np.bool_] = np.array([*rooms, True])[halves.pool_of[slots]] & (busy == 0)
+        return open_
+
+    def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
+        return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
+
+    def _halves_of(self, pairing: Pairing) -> _Halves:
         kept = self._kept.get(id(pairing))
         if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
             kept = self._kept[id(pairing)] = self._halves(pairing)
-        return Look(self, kept, request, now_us)
+        return kept
 
     def _halves(self, pairing: Pairing) -> _Halves:
         fleet, rows = self.fleet, len(self.fleet.loads.prefill_us)
@@ -198,7 +228,7 @@ class Matchmaker:
                 decodes[slot] = fleet.at_slot(slot).role == "decode"
                 continue
             splits[slot] = 1.0
-            site = fleet.site_of(slot)
+            site = fleet.at_slot(slot).site
             key = (group, fleet.buckets.of(slot), site)
             if key not in numbers:
                 numbers[key] = len(pools)
@@ -212,12 +242,12 @@ class Matchmaker:
         """Those of some decode workers that the prefill worker in a slot may hand over to; maybe nobody."""
         fleet = self.fleet
         slots = fleet.buckets.together_with(partners.slots, slot)
-        stand = np.array([fleet.site_of(each) for each in slots.tolist()])
-        link = sites.way(fleet.site_of(slot), sorted(set(stand.tolist())))
+        stand = np.array([fleet.at_slot(each).site for each in slots.tolist()])
+        link = sites.way(fleet.at_slot(slot).site, sorted(set(stand.tolist())))
         if link is None:
             slots = slots[:0]
         elif fleet.links.rules:
-            slots = slots[stand == (site_after(link) if link else fleet.site_of(slot))]
+            slots = slots[stand == (site_after(link) if link else fleet.at_slot(slot).site)]
         return self._pool(partners.hand_over, link or "", slots)
 
     def _pool(self, hand_over: HandOver, link: str, slots: Slots) -> _Pool:
@@ -253,11 +283,11 @@ class Look:
         self._seen: dict[int, _Columns] = {}
         self._full = ""
 
-    def ships(self, kv_bytes: float | None = None) -> Ships:
+    def ships(self, kv_bytes: float = 0.0) -> Ships:
         """What it costs to split the request.
 
         Args:
-            kv_bytes: What all of its KV weighs; None if nobody knows.
+            kv_bytes: What all of its KV weighs; 0 if nobody knows.
         """
         halves, links = self._halves, self._matchmaker.fleet.links
         routes = len(halves.pools) + 1
@@ -268,7 +298,7 @@ class Look:
             cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._now_us) if pool.link else 0.0
             if cap_bytes_per_s:
                 base_s[number] = links.rtt_s(pool.link)
-                send_s[number] = (kv_bytes or 0.0) / cap_bytes_per_s
+                send_s[number] = kv_bytes / cap_bytes_per_s
                 overlap_ratio[number] = pool.hand_over.overlap_ratio
         return Ships(halves.pool_of + 1, room_s, base_s, send_s, overlap_ratio, halves.splits, halves.decodes)
 
@@ -328,10 +358,8 @@ class Look:
         does, it is not idle, although it has nothing to prefill.
         """
         halves = self._halves
-        rooms = np.array([self._open(number) for number in range(len(halves.pools))] + [True])
-        busy = halves.decodes[slots] * self._matchmaker.fleet.loads.inflight_requests[slots]
-        open_: Slots = slots[rooms[halves.pool_of[slots]] & (busy == 0)]
-        return open_
+        rooms = [self._open(number) for number in range(len(halves.pools))]
+        return slots[self._matchmaker.opened(halves, slots, rooms)]
 
     def partner(self, chosen: Chosen, candidates: Candidates) -> Partner | None:
         """The decode worker that ends what a prefill worker begins.

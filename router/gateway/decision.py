@@ -34,6 +34,7 @@ import numpy as np
 from policies import (
     ANY_BUCKET,
     NO_WORKER_RETRY_AFTER_S,
+    UNKNOWN_KV,
     Admission,
     AdmissionRules,
     Candidates,
@@ -255,12 +256,12 @@ class Decider:
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
-        look = ships = sides = kv = verdict = None
+        look = ships = sides = verdict = None
+        kv = UNKNOWN_KV
         if pairing is not None:
             look = self._matchmaker.look(pairing, view, now_us)
-            if fleet.links.rules:
-                kv = fleet.kv_bytes(parsed.model or "")
-            ships = look.ships(kv.of(prompt_tokens) if kv is not None else None)
+            kv = fleet.rules.kv_of(parsed.model)
+            ships = look.ships(kv.of(prompt_tokens))
             if self.policy.price is None:
                 slots = look.without_decode(slots)
             sides = look.sides(slots)

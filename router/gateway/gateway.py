@@ -5,7 +5,8 @@ import itertools
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from policies import (
     ANY_BUCKET,
@@ -41,6 +42,7 @@ from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
+from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
@@ -82,6 +84,7 @@ class Gateway:
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         limiter: Limiter | None = None,
+        handovers: Mapping[str, Handover] = MappingProxyType({}),
         requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
@@ -91,6 +94,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.handovers = handovers
+        """By protocol, how prefill workers hand over to decode workers."""
         self.limiter = limiter
         """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
@@ -323,12 +328,13 @@ class Gateway:
                 "most that any worker takes.",
                 code="context_length_exceeded",
             )
-        return NoWorker(
+        message = (
             f"No worker for the model {model!r} can take a request now."
             if model
-            else "No worker can take a request now.",
-            retry_after_s=self.retry_after_s,
+            else "No worker can take a request now."
         )
+        missing = self.registry.pairs.missing((model, bucket))
+        return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""

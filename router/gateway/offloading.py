@@ -113,7 +113,7 @@ class Offloading:
         sides: Sides,
         look: Look,
         policy: Policy,
-        kv: KvBytes | None,
+        kv: KvBytes,
         bucket: int,
         *,
         failed: bool,
@@ -126,7 +126,7 @@ class Offloading:
             sides: The same, parted.
             look: At those who would decode it.
             policy: How workers are priced.
-            kv: What the model's KV weighs; None if nobody knows.
+            kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
             failed: Whether a worker has failed it before.
         """
@@ -169,7 +169,7 @@ class Offloading:
         view: RequestView,
         candidates: Candidates,
         look: Look,
-        kv: KvBytes | None,
+        kv: KvBytes,
         chosen: Chosen,
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
@@ -179,7 +179,7 @@ class Offloading:
             view: The request.
             candidates: Those among which its prefill worker was chosen.
             look: At those who would decode it.
-            kv: What the model's KV weighs.
+            kv: What the model's KV weighs, if anybody knows.
             chosen: Its prefill worker.
         """
         link = look.link(chosen.slot)
@@ -209,10 +209,12 @@ class Offloading:
         return Placing(among, place(view, among, policy), None)
 
     def _kv_bytes(
-        self, kv: KvBytes | None, view: RequestView, look: Look, candidates: Candidates, chosen: Chosen
+        self, kv: KvBytes, view: RequestView, look: Look, candidates: Candidates, chosen: Chosen
     ) -> float | None:
-        """What would cross: all of the KV but what the decode side holds."""
-        return None if kv is None else kv.of(view.prompt_tokens, look.held_tokens(chosen.slot, candidates))
+        """What would cross: all of the KV but what the decode side holds; None if nobody knows."""
+        if not kv.known:
+            return None
+        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot, candidates))
 
 
 def _offer(site: str, link: str, view: RequestView, candidates: Candidates, chosen: Chosen) -> Offer:

@@ -42,6 +42,11 @@ class Contender:
     groups: tuple[WorkerGroup, ...]
     choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
 
+    @property
+    def remote(self) -> int:
+        """How many of its workers prefill in the other site; they have the first slots."""
+        return sum(group.count for group in self.groups if group.site == REMOTE)
+
 
 def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
     groups = (
