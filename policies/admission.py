@@ -29,6 +29,11 @@ may always be given something, whatever it says.
 
 The tokens held are limited only where the engine reports them: our own count knows nothing of prefixes
 that running requests share, and would leave an agentic fleet half empty.
+
+**Decode workers** are given a request that is prefilled elsewhere, and hold its KV for it alone as soon as it
+comes. What they have in flight by our count will need that room, whether it has arrived or not, so the count
+always limits, and a report can only add to it. There must be room for all of a request at once: an engine
+that has none lets it wait, while the prefill worker keeps its KV (`Admission.lacking`).
 """
 
 from dataclasses import dataclass
@@ -142,6 +147,31 @@ class Admission:
         """Those of these workers that are below their caps; the same array if all are."""
         below = self._below_all(slots, now_us)
         return slots if below.all() else slots[below]
+
+    # Decode workers.
+
+    def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
+        """What part of what it has must end before each of some decode workers can take a request, 0 to 1.
+
+        Args:
+            slots: Not empty.
+            tokens: Prompt and expected output of the request.
+            now_us: Log time.
+
+        Returns:
+            0 where there is room; never that where there is none.
+        """
+        self._follow()
+        loads, reports = self._fleet.loads, self._fleet.reports
+        own, held = loads.inflight_requests[slots], loads.inflight_tokens[slots]
+        fresh = now_us - reports.at_us[slots] <= self._stale_us
+        requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
+        held = held + np.where(fresh, np.maximum(reports.extra_tokens[slots], 0.0), 0.0)
+        over = np.maximum(
+            (requests + 1.0 - self._running_max[slots]) / np.maximum(requests, 1.0),
+            (held + tokens - self._kv_max[slots]) / np.maximum(held, 1.0),
+        )
+        return np.where(own == 0, 0.0, np.clip(over, 0.0, 1.0))
 
     # Inside.
 

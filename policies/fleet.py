@@ -9,11 +9,12 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
                             prefix must meet on one worker, not after the first has been prefilled
     FirstToken, Finished, Left   release
     Waiting                 newest counts, unless the request was placed or ended (`policies.waiting`)
+    Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.links`)
     Insert, Trim, Forget    correct what the worker holds
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported                newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, BucketPlan
+    Fitted, BytesPerToken, EarlyRatio, BucketPlan, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
@@ -35,7 +36,9 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
+from policies.links import LinkRules, Links
 from policies.loads import Loads
 from policies.ops import (
     BucketPlan,
@@ -47,17 +50,22 @@ from policies.ops import (
     FirstToken,
     Fitted,
     Left,
+    LinkMeasured,
+    OffloadPlan,
     Op,
     Placed,
     Reported,
+    Shipped,
+    Shipping,
     Started,
     Waiting,
     WorkerGone,
     WorkerPut,
 )
+from policies.pairing import SITE_LABEL
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
-from policies.views import Candidates, Slots
+from policies.views import Candidates, Ships, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
@@ -92,6 +100,7 @@ class Worker:
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
     """
 
     worker_id: str
@@ -104,6 +113,7 @@ class Worker:
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
     gone_us: int = 0
+    site: str = ""
 
     @property
     def worker_class(self) -> str:
@@ -129,6 +139,9 @@ class FleetRules:
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
+        site: Where workers stand that have no label ``site``.
+        links: Links between sites, by name (`policies.links`); without rules a link may not be used.
+        kv_bytes: What the KV of each model weighs; ``*`` for all others.
     """
 
     block_tokens: int = 256
@@ -144,6 +157,14 @@ class FleetRules:
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
+    site: str = ""
+    links: Mapping[str, LinkRules] = field(default_factory=dict)
+    kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
 
 
 class FleetState:
@@ -157,6 +178,7 @@ class FleetState:
         self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
         self.fairness = Fairness(rules.weight_of, rules.quantum_s, rules.fairness_window_s)
         self.tickets = Tickets(self.fairness)
+        self.links = Links(rules.links, memory_us=round(rules.memory_s * 1e6))
         self.relieved: set[int] = set()
         """Slots that may have got room since it was last emptied; only filled while tickets wait."""
         self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
@@ -167,6 +189,10 @@ class FleetState:
         self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
         self.lengths = LengthHistogram()
         """What came lately, while somebody belongs to a length bucket, or may come to."""
+        self.uncached_lengths = LengthHistogram()
+        """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
+        self.offload_plan: OffloadPlan | None = None
+        """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
         self.columns = Columns(
@@ -198,6 +224,8 @@ class FleetState:
             Finished: self._finished,
             Left: self._left,
             Waiting: self._waiting,
+            Shipping: self._shipping,
+            Shipped: self._shipped,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
             CircuitSet: self._circuit_set,
@@ -206,6 +234,8 @@ class FleetState:
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
             BucketPlan: self._bucket_plan,
+            LinkMeasured: self.links.measured,
+            OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
             Insert: self._insert,
             Trim: self._trim,
@@ -228,6 +258,7 @@ class FleetState:
         expired = self.loads.collect(now_us, lifetime_us_max) + self.tickets.collect(now_us, lifetime_us_max)
         if expired:
             self._relieve_all()
+        expired += self.links.collect(now_us, lifetime_us_max)
         horizon_us = now_us - round(2e6 * self.rules.memory_s)
         self._pool_writes.collect()
         for worker in [w for w in self._workers.values() if not w.url or w.gone]:
@@ -337,6 +368,7 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
+        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -348,6 +380,7 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
+            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -355,7 +388,27 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+
+    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            candidates.ships,
+        )
 
     # Snapshot.
 
@@ -399,9 +452,12 @@ class FleetState:
                 )
         yield from self.circuits.dump()
         yield from self.reports.dump()
+        yield from self.links.dump()
         for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
             yield from [registers[key] for key in sorted(registers)]
         yield from self.buckets.dump()
+        if self.offload_plan is not None:
+            yield self.offload_plan
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -492,6 +548,9 @@ class FleetState:
                 tokens = op.context_tokens // (len(op.paths) or 1)
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
+            if op.home_uncached_tokens >= 0:
+                cached_tokens = op.safe_blocks * self.rules.block_tokens
+                self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         self._hold(op, slot)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
@@ -507,6 +566,8 @@ class FleetState:
         if self.tickets.count:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
+        if self.links.transfers:
+            self.links.finished(op.request_id)
         if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
@@ -515,6 +576,15 @@ class FleetState:
             self._relieve(ticket.slot)
         for slot in self.loads.left(op):
             self._relieve(slot)
+        self.links.left(op.replica, op.at_us)
+
+    def _shipping(self, op: Shipping) -> None:
+        loads = self.loads
+        if op.at_us > loads.left_us(op.replica) and not loads.has_finished(op.request_id):
+            self.links.shipping(op)
+
+    def _shipped(self, op: Shipped) -> None:
+        self.links.ended(op.request_id)
 
     def _waiting(self, op: Waiting) -> None:
         if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):
@@ -581,6 +651,7 @@ class FleetState:
                 dict(op.labels),
                 version,
                 gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
             )
         )
 
@@ -642,6 +713,11 @@ class FleetState:
         if self.buckets.planned(op):
             self.columns.forget()
             self.revision += 1
+
+    def _offload_plan(self, op: OffloadPlan) -> None:
+        known = self.offload_plan
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self.offload_plan = op
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

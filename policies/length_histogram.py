@@ -1,7 +1,10 @@
-"""What came lately, by length: how many requests, and how much predicted work, of all replicas.
+"""What came lately, by length: how many requests, and how much of something they bring, of all replicas.
 
-Rows are lengths (prompt plus expected output of one prompt), four to the octave, so that the powers of two
-are bounds of rows. Columns are minutes of log time, of which the last `WINDOW_MINUTES` are kept.
+    length buckets      prompt plus expected output of one prompt       microseconds of predicted prefill
+    remote prefill      tokens left to prefill in the home site         cached tokens before them
+
+Rows are lengths, four to the octave, so that the powers of two are bounds of rows. Columns are minutes of
+log time, of which the last `WINDOW_MINUTES` are kept.
 
 A part of the fold: sums of whole numbers, which do not depend on the order of addition. Whoever adds counts
 each request once (`policies.loads`).
@@ -44,21 +47,21 @@ def row_of(tokens: int) -> int:
 
 
 class LengthHistogram:
-    """Requests and predicted prefill by length and minute."""
+    """Requests, and an amount that each brings, by length and minute."""
 
     def __init__(self) -> None:
         self._minute = 0
         # Row by row, as lists: the fold changes two numbers of them with each request.
         self._requests = [0] * (ROWS * WINDOW_MINUTES)
-        self._service_us = [0] * (ROWS * WINDOW_MINUTES)
+        self._amounts = [0] * (ROWS * WINDOW_MINUTES)
 
-    def add(self, at_us: int, tokens: int, service_us: int) -> None:
+    def add(self, at_us: int, tokens: int, amount: int) -> None:
         """Count a request.
 
         Args:
             at_us: Log time at which it was placed.
             tokens: Its length.
-            service_us: Predicted prefill.
+            amount: What it brings, a whole number >= 0.
         """
         minute = at_us // MINUTE_US
         if minute > self._minute:
@@ -66,14 +69,14 @@ class LengthHistogram:
         if self._minute - minute < WINDOW_MINUTES:
             cell = row_of(tokens) * WINDOW_MINUTES + minute % WINDOW_MINUTES
             self._requests[cell] += 1
-            self._service_us[cell] += service_us
+            self._amounts[cell] += amount
 
-    def totals(self, now_us: int) -> tuple[Floats, Floats, float]:
+    def sums(self, now_us: int) -> tuple[Floats, Floats, float]:
         """What came in the window that ends now.
 
         Returns:
-            Requests and predicted seconds of prefill by row, and the seconds since the first minute of the
-            window in which anything came; 1 at least.
+            Requests and amounts by row, and the seconds since the first minute of the window in which
+            anything came; 1 at least.
         """
         self._advance(now_us // MINUTE_US)
         busy = [
@@ -82,27 +85,32 @@ class LengthHistogram:
             if any(self._requests[minute % WINDOW_MINUTES :: WINDOW_MINUTES])
         ]
         window_s = (now_us - busy[0] * MINUTE_US) / 1e6 if busy else 0.0
-        requests, service_us = (
+        requests, amounts = (
             np.array(table, dtype=np.float64).reshape(ROWS, WINDOW_MINUTES).sum(axis=1)
-            for table in (self._requests, self._service_us)
+            for table in (self._requests, self._amounts)
         )
-        return requests, service_us / 1e6, max(window_s, 1.0)
+        return requests, amounts, max(window_s, 1.0)
+
+    def totals(self, now_us: int) -> tuple[Floats, Floats, float]:
+        """The same where amounts are microseconds, which become seconds."""
+        requests, amounts_us, window_s = self.sums(now_us)
+        return requests, amounts_us / 1e6, window_s
 
     def dump(self) -> tuple[int, list[int], list[int]]:
         """The newest minute, and both tables row by row."""
-        return self._minute, list(self._requests), list(self._service_us)
+        return self._minute, list(self._requests), list(self._amounts)
 
-    def merge(self, minute: int, requests: Sequence[int], service_us: Sequence[int]) -> None:
+    def merge(self, minute: int, requests: Sequence[int], amounts: Sequence[int]) -> None:
         """Merge what `dump` gave; the greater count of each minute wins."""
         self._advance(minute)
         for told in range(self._minute - WINDOW_MINUTES + 1, minute + 1):
             column = slice(told % WINDOW_MINUTES, None, WINDOW_MINUTES)
-            for table, dumped in ((self._requests, requests), (self._service_us, service_us)):
+            for table, dumped in ((self._requests, requests), (self._amounts, amounts)):
                 table[column] = map(max, table[column], dumped[column])
 
     def _advance(self, minute: int) -> None:
         """Empty the columns of the minutes that begin now."""
         for begun in range(max(self._minute + 1, minute - WINDOW_MINUTES + 1), minute + 1):
             column = slice(begun % WINDOW_MINUTES, None, WINDOW_MINUTES)
-            self._requests[column] = self._service_us[column] = [0] * ROWS
+            self._requests[column] = self._amounts[column] = [0] * ROWS
         self._minute = max(self._minute, minute)

@@ -318,9 +318,19 @@ class Loads:
         """Whether a request was placed, or ended, as far as is remembered."""
         return request_id in self.requests or self._trace(request_id) is not None
 
+    def has_finished(self, request_id: str) -> bool:
+        """Whether a request ended, as far as is remembered."""
+        request = self._trace(request_id)
+        return request is not None and request.finished
+
     def slot_of(self, request_id: str) -> int:
         """Slot of a request in flight; -1 if it is not."""
         request = self.requests.get(request_id)
+        return -1 if request is None else request.slot
+
+    def last_slot_of(self, request_id: str) -> int:
+        """Slot of a request in flight, or of one that ended lately; -1 if it is not known."""
+        request = self.requests.get(request_id) or self._trace(request_id)
         return -1 if request is None else request.slot
 
     def prefilled(self, request_id: str) -> bool | None:

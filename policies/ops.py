@@ -11,8 +11,9 @@ replicas share one log during a roll-out.
               Waiting -> Placed | Finished            (before that, if no worker had room)
     cache:    Insert, Trim, Forget                    (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
-    learned:  Fitted, BytesPerToken, EarlyRatio
-    planned:  BucketPlan
+    links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
+    learned:  Fitted, BytesPerToken, EarlyRatio, LinkMeasured
+    planned:  BucketPlan, OffloadPlan
 """
 
 from collections.abc import Sequence
@@ -50,6 +51,9 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             waited: what nobody else wanted costs nothing.
         safe_blocks: Blocks of the first path that the worker need not prefill, predicted
             (`policies.followers`).
+        home_uncached_tokens: Where prefill and decode are apart, the least that would be left to prefill in
+            the home site, wherever its worker stands: what the slow loop counts (`policies.role_plan`). -1
+            where they are not, and in the decode half of a pair.
     """
 
     request_id: str
@@ -63,6 +67,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     ends: bool = True
     flow: str = ""
     safe_blocks: int = 0
+    home_uncached_tokens: int = -1
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -125,6 +130,38 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
     service_us: int
     uncached_tokens: int
     context_tokens: int
+
+
+class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
+    """The KV of a request will be on its way from one site to another, and uses a part of the link then.
+
+    Said again with a later time it is planned anew. A `Shipped` or a `Finished` with its id ends it, even
+    one that comes before it.
+
+    Attributes:
+        request_id: Of the `Placed` on the decode worker.
+        at_us: Log time at which this was said.
+        replica: Replica id of the owner.
+        link: ``FROM>TO``, the sites (`policies.links`).
+        kv_bytes: What crosses, predicted.
+        start_us: Log time at which it begins.
+        end_us: Log time at which the last byte arrives.
+    """
+
+    request_id: str
+    at_us: int
+    replica: str
+    link: str
+    kv_bytes: int
+    start_us: int
+    end_us: int
+
+
+class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
+    """The KV of a request has arrived, or never will: its part of the link is free."""
+
+    request_id: str
+    at_us: int
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
@@ -251,6 +288,66 @@ class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False)
     cost_before_s: float = 0.0
 
 
+class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """How a link is, by all that was seen of it so far. The newest ``(at_us, replica)`` wins.
+
+    Who measures goes on from what was said last, whoever said it, so this averages over all replicas.
+
+    Attributes:
+        link: ``FROM>TO``, the sites.
+        at_us: Log time.
+        replica: Who measured.
+        bytes_per_s: What all transfers together get through at ``at_us``; 0 if that never was the limit.
+        rtt_s: Round trip; 0 if unknown.
+        loss_ratio: Share of the latest transfers that failed, 0 to 1.
+    """
+
+    link: str
+    at_us: int
+    replica: str
+    bytes_per_s: float
+    rtt_s: float = 0.0
+    loss_ratio: float = 0.0
+
+
+class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
+    """Which requests should be prefilled in another site, and who should prefill and decode in this one.
+
+    The answer of the slow loop (`policies.role_plan`). The newest ``(at_us, replica)`` counts, whole.
+
+    Attributes:
+        at_us: Log time.
+        replica: Who planned.
+        threshold_tokens: Uncached tokens above which prefill is remote; -1 if nothing is known yet.
+        prefill: How many workers at home should prefill; 0 if nothing is known yet.
+        decode: How many should decode.
+        roles: Of each convertible worker that should have another role than now, which.
+        gain_ratio: By how much more that would serve, as a share of what is served now.
+        reason: Why, in a sentence.
+        requests_per_s: What the model says is served at most as it is.
+        remote_ratio: Share of the requests that are above the threshold.
+        egress_bytes_per_s: What they send across links then.
+        changed_us: Log time at which roles last began to change, or ended to; 0 if never.
+        turned: Workers whose role last changed: into which.
+        stuck_us: Log time at which a worker was last given up that did not get free.
+    """
+
+    at_us: int
+    replica: str
+    threshold_tokens: int = -1
+    prefill: int = 0
+    decode: int = 0
+    roles: dict[str, str] = {}
+    gain_ratio: float = 0.0
+    reason: str = ""
+    requests_per_s: float = 0.0
+    remote_ratio: float = 0.0
+    egress_bytes_per_s: float = 0.0
+    changed_us: int = 0
+    turned: dict[str, str] = {}
+    stuck_us: dict[str, int] = {}
+
+
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A replica's newest fit of the service-time model of one worker class (`policies.costs`).
 
@@ -299,12 +396,16 @@ Op = (
     | Finished
     | Left
     | Waiting
+    | Shipping
+    | Shipped
     | WorkerPut
     | WorkerGone
     | CircuitSet
     | Started
     | Reported
     | BucketPlan
+    | LinkMeasured
+    | OffloadPlan
     | Fitted
     | BytesPerToken
     | EarlyRatio

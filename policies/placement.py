@@ -86,9 +86,12 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         safe_tokens=round(timing.safe_tokens),
         uncached_tokens=round(prompt_tokens - timing.safe_tokens),
         service_s=timing.service_s,
-        estimated_ttft_s=timing.ready_s + timing.work_s,
+        estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s,
         reason=_reason(candidates, timings, timing) if spilled is None else spilled,
         fetched_tokens=round(timing.fetched_tokens),
+        queue_s=timing.ready_s,
+        transfer_s=timing.transfer_s,
+        stall_s=timing.stall_s,
     )
 
 

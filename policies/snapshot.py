@@ -1,6 +1,6 @@
 """A snapshot of the fleet as pieces of bytes, each well under a megabyte: writing one, and merging it.
 
-    [requests] ...            encoded operations, of what is in flight and what waits, `PIECE_OPS` in each
+    [requests] ...            encoded operations: what is in flight, waits or is shipped, `PIECE_OPS` in each
     [page of the tree] ...    `radix.TreePage`
     [summary]                 how many there are of each, and the state that is small
 
@@ -23,8 +23,9 @@ import msgspec
 
 from policies.fairness import Fairness
 from policies.length_histogram import ROWS, WINDOW_MINUTES, LengthHistogram
+from policies.links import Links
 from policies.loads import RATE_WINDOW_S, Loads
-from policies.ops import FirstToken, Op, Placed, Waiting, decode_ops, encode_ops
+from policies.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_ops
 from policies.waiting import Tickets
 from radix import PrefixTree, TreeMarks, TreePage, TreeSnapshot, check_steps
 
@@ -49,12 +50,13 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         version: `SNAPSHOT_VERSION` of the writer.
         workers: Worker ids, in the order of the tree's workers.
         ops: Workers, fits and token ratios, as encoded operations.
-        inflight: How many pieces are encoded operations, for requests in flight or waiting; they come first.
+        inflight: How many pieces are encoded operations, for what is in flight, waits or is shipped.
         pages: How many are pages of the tree; they follow.
         histories: Per worker what `policies.loads.History` has of it.
         marks: Of the tree.
         charges: What flows were served (`policies.fairness`).
         lengths: What came lately by length (`policies.length_histogram`).
+        uncached_lengths: What came lately by uncached length, likewise.
     """
 
     version: int
@@ -66,6 +68,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     marks: TreeMarks
     charges: list[tuple[_Whole, dict[str, _Whole]]] = []
     lengths: tuple[_Second, _Table, _Table] | None = None
+    uncached_lengths: tuple[_Second, _Table, _Table] | None = None
 
 
 class Parts(Protocol):
@@ -74,8 +77,10 @@ class Parts(Protocol):
     tree: PrefixTree
     loads: Loads
     tickets: Tickets
+    links: Links
     fairness: Fairness
     lengths: LengthHistogram
+    uncached_lengths: LengthHistogram
 
     def apply(self, op: Op) -> None:
         """Apply one operation."""
@@ -96,7 +101,7 @@ def written(
         A piece when one is finished, else None.
     """
     history, charges = parts.loads.dump_history(), parts.fairness.dump()
-    lengths = parts.lengths.dump()
+    lengths, uncached_lengths = parts.lengths.dump(), parts.uncached_lengths.dump()
     # Of what is in flight only what was already at the start, so that it agrees with the history.
     inflight = pages = 0
     for piece in _requests(parts, name_at):
@@ -130,14 +135,15 @@ def written(
             marks,
             charges,
             lengths,
+            uncached_lengths,
         )
     )
 
 
 def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | None, None, None]:
-    """Requests in flight and waiting as encoded operations."""
+    """Requests in flight and waiting, and what is shipped, as encoded operations."""
     ops: list[Op] = []
-    for op in chain(parts.loads.dump_steps(), parts.tickets.dump_steps()):
+    for op in chain(parts.loads.dump_steps(), parts.tickets.dump_steps(), parts.links.dump_steps()):
         if isinstance(op, Placed | Waiting) and op.worker:
             op = msgspec.structs.replace(op, worker=name_at(int(op.worker)))
         if op is not None:
@@ -172,20 +178,29 @@ def merged(
     summary, requests, pages = yield from _decoded(pieces)
     rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
     listed: set[str] = set()
+    shipped: set[str] = set()
     passed_over: set[str] = set()
     for ops in (decode_ops(summary.ops)[0], *requests):
         for op in ops:
             if isinstance(op, Placed | Waiting):
                 (passed_over if op.replica == own else listed).add(op.request_id)
-            if not isinstance(op, Placed | FirstToken | Waiting) or op.request_id not in passed_over:
+            elif isinstance(op, Shipping):
+                (passed_over if op.replica == own else shipped).add(op.request_id)
+            if (
+                not isinstance(op, Placed | FirstToken | Waiting | Shipping)
+                or op.request_id not in passed_over
+            ):
                 parts.apply(op)
             yield 0.0
     if missed:
         parts.loads.retain(listed, own)
         parts.tickets.retain(listed, own)
+        parts.links.retain(shipped, own)
     parts.fairness.merge(summary.charges)
     if summary.lengths is not None:
         parts.lengths.merge(*summary.lengths)
+    if summary.uncached_lengths is not None:
+        parts.uncached_lengths.merge(*summary.uncached_lengths)
     for worker_id, history in zip(summary.workers, summary.histories, strict=True):
         parts.loads.merge_history(slot_of(worker_id), *history)
         yield 0.0

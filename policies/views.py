@@ -165,6 +165,60 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+class Ships(msgspec.Struct, frozen=True, gc=False):
+    """What it costs to split a request between two workers, or not to (`policies.matchmaking`).
+
+    Candidates that would hand the request over alike, to the same decode workers over the same link, share a
+    *route*, and so a price:
+
+        V' = max(V', W)                      W: until a decode worker has room
+        X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
+
+    A candidate that decodes, plain or not, stalls what it is decoding while it prefills: n requests lose s
+    each. A prefill worker stalls nobody. So ``n·s`` is added to the price, as what others lose
+    (as kappa's term is, theory E2, for those who wait).
+
+    Attributes:
+        routes: By slot: number of the route, 0 for a worker that does all alone.
+        room_s: W of each route.
+        base_s: Of each route: round trips, and the wait for the link.
+        send_s: Of each route: KV bytes over the rate.
+        overlap_ratio: Of each route.
+        splits: By slot: 1 for prefill workers, which decode nothing, else 0.
+        decodes: By slot: 1 for decode workers, whose requests are prefilled elsewhere, else 0.
+    """
+
+    routes: NDArray[np.intp]
+    room_s: Floats
+    base_s: Floats
+    send_s: Floats
+    overlap_ratio: Floats
+    splits: Floats
+    decodes: Floats
+
+    def columns(
+        self, index: slice | Slots, loads: Loads, ready_s: Floats, prefill_s: Floats
+    ) -> tuple[Floats, Floats]:
+        """V' and what is added to s, of the candidates of an index."""
+        routes = self.routes[index]
+        added_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
+        added_s += self.base_s[routes]
+        prefilling = loads.prefill_requests[index] * (1.0 - self.decodes[index])
+        decoding = (loads.inflight_requests[index] - prefilling) * (1.0 - self.splits[index])
+        return np.maximum(ready_s, self.room_s[routes]), added_s + decoding * prefill_s
+
+    def at(self, slot: int, loads: Loads, prefill_s: float) -> tuple[float, float, float]:
+        """W, X and what others lose, of one candidate."""
+        route = self.routes.item(slot)
+        if self.splits.item(slot):
+            late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
+            return self.room_s.item(route), self.base_s.item(route) + max(late_s, 0.0), 0.0
+        decoding = loads.inflight_requests.item(slot)
+        if not self.decodes.item(slot):
+            decoding -= loads.prefill_requests.item(slot)
+        return 0.0, 0.0, decoding * prefill_s
+
+
 class Timing(msgspec.Struct, frozen=True, gc=False):
     """What one worker would need for a request.
 
@@ -173,9 +227,11 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
         safe_tokens: Its window-safe match, with what it fetches.
         fetched_tokens: Of these, what comes from its pool.
         service_s: s: seconds to prefill the rest.
-        ready_s: V' = max(V, F): when it could begin, with the match at hand.
-        work_s: x = s + X + P: prefill, exposed transfer, and the price of a spill.
+        ready_s: V' = max(V, F, W): when it could begin, with the match at hand.
+        work_s: x = s + X + P: prefill, exposed transfer, and the price of a spill and of a stall.
         congestion_per_s: kappa.
+        transfer_s: X.
+        stall_s: What is in x of what others lose.
     """
 
     slot: int
@@ -185,6 +241,8 @@ class Timing(msgspec.Struct, frozen=True, gc=False):
     ready_s: float
     work_s: float
     congestion_per_s: float
+    transfer_s: float = 0.0
+    stall_s: float = 0.0
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
@@ -198,6 +256,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         prompt_tokens: No match is longer.
         tokens_per_block: Estimated tokens in a block of these prompts.
         now_us: Log time.
+        ships: What it costs to split the request; None if nobody would.
     """
 
     slow: SlowColumns
@@ -207,6 +266,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: float
     tokens_per_block: float
     now_us: int
+    ships: Ships | None = None
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -276,7 +336,11 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             ready_s = np.where(fetches, fetched_s, ready_s)
             work_s = np.where(fetches, rest_s, work_s)
             own = np.where(fetches, pooled, own)
+        prefill_s = work_s
         work_s = work_s + slow.transfer_s
+        if self.ships is not None:
+            ready_s, added_s = self.ships.columns(slow.index, self.loads, ready_s, prefill_s)
+            work_s += added_s
         spills = slow.spills
         if spills is not None:
             work_s += spill_s(spills.token_s, spills.middle_tokens, prompt_tokens - own, own)
@@ -284,7 +348,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
 
     def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
         """The same for a few workers, one by one."""
-        now_us, backlog_at_s = self.now_us, self.loads.backlog_at_s
+        now_us, backlog_at_s, ships = self.now_us, self.loads.backlog_at_s, self.ships
         blocks = self._safe_blocks([worker[0] for worker in prices])
         pooled_blocks = blocks
         if self.slow.pools is not None:
@@ -305,10 +369,19 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
                 if pooled - cached >= fetching[3] and fetched_s + rest_s < ready_s + prefill_s:
                     fetched = pooled - cached
                     cached, ready_s, prefill_s = pooled, fetched_s, rest_s
-            work_s = prefill_s + transfer_s
+            work_s, stall_s = prefill_s + transfer_s, 0.0
+            if ships is not None:
+                room_s, exposed_s, stall_s = ships.at(slot, self.loads, prefill_s)
+                ready_s = max(ready_s, room_s)
+                transfer_s += exposed_s
+                work_s += exposed_s + stall_s
             if visiting is not None:
                 work_s += spill_s(*visiting, prompt_tokens - cached, cached)
-            timings.append(Timing(slot, cached, fetched, prefill_s, ready_s, work_s, congestion_per_s))
+            timings.append(
+                Timing(
+                    slot, cached, fetched, prefill_s, ready_s, work_s, congestion_per_s, transfer_s, stall_s
+                )
+            )
         return timings
 
     def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
@@ -326,7 +399,14 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             return self
         slow = self.slow.only(kept.nonzero()[0])
         return Candidates(
-            slow, [], self.matches, self.loads, self.prompt_tokens, self.tokens_per_block, self.now_us
+            slow,
+            [],
+            self.matches,
+            self.loads,
+            self.prompt_tokens,
+            self.tokens_per_block,
+            self.now_us,
+            self.ships,
         )
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
@@ -335,6 +415,16 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         for match in self.matches:
             match.add_safe(blocks, slots)
         return blocks
+
+    def most_safe_tokens(self, slots: Slots) -> float:
+        """The longest window-safe match of some workers, candidates or not."""
+        if not self.matches:
+            return 0.0
+        blocks = self.matches[0].safe[slots]
+        for match in self.matches[1:]:
+            blocks = blocks + match.safe[slots]
+        most: int = blocks.max(initial=0).item()
+        return min(most * self.tokens_per_block, self.prompt_tokens)
 
     @property
     def deepest_tokens(self) -> float:
@@ -370,6 +460,10 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
         estimated_ttft_s: Predicted backlog plus fetch plus prefill plus transfer.
         reason: Why, as a stable word for metrics and logs (see `policies.placement`).
         fetched_tokens: Of the safe tokens, what the worker would fetch from its pool.
+        queue_s: Predicted seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
+        transfer_s: Predicted exposed transfer.
+        stall_s: Seconds that the requests decoding there would lose.
+        tpot_s: Of a decode worker: predicted seconds per output token.
     """
 
     slot: int
@@ -380,6 +474,10 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     estimated_ttft_s: float
     reason: str
     fetched_tokens: int = 0
+    queue_s: float = 0.0
+    transfer_s: float = 0.0
+    stall_s: float = 0.0
+    tpot_s: float = 0.0
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):

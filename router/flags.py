@@ -14,27 +14,14 @@ from router.catalogue import CATALOGUE, Setting, section_title
 from router.settings import Settings
 from router.sources import CONFIG_ENV, did_you_mean
 
-_WORKERS_INSTEAD = "name the workers with --worker-urls or POST /workers"
 _NOT_YET = {
     **dict.fromkeys(
         ("--service-discovery", "--selector", "--service-discovery-port", "--service-discovery-namespace"),
-        _WORKERS_INSTEAD,
+        "name the workers with --worker-urls or POST /workers",
     ),
     **dict.fromkeys(
-        (
-            "--pd-disaggregation",
-            "--prefill",
-            "--decode",
-            "--prefill-policy",
-            "--decode-policy",
-            "--prefill-selector",
-            "--decode-selector",
-        ),
-        "all workers serve prefill and decode; name them with --worker-urls",
-    ),
-    **dict.fromkeys(
-        ("--queue-size", "--queue-timeout-secs"),
-        "requests are placed at once; --max-concurrent-requests limits them",
+        ("--prefill-selector", "--decode-selector", "--vllm-discovery-address"),
+        "name the workers with --prefill and --decode, or POST /workers",
     ),
 }
 _INSTEAD = {
@@ -43,6 +30,7 @@ _INSTEAD = {
         for name in ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
     },
     "--max-tree-size": "write --tree-blocks-max",
+    "--intra-node-data-parallel-size": "write dp_size=N after the URL of a --prefill or --decode worker",
     "--tls-cert-path": "write --ssl-certfile",
     "--tls-key-path": "write --ssl-keyfile",
     "--ca-cert-paths": "write --upstream-ca-file",
@@ -90,7 +78,10 @@ def _add_flag(group: "argparse._ArgumentGroup", row: Setting) -> None:
             action = "store_true" if negated else argparse.BooleanOptionalAction
             group.add_argument(row.flag, action=action, **common)
         case "list" | "map":
-            metavar = "NAME=VALUE" if row.kind == "map" else row.name.rstrip("s").rpartition("_")[2].upper()
+            entry = (
+                "URL" if row.allowed.startswith("URL") else row.name.rstrip("s").rpartition("_")[2].upper()
+            )
+            metavar = "NAME=VALUE" if row.kind == "map" else entry
             group.add_argument(row.flag, nargs="+", action="extend", metavar=metavar, **common)
         case _:
             metavar = {"integer": "N", "number": "X", "choice": "NAME", "secret": "KEY"}.get(row.kind, "TEXT")

@@ -8,6 +8,8 @@
     ├── upstream        connections to workers
     ├── reliability     redispatch and circuit breakers
     ├── queue           requests that wait for a worker with room
+    ├── offload         which requests are prefilled in another site
+    ├── roles           the slow loop over how workers are shared between prefill and decode
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
     └── observability   logs and metrics
@@ -22,14 +24,19 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 """
 
 import re
+from dataclasses import fields, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from policies import POLICIES, LengthBuckets, make_policy
+from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, TokenCount, distinct, token_count
 
 _MIB = 1024 * 1024
+
+DECODE_COST = "decode_cost"
+"""The decode policy that has no peer."""
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -63,6 +70,10 @@ def _known_policy(name: str) -> str:
     if name not in POLICIES:
         raise ValueError(f"there is no policy {name!r}")
     return name
+
+
+def _known_decode_policy(name: str) -> str:
+    return name if name == DECODE_COST else _known_policy(name)
 
 
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
@@ -182,12 +193,89 @@ class ServerSettings(Section):
         return self
 
 
+class LinkSettings(Section):
+    """A way between two sites, in one direction: the value type of fleet.links."""
+
+    gbps: float = Field(gt=0, description="Capacity, in Gbit/s.")
+    rtt_ms: float = Field(default=0.0, ge=0, description="Round trip time, in milliseconds.")
+    cap_ratio: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="Share of the capacity that KV may take, in every second; the rest is for what else "
+        "crosses, and for TCP, which never fills a link to its last bit.",
+    )
+    loss_ratio_max: float = Field(
+        default=0.01,
+        gt=0,
+        le=1,
+        description="Transfers that failed, as a share of the latest, above which it counts as scarce.",
+    )
+
+
+LINK_NAME = re.compile(rf"({SITE.pattern})>({SITE.pattern})")
+"""``FROM>TO``: KV flows from the first site to the second."""
+
+
 class FleetSettings(Section):
-    """The workers and how their health is checked."""
+    """The workers, where they stand, and how their health is checked."""
 
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
         "Base URLs of the workers. Empty is allowed: workers can be added at run time with POST /workers.",
+    )
+    prefill: WorkerLines = setting(
+        (),
+        "Prefill workers: the URL of each, then the port of its bootstrap server (SGLang's, and that of "
+        "vLLM's Mooncake connector), which is 8998 if it is left out or none, then labels such as site=dc2, "
+        "handover=mooncake, convertible=true or dp_size=8. They need decode workers of the same protocol.",
+        allowed="URL [BOOTSTRAP_PORT|none] [LABEL=VALUE ...], once for each worker",
+    )
+    decode: WorkerLines = setting(
+        (),
+        "Decode workers: the URL of each, then labels as in fleet.prefill.",
+        allowed="URL [LABEL=VALUE ...], once for each worker",
+    )
+    encode: WorkerLines = setting(
+        (),
+        "Encode workers, of SGLang started with --encoder-only: the URL of each, then labels. Language "
+        "workers started with --language-only and this gateway as their --encoder-urls are served by them, "
+        "each medium by the one that has seen it. Encoders may also register themselves, with "
+        "--encoder-register-urls.",
+        allowed="URL [LABEL=VALUE ...], once for each worker",
+    )
+    pd_disaggregation: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether prefill and decode workers must be named for the start, as the peers' flag means it. "
+        "Without it fleet.prefill and fleet.decode mean the same, and may be empty: such workers can also be "
+        "added at run time.",
+    )
+    vllm_pd_disaggregation: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "The same as fleet.pd_disaggregation for vLLM engines: prefill and decode workers hand over as "
+        "fleet.kv_connector says, unless their label handover says otherwise. Without it, as the engine that "
+        "each turns out to be does by default: SGLang's bootstrap, or NIXL for vLLM.",
+    )
+    kv_connector: Literal["nixl", "mooncake"] = setting(
+        "nixl",
+        "How vLLM engines hand over with fleet.vllm_pd_disaggregation. The default is the peers'; their "
+        "third choice, moriio, is not spoken here.",
+    )
+    site: str = setting(
+        "",
+        "Site where this gateway stands, and all workers without a label site. It matters with fleet.links "
+        "only. Must be equal in all replicas of a namespace.",
+        allowed="up to 63 letters, digits, '.', '_' or '-'",
+        pattern=rf"^({SITE.pattern})?$",
+    )
+    links: dict[str, LinkSettings] = setting(
+        {},
+        "Ways between sites that KV may take from prefill to decode, as 'FROM>TO': {gbps: capacity, rtt_ms: "
+        "round trip time, cap_ratio: 0.9, loss_ratio_max: 0.01}. cap_ratio is the share of the capacity that "
+        "KV takes at most in any second; above loss_ratio_max of failed transfers a link counts as scarce. "
+        "Two directions are two links. Sites without a link between them never work on one request together. "
+        "Must be equal in all replicas of a namespace.",
+        allowed="a YAML mapping such as {'dc2>dc1': {gbps: 100, rtt_ms: 20}}",
     )
     worker_api_key: Secret = setting(
         None,
@@ -236,9 +324,59 @@ class FleetSettings(Section):
         ge=0,
     )
 
+    @property
+    def workers(self) -> tuple[NamedWorker, ...]:
+        """All workers that are named here, with their roles."""
+        legs = (("prefill", self.prefill), ("decode", self.decode))
+        default = {"handover": self.kv_connector} if self.vllm_pd_disaggregation else {}
+        named = [named_worker(line, role) for role, lines in legs for line in lines]
+        return (
+            *map(named_worker, self.worker_urls),
+            *(replace(worker, labels={**default, **worker.labels}) for worker in named),
+            *(named_worker(line, "encode") for line in self.encode),
+        )
+
+    @model_validator(mode="after")
+    def _each_worker_has_one_role(self) -> Self:
+        roles: dict[str, str] = {}
+        for worker in self.workers:
+            if worker.url in roles:
+                both = " and ".join(dict.fromkeys((roles[worker.url], worker.role)))
+                raise ValueError(f"{worker.url} is named twice, as {both}; name it once")
+            roles[worker.url] = worker.role
+        return self
+
+    @model_validator(mode="after")
+    def _prefill_and_decode_need_each_other(self) -> Self:
+        for flag in ("pd_disaggregation", "vllm_pd_disaggregation"):
+            for part in ("prefill", "decode"):
+                if getattr(self, flag) and not getattr(self, part):
+                    raise ValueError(f"{flag} needs {part} workers; name them with --{part} URL")
+        if self.pd_disaggregation and self.vllm_pd_disaggregation:
+            raise ValueError(
+                "give pd_disaggregation or vllm_pd_disaggregation; for both engines in one gateway, neither"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _links_join_known_sites(self) -> Self:
+        ends: set[str] = set()
+        for name in self.links:
+            found = LINK_NAME.fullmatch(name)
+            if found is None or found[1] == found[2]:
+                raise ValueError(
+                    f"links: {name[:140]!r} is not a link; write FROM>TO with the names of two sites"
+                )
+            ends.update(found.groups())
+        if ends and self.site not in ends:
+            raise ValueError(
+                f"site must say where this gateway stands; give one of {', '.join(sorted(ends))}"
+            )
+        return self
+
 
 class AttentionSettings(Section):
-    """What a model's attention lets an engine reuse: the value type of placement.models."""
+    """What a model's attention lets an engine reuse, and what its KV weighs: one of placement.models."""
 
     attention: Literal["full", "sliding_window", "linear"] = Field(
         default="full", description="Kind of attention that limits reuse most."
@@ -249,11 +387,22 @@ class AttentionSettings(Section):
         ge=0,
         description="Positions at which the engine keeps window or state, in tokens; 0 for none.",
     )
+    kv_bytes_per_token: float = Field(
+        default=0.0, ge=0, description="KV of one token in all layers of full attention, in bytes."
+    )
+    window_bytes_per_token: float = Field(
+        default=0.0, ge=0, description="KV of one token in all layers with a sliding window, in bytes."
+    )
+    state_bytes: float = Field(
+        default=0.0, ge=0, description="State of one sequence in all linear layers, in bytes."
+    )
 
     @model_validator(mode="after")
     def _window_belongs_to_sliding_window(self) -> Self:
         if (self.attention == "sliding_window") != (self.window_tokens > 0):
             raise ValueError("window_tokens > 0 belongs to attention: sliding_window, and only to it")
+        if self.window_bytes_per_token and not self.window_tokens:
+            raise ValueError("window_bytes_per_token needs window_tokens")
         return self
 
 
@@ -279,8 +428,23 @@ class PlacementSettings(Section):
         "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
         choices=tuple(POLICIES),
     )
+    prefill_policy: Annotated[str, AfterValidator(_known_policy)] | None = setting(
+        None,
+        "Policy that chooses among prefill workers, and between them and plain workers. Empty: "
+        "placement.policy, as with the peers.",
+        choices=tuple(POLICIES),
+    )
+    decode_policy: Annotated[str, AfterValidator(_known_decode_policy)] = setting(
+        DECODE_COST,
+        "Policy that chooses the decode worker, among those with room that the prefill worker can hand over "
+        "to. The default prices the wait for KV memory, the transfer that prefill does not hide, and the "
+        "output at that worker's batch and context, in seconds; the others are the peers'.",
+        choices=(DECODE_COST, *POLICIES),
+    )
     policy_options: dict[str, float] = setting(
-        {}, "Numbers that the chosen policy takes, as NAME=VALUE. Empty keeps the policy's own defaults."
+        {},
+        "Numbers that the chosen policies take, as NAME=VALUE; each takes those that it has. Empty keeps "
+        "their own defaults.",
     )
     block_tokens: int = setting(
         256,
@@ -322,7 +486,11 @@ class PlacementSettings(Section):
         {},
         "Attention profile per model name, '*' for all others: {attention: full | sliding_window | "
         "linear, window_tokens: W, retained_interval_tokens: N}. Models not listed count as full "
-        "attention.",
+        "attention. With fleet.links also what its KV weighs, in bytes: kv_bytes_per_token is full-attention "
+        "layers x KV heads x (key + value dimension) x bytes of an element, for latent attention layers x "
+        "(latent + rotary dimension) x bytes of an element; window_bytes_per_token the same over the layers "
+        "with a window; state_bytes what all linear layers keep of a sequence. Without them a transfer has "
+        "no price, and no prompt is prefilled in another site.",
     )
     cache_pools: dict[str, CachePoolSettings] = setting(
         {},
@@ -348,9 +516,22 @@ class PlacementSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _the_policy_has_these_options(self) -> Self:
-        make_policy(self.policy, self.policy_options)
+    def _the_policies_have_these_options(self) -> Self:
+        chosen = dict.fromkeys((self.policy, self.prefill_policy or self.policy, self.decode_policy))
+        owned = {name: self.options_of(name) for name in chosen}
+        strangers = self.policy_options.keys() - set().union(*owned.values())
+        # Of an option that none of them has, the policy itself tells which there are.
+        make_policy(self.policy, {name: self.policy_options[name] for name in strangers} | owned[self.policy])
+        for name, options in owned.items():
+            if name != DECODE_COST:
+                make_policy(name, options)
         return self
+
+    def options_of(self, policy: str) -> dict[str, float]:
+        """Those of ``policy_options`` that one of the chosen policies has."""
+        kind = POLICIES[policy].options if policy in POLICIES else None
+        known = {option.name for option in fields(kind)} if kind is not None else set()
+        return {name: value for name, value in self.policy_options.items() if name in known}
 
 
 class AdmissionSettings(Section):
@@ -635,6 +816,87 @@ class QueueSettings(Section):
         return self
 
 
+class OffloadSettings(Section):
+    """Which requests are prefilled in another site than they are decoded in; needs fleet.links."""
+
+    disable_remote_prefill: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
+        "decide.",
+    )
+    threshold_tokens: int = setting(
+        0,
+        "Uncached tokens of a prompt above which it may be prefilled in another site. 0: the slow loop finds "
+        "the threshold from what comes (see roles.interval_s), and until it has, seconds alone decide.",
+        flag="offload-threshold-tokens",
+        ge=0,
+    )
+    scarce_above: float = setting(
+        0.7,
+        "Utilisation of a link, as a share of what KV may take of it, above which bandwidth is scarce: then "
+        "only the cache of the decode worker's site counts, and no cached prefix crosses. Below saturation, "
+        "since a queue grows before a link is full.",
+        flag="offload-scarce-above",
+        gt=0,
+        le=1,
+    )
+    abundant_below: float = setting(
+        0.5,
+        "Utilisation below which bandwidth is abundant again. Far enough below offload.scarce_above that one "
+        "long prompt does not switch back and forth.",
+        flag="offload-abundant-below",
+        ge=0,
+        le=1,
+    )
+    wait_s_max: float = setting(
+        2.0,
+        "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
+        "whatever its utilisation, in seconds. The default is about what a prompt of 32K tokens takes to "
+        "prefill on eight H200.",
+        flag="offload-wait-secs-max",
+        gt=0,
+    )
+
+    @model_validator(mode="after")
+    def _there_is_room_between_scarce_and_abundant(self) -> Self:
+        if self.abundant_below >= self.scarce_above:
+            raise ValueError("abundant_below must be below scarce_above")
+        return self
+
+
+class RoleSettings(Section):
+    """The slow loop over how workers are shared between prefill and decode."""
+
+    mode: Literal["off", "recommend", "apply"] = setting(
+        "recommend",
+        "What becomes of the best shares of prefill and decode workers that one replica works out from what "
+        "came lately. recommend: GET /roles and a log line tell them. apply: convertible workers (label "
+        "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
+        "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
+        flag="roles",
+    )
+    interval_s: float = setting(
+        30.0,
+        "Time between two looks of the slow loop, in seconds.",
+        flag="roles-interval-secs",
+        ge=1,
+    )
+    dwell_s_min: float = setting(
+        600.0,
+        "Shortest time between two changes of roles, in seconds. Much longer than a drain and a cold cache "
+        "cost.",
+        flag="roles-dwell-secs-min",
+        ge=0,
+    )
+    gain_ratio_min: float = setting(
+        0.05,
+        "Least predicted gain in requests a second for which roles change, as a share: 0.05 is 5 %. Above "
+        "the model's own error, so that noise changes nothing.",
+        flag="roles-gain-min",
+        ge=0,
+    )
+
+
 class SharedSettings(Section):
     """The log that replicas share through Redis."""
 
@@ -749,6 +1011,8 @@ class Settings(Section):
     upstream: UpstreamSettings = UpstreamSettings()
     reliability: ReliabilitySettings = ReliabilitySettings()
     queue: QueueSettings = QueueSettings()
+    offload: OffloadSettings = OffloadSettings()
+    roles: RoleSettings = RoleSettings()
     shared: SharedSettings = SharedSettings()
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()

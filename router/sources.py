@@ -261,7 +261,8 @@ def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
 def _sentence(offer: _Offer, why: str = "") -> str:
     """Say that a value is wrong, and what would be right."""
     row = offer.row
-    value = "its value" if row.kind == "secret" or "url" in row.name else repr(offer.value)
+    hidden = row.kind == "secret" or "url" in row.name or row.allowed.startswith("URL")
+    value = "its value" if hidden else repr(offer.value)
     hint = did_you_mean(str(offer.value), row.choices)
     reason = f" ({why})" if why else ""
     return f"{offer.origin}: {value} is not allowed for {row.key}{reason}; give {row.allowed}{hint}"

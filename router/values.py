@@ -15,8 +15,12 @@ REDIS_SCHEMES = (
 )
 
 
-def _http_url(url: str) -> str:
-    """Check and normalise one base URL of a worker."""
+def http_url(url: str) -> str:
+    """Check and normalise one base URL of a worker.
+
+    Raises:
+        ValueError: It is none.
+    """
     url = (url if "://" in url else f"http://{url}").rstrip("/")
     try:
         parts = urlsplit(url)
@@ -103,7 +107,7 @@ def _secret(value: object) -> object:
     return value or None
 
 
-HttpUrl = Annotated[str, AfterValidator(_http_url)]
+HttpUrl = Annotated[str, AfterValidator(http_url)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 HeaderName = Annotated[str, AfterValidator(_header_name)]
 TokenCount = Annotated[str, BeforeValidator(_tokens)]

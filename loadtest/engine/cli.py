@@ -107,6 +107,7 @@ _WIRE = (
     "disaggregation_waiting_timeout",
     "kv_transfer_config",
     "side_channel_port",
+    "kv_link",
 )
 
 
@@ -124,6 +125,10 @@ def _wire(given: Mapping[str, Any]) -> dict[str, Any]:
             bootstrap_s=given["disaggregation_bootstrap_timeout"],
             waiting_s=given["disaggregation_waiting_timeout"],
         )
+    if given["kv_link"]:
+        if handover is None:
+            raise ValueError("kv_link: an engine that hands nothing over sends no KV")
+        handover = replace(handover, kv_link=given["kv_link"])
     events = given["kv_events_config"]
     return {"handover": handover, "kv_events": KvEventsSettings.parse(events) if events else None}
 
@@ -234,6 +239,7 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     more("--kv-transfer-config", metavar="JSON", help="vLLM: connector and role, as its own flag says")
     more("--side-channel-port", type=int, default=5600, help="vLLM: NIXL's, or Mooncake's bootstrap port")
+    more("--kv-link", metavar="URL", help="KV leaves over this shared link (python -m loadtest.engine.link)")
     known = vars(parser.parse_args([])).keys() | {"kv_events", "handover"}
     assert {field.name for field in fields(EngineSettings)} <= known
     return parser

@@ -189,7 +189,7 @@ class EmulatedEngine:
         self.handover = None
         if settings.handover is not None:
             part = replace(settings.handover, port=self._side_port)
-            self.handover = build_handover(part, profile, self.scheduler)
+            self.handover = build_handover(part, profile, self.scheduler, self.faults)
         self._routes = Routes(
             settings, self.scheduler, self.handover, self.feed, self.counters, int(started_unix_s)
         )
@@ -204,7 +204,7 @@ class EmulatedEngine:
 
     def stats(self) -> Mapping[str, Any]:
         """What ``/_stats`` tells; see `infos.stats`."""
-        return infos.stats(self.settings, self.counters, self.scheduler)
+        return infos.stats(self.settings, self.counters, self.scheduler, self.handover)
 
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""
@@ -243,10 +243,10 @@ class EmulatedEngine:
         fault = self.faults.take() if self._routes.brings_work(request) else None
         if fault is None:
             self._routes.answer(request, answer)
-        elif fault.kind == "slow" or (fault.kind == "stall" and not fault.after_chunks):
+        elif fault.kind == "slow" or (fault.kind == "stall" and fault.at_once):
             if fault.seconds:
                 answer.later(fault.seconds, lambda: self._guard(self._routes.answer, request, answer))
-        elif fault.after_chunks:
+        elif not fault.at_once:
             answer.fault = fault
             self._routes.answer(request, answer)
         elif fault.kind == "error":

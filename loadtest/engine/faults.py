@@ -2,8 +2,8 @@
 
 ``POST /_fault`` adds one, ``DELETE /_fault`` ends them all. Each hits the next ``count``
 requests of the data API (0: all until it is ended), the oldest fault first. With
-``after_chunks`` 0 it strikes before the first byte of the answer, else after that many chunks
-of a stream (or in the middle of an answer that is one piece).
+``after_chunks`` 0 it strikes before the first byte of the answer, or with ``after_head`` behind the
+answer's head; else after that many chunks of a stream (or in the middle of an answer that is one piece).
 
     kind       what the client sees
     refuse     the port is closed for ``seconds`` (0: until ended), idle connections with it
@@ -16,15 +16,37 @@ of a stream (or in the middle of an answer that is one piece).
     slow       the request is taken up ``seconds`` later
     error      ``status`` with the dialect's error body; within a stream, an error event
     garbage    bytes that are not HTTP
+
+Some strike in the hand-over of a request between two engines, at the one that has its KV; they hit the next
+``count`` transfers or legs:
+
+    stall_transfer   the KV arrives ``seconds`` late (0: never)
+    fail_transfer    it is lost ``seconds`` after it was sent
+    no_params        vLLM: a prefill leg leaves nothing to fetch, and with NIXL no ``kv_transfer_params``
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-FaultKind = Literal["refuse", "crash", "unhealthy", "reset", "close", "stall", "slow", "error", "garbage"]
+FaultKind = Literal[
+    "refuse",
+    "crash",
+    "unhealthy",
+    "reset",
+    "close",
+    "stall",
+    "slow",
+    "error",
+    "garbage",
+    "stall_transfer",
+    "fail_transfer",
+    "no_params",
+]
 
-_PER_REQUEST = frozenset({"reset", "close", "stall", "slow", "error", "garbage"})
+REQUEST_FAULTS: frozenset[FaultKind] = frozenset({"reset", "close", "stall", "slow", "error", "garbage"})
+TRANSFER_FAULTS: frozenset[FaultKind] = frozenset({"stall_transfer", "fail_transfer"})
+LEG_FAULTS: frozenset[FaultKind] = frozenset({"no_params"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +59,7 @@ class Fault:
         count: Requests that it hits; 0 for all.
         seconds: How long it lasts, in real seconds; see the table above.
         status: HTTP status of ``error``.
+        after_head: Whether the head of the answer still comes.
     """
 
     kind: FaultKind
@@ -44,6 +67,12 @@ class Fault:
     count: int = 0
     seconds: float = 0.0
     status: int = 500
+    after_head: bool = False
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it strikes before the first byte of the answer."""
+        return not self.after_chunks and not self.after_head
 
     @classmethod
     def parse(cls, fields: Any) -> "Fault":
@@ -60,14 +89,23 @@ class Fault:
                 continue
             if name not in known:
                 raise ValueError(f"unknown field {name!r}")
-            if isinstance(value, bool) or not isinstance(value, int | known[name]) or value < 0:
+            if known[name] is bool:
+                if not isinstance(value, bool):
+                    raise ValueError(f"{name} must be true or false")
+            elif isinstance(value, bool) or not isinstance(value, int | known[name]) or value < 0:
                 raise ValueError(f"{name} must be a number, at least 0")
         if not 400 <= fields.get("status", 500) <= 599:
             raise ValueError("status must be from 400 to 599")
         return cls(**fields)
 
 
-_DEFAULTS: dict[str, int | float] = {"after_chunks": 0, "count": 0, "seconds": 0.0, "status": 500}
+_DEFAULTS: dict[str, bool | int | float] = {
+    "after_chunks": 0,
+    "count": 0,
+    "seconds": 0.0,
+    "status": 500,
+    "after_head": False,
+}
 
 
 class Faults:
@@ -77,11 +115,17 @@ class Faults:
         self._waiting: list[tuple[Fault, int]] = []
         self.unhealthy = False
 
+    @property
+    def armed(self) -> int:
+        """Faults that may still strike."""
+        return len(self._waiting)
+
     def add(self, fault: Fault) -> None:
-        """Arm a fault; ``refuse`` and ``crash`` are the engine's own doing and not kept here."""
+        """Arm a fault; ``refuse`` and ``crash`` are the engine's own doing and do not come here."""
         if fault.kind == "unhealthy":
             self.unhealthy = True
-        elif fault.kind in _PER_REQUEST:
+        else:
+            assert fault.kind not in ("refuse", "crash")
             self._waiting.append((fault, fault.count))
 
     def clear(self) -> None:
@@ -89,13 +133,13 @@ class Faults:
         self._waiting.clear()
         self.unhealthy = False
 
-    def take(self) -> Fault | None:
-        """The fault that hits this request, if any."""
-        if not self._waiting:
-            return None
-        fault, left = self._waiting[0]
-        if left == 1:
-            del self._waiting[0]
-        elif left:
-            self._waiting[0] = (fault, left - 1)
-        return fault
+    def take(self, among: Collection[FaultKind] = REQUEST_FAULTS) -> Fault | None:
+        """The fault of these kinds that strikes now, if any: the oldest."""
+        for index, (fault, left) in enumerate(self._waiting):
+            if fault.kind in among:
+                if left == 1:
+                    del self._waiting[index]
+                elif left:
+                    self._waiting[index] = (fault, left - 1)
+                return fault
+        return None

@@ -95,17 +95,22 @@ def loads(scheduler: Scheduler) -> list[dict[str, int]]:
     ]
 
 
-def stats(settings: EngineSettings, counters: Counters, scheduler: Scheduler) -> Mapping[str, Any]:
+def stats(
+    settings: EngineSettings, counters: Counters, scheduler: Scheduler, handover: Handover | None
+) -> Mapping[str, Any]:
     """``/_stats``: what a test or a report wants to know, over the engine's whole life."""
     return {
         "requests": counters.requests,
         "finished": counters.finished,
         "aborted": counters.finished.get("abort", 0),
+        "aborted_ids": list(counters.aborted_ids),
         "prompt_tokens": counters.prompt_tokens,
         "cached_tokens": counters.cached_tokens,
         "generated_tokens": counters.generated_tokens,
         "running": scheduler.running,
         "waiting": scheduler.waiting,
+        "held": scheduler.held,
+        "handover": {} if handover is None else handover.state(),
         "running_max": scheduler.running_max,
         "prefill_busy_s": scheduler.busy_s,
         "cache": {

@@ -58,7 +58,7 @@ class Job:
         reason: What the sink is told at the end.
         index: Number of the answer within its request.
         id: What the engine's clients call it.
-        admitted: Called once a decode job has its room, so that the prefill side may send.
+        admitted: Called once it has its room: KV may be sent to a decode job, and a prefill job begins.
         delivered: Whether a decode job's KV is there.
         lease: Its hold on the KV cache; kept after the end for its counts.
         rank: Data-parallel rank that it runs on.

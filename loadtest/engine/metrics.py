@@ -4,6 +4,7 @@ Names and labels are those of SGLang's and vLLM's own exporters: the ones that g
 autoscalers and dashboards read.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from loadtest.engine.handover import Counters as HandoverCounters
@@ -12,6 +13,9 @@ from loadtest.engine.job import Job
 from loadtest.engine.kv_metrics import sglang_lines, vllm_lines
 from loadtest.engine.scheduler import Scheduler
 from loadtest.engine.settings import EngineSettings
+
+_ABORTED_MAX = 256
+"""Ids of the jobs that were aborted last are kept, for tests."""
 
 
 class Counters:
@@ -25,6 +29,7 @@ class Counters:
         self._started_unix_s = started_unix_s
         self.requests = 0
         self.finished: dict[str, int] = {}
+        self.aborted_ids: deque[str] = deque(maxlen=_ABORTED_MAX)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.host_tokens = 0
@@ -40,6 +45,8 @@ class Counters:
     def left(self, job: Job, reason: str, now_s: float) -> None:
         """Count a job that leaves."""
         self.finished[reason] = self.finished.get(reason, 0) + 1
+        if reason == "abort":
+            self.aborted_ids.append(job.id)
         self.generated_tokens += job.emitted_tokens
         if not job.was_admitted:
             return

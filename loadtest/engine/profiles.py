@@ -35,6 +35,8 @@ class EngineProfile:
         dialect's.
         chunk_tokens: Prompt tokens of one prefill step, over all ranks; 0: one whole prompt at a time.
         max_running: Requests that prefill or decode at the same time, over all ranks.
+        preallocated: Decode jobs beyond those that may hold room for KV that is on its way, over all ranks
+            (SGLang ``DecodeReqToTokenPool``, ``pre_alloc_size``: twice ``max_running`` up to 32, else 0).
         dp_ranks: Data-parallel attention ranks, each with its own cache and queue.
         interleave: What decode does during a prefill step. ``mixed``: one step with it (vLLM, and SGLang's
             ``--enable-mixed-chunk``); ``prefill_first``: nothing (SGLang's default); ``apart``: it goes on as
@@ -57,6 +59,7 @@ class EngineProfile:
     rules: CacheRules
     chunk_tokens: int = 8192
     max_running: int = 128
+    preallocated: int = 0
     dp_ranks: int = 1
     interleave: Interleave = "mixed"
     queue_order: QueueOrder = "fcfs"

@@ -20,9 +20,12 @@ class Rank:
         stack: Its KV cache, and the tiers below it.
         waiting: Its queue.
         running_max: Jobs that may prefill or decode on it at the same time.
+        preallocated: Jobs that may hold room beyond them until their KV has come and one of those has ended.
     """
 
-    def __init__(self, number: int, stack: KvStack, waiting: WaitingJobs, running_max: int) -> None:
+    def __init__(
+        self, number: int, stack: KvStack, waiting: WaitingJobs, running_max: int, preallocated: int = 0
+    ) -> None:
         self.number = number
         self.cache = stack.cache
         self.tiers = stack.tiers
@@ -32,7 +35,8 @@ class Rank:
         self.held: list[Job] = []
         self.decoding = 0
         self.backlog_tokens = 0
-        self._running_max = running_max
+        self.running_max = running_max
+        self._preallocated = preallocated
 
     @property
     def running(self) -> int:
@@ -59,7 +63,7 @@ class Rank:
     def admit(self, now_s: float) -> Iterator[Job]:
         """Admit jobs for as long as there are slots and room."""
         for job in self.waiting.next(now_s):
-            if self.running >= self._running_max:
+            if self.running >= self.running_max + (self._preallocated if job.role == "decode" else 0):
                 return
             if not self.cache.admit(job.lease, now_s):
                 return

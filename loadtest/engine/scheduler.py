@@ -15,7 +15,8 @@
   uncached tokens plus the rank's backlog. The longest match alone would send every first turn to the one
   rank that has seen the system prompt. Among equals: fewest running, then least held, then the first.
 * **Hand-over.** A ``prefill`` job ends with its first token and keeps its blocks until `release`. A
-  ``decode`` job reserves its room (``job.admitted``), and joins the batch once its KV is there (`deliver`).
+  ``decode`` job reserves its room (``job.admitted``), and joins the batch once its KV is there (`deliver`)
+  and fewer than ``max_running`` decode: some more may hold room until then (``preallocated``).
 
 Modelled times do not drift: a step begins when the one before it was due to end, however late the timer
 was. There is at most one timer for steps, one for the batch and one for prefetches, whatever the number of
@@ -94,7 +95,10 @@ class Scheduler:
         self._insert_early = insert_early
         self._emit_s = emit_s
         slots = max(1, profile.max_running // profile.dp_ranks)
-        self.ranks = [Rank(i, stack, self._queue(stack.cache), slots) for i, stack in enumerate(stacks)]
+        spare = profile.preallocated // profile.dp_ranks
+        self.ranks = [
+            Rank(i, stack, self._queue(stack.cache), slots, spare) for i, stack in enumerate(stacks)
+        ]
         self._batch = DecodeBatch(profile.decode, profile.dp_ranks, release_tokens)
         self._at_once = profile.decode.base_s <= 0
         self._frozen = profile.interleave != "apart"
@@ -140,6 +144,11 @@ class Scheduler:
     def running(self) -> int:
         """Jobs in prefill or decode, and those whose KV is on its way."""
         return sum(rank.running for rank in self.ranks)
+
+    @property
+    def held(self) -> int:
+        """Prefill jobs whose blocks wait for another engine."""
+        return sum(len(rank.held) for rank in self.ranks)
 
     @property
     def held_tokens(self) -> int:
@@ -262,6 +271,8 @@ class Scheduler:
         if self._closed:
             return
         self._sync(now_s)
+        if self.profile.preallocated:
+            self._join_arrived(now_s)
         chunks: list[list[tuple[int, int]]] = []
         step: list[tuple[Job, int]] = []
         begun, load_bytes = 0, 0
@@ -311,12 +322,11 @@ class Scheduler:
         while len(rank.waiting):
             for job in rank.admit(now_s):
                 self.running_max = max(self.running_max, self.running)
-                if job.role != "decode":
-                    yield job
-                    continue
                 if job.admitted is not None:
                     job.admitted(job)
-                if job.delivered:
+                if job.role != "decode":
+                    yield job
+                elif job.delivered:
                     self._join_delivered(job, now_s)
             # Who finds no room although nobody else holds any never will.
             stuck = next(rank.waiting.next(now_s), None) if rank.idle else None
@@ -388,8 +398,17 @@ class Scheduler:
         else:
             self._join(job, rank, now_s)
 
+    def _join_arrived(self, now_s: float) -> None:
+        """Let those whose KV came while the batch was full take the places of those who left it."""
+        for rank in self.ranks:
+            free = rank.running_max - rank.decoding
+            for job in [job for job in rank.arriving if job.delivered][:free]:
+                self._join_delivered(job, now_s)
+
     def _join_delivered(self, job: Job, now_s: float) -> None:
         rank = self.ranks[job.rank]
+        if rank.decoding >= rank.running_max:
+            return
         rank.arriving.remove(job)
         rank.cache.computed(job.lease, job.prompt_tokens, now_s)
         job.context_tokens = job.prompt_tokens

@@ -118,7 +118,7 @@ class Answer:
         )
         fault, self.fault = self.fault, None
         if fault is not None and fault.kind != "error":
-            half = len(body) // 2
+            half = len(body) // 2 if fault.after_chunks else 0
             self._connection.write(head + body[:half])
             if fault.kind == "stall":
                 if fault.seconds:
@@ -137,6 +137,8 @@ class Answer:
         fault = self.fault
         if fault is not None and self._chunks >= fault.after_chunks and self.writable:
             self.fault = None
+            if fault.after_head:
+                self.start()
             self.strike(fault)
         return self.writable
 

@@ -4,16 +4,20 @@
     split     a prefill worker computes the prompt, its KV crosses the link layer by layer, and a decode
               worker goes on; the answer begins when it is there (SGLang: the decode leg streams)
 
-All workers are alike, and so are all that decode. With length buckets each worker that takes requests belongs
-to one, by its label; those that only decode take any length.
+Without groups all workers are alike, and so are all that decode. With groups each has a profile of its own,
+which must be of one model, and stands at a site; KV that goes from one site to another takes the link
+between them.
+
+With length buckets each worker that takes requests belongs to one, by its label; those that only decode take
+any length.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from loadtest.engine.build import build_shared_pool, build_worker
-from loadtest.engine.job import Job
+from loadtest.engine.job import Job, Role
 from loadtest.engine.kv.cache import KvCache
 from loadtest.engine.kv.l3 import L3Settings
 from loadtest.engine.kv.tiers import HiCacheSettings
@@ -21,7 +25,37 @@ from loadtest.engine.profiles import EngineProfile
 from loadtest.engine.scheduler import Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
-from policies import BUCKET_LABEL, WorkerPut
+from loadtest.simulator.site_links import LinkPlan, SiteLink
+from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, WorkerPut
+
+SITE_LABEL, CLASS_LABEL = "site", "worker_class"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGroup:
+    """Workers that are alike.
+
+    Attributes:
+        name: Begins their ids.
+        profile: What they are; its name is their worker class.
+        count: How many, > 0.
+        role: What they do.
+        site: Where they stand.
+    """
+
+    name: str
+    profile: EngineProfile
+    count: int
+    role: Role = "plain"
+    site: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What an operator would label them with."""
+        labels = {CLASS_LABEL: self.profile.name, SITE_LABEL: self.site}
+        if self.role == "decode":
+            labels[RUNNING_MAX_LABEL] = str(self.profile.max_running + self.profile.preallocated)
+        return labels
 
 
 class NoObserver:
@@ -55,6 +89,8 @@ class Fleet:
         decode_workers: How many only decode; 0 if the others do it themselves.
         host: Host memory of those that prefill; None for none.
         l3: The pool that they share; None for none.
+        groups: All workers, instead of those numbers.
+        links: Between their sites, as ``FROM>TO``.
 
     Attributes:
         pool: That pool.
@@ -62,6 +98,8 @@ class Fleet:
         workers: Those that take requests.
         decode_workers: Those that only decode.
         places: Where each worker id is in its list.
+        link: Between workers of one site.
+        links: Between sites, as ``FROM>TO``.
     """
 
     def __init__(
@@ -72,22 +110,51 @@ class Fleet:
         decode_workers: int,
         host: HiCacheSettings | None = None,
         l3: L3Settings | None = None,
+        groups: Sequence[WorkerGroup] = (),
+        links: Mapping[str, LinkPlan] = {},
     ) -> None:
-        build = partial(build_worker, profile, clock, observer=NoObserver())
+        build = partial(build_worker, clock=clock, observer=NoObserver())
         self.profile = profile
         self.clock = clock
         self.pool = build_shared_pool(profile, l3) if l3 is not None else None
-        caching = partial(build_worker, replace(profile, host_tier=host), clock, observer=NoObserver())
-        self.workers: Sequence[Scheduler] = [caching(pool=self.pool) for _ in range(workers)]
-        self.decode_workers: Sequence[Scheduler] = [build() for _ in range(decode_workers)]
-        self.capacity_tokens = capacity_tokens(profile, workers, host, l3)
-        self.places = {
-            f"{kind}-{place:03d}": place
-            for kind, count in (("worker", workers), ("decode", decode_workers))
-            for place in range(count)
-        }
+        self._labelled = len(groups) > 0
+        if not groups:
+            taking: Role = "prefill" if decode_workers else "plain"
+            groups = [WorkerGroup(name="worker", profile=profile, count=workers, role=taking)]
+            if decode_workers:
+                groups.append(
+                    WorkerGroup(name="decode", profile=profile, count=decode_workers, role="decode")
+                )
+        self._groups = sorted(groups, key=lambda group: group.role == "decode")
+        self.workers: list[Scheduler] = []
+        self.decode_workers: list[Scheduler] = []
+        self.places: dict[str, int] = {}
+        self._sites: tuple[list[str], list[str]] = ([], [])
+        for group in self._groups:
+            decodes = group.role == "decode"
+            built = self.decode_workers if decodes else self.workers
+            for number in range(group.count):
+                self.places[f"{group.name}-{number:03d}"] = len(built)
+                self._sites[decodes].append(group.site)
+                built.append(
+                    build(group.profile)
+                    if decodes
+                    else build(replace(group.profile, host_tier=host), pool=self.pool)
+                )
+        taking_groups = [group for group in groups if group.role != "decode"]
+        self.capacity_tokens = sum(
+            capacity_tokens(group.profile, group.count, host) for group in taking_groups
+        )
+        if l3 is not None:
+            self.capacity_tokens += capacity_tokens(profile, 0, None, l3)
         handover = profile.handover
         self.link = Link(clock, handover.bytes_per_s, handover.latency_s)
+        self.links = {name: SiteLink(clock, plan) for name, plan in links.items()}
+
+    def link_between(self, worker: int, decode_worker: int) -> SiteLink | None:
+        """The link that KV takes from a worker to one that decodes; None if both stand at one site."""
+        begins, ends = self._sites[0][worker], self._sites[1][decode_worker]
+        return None if begins == ends else self.links[f"{begins}>{ends}"]
 
     def puts(self, at_us: int, buckets: Sequence[str] = ()) -> list[WorkerPut]:
         """The workers as the log describes them; those that only decode come last.
@@ -96,24 +163,25 @@ class Fleet:
             at_us: Log time.
             buckets: Name of the bucket of each worker that takes requests; empty without buckets.
         """
-        role = "prefill" if self.decode_workers else "plain"
-        roles = [role] * len(self.workers) + ["decode"] * len(self.decode_workers)
-        labels = [{BUCKET_LABEL: name} for name in buckets]
-        labels += [{}] * (len(roles) - len(labels))
-        device_tokens = capacity_tokens(self.profile, 1)
+        taken = iter(buckets)
         return [
             WorkerPut(
-                worker_id,
+                f"{group.name}-{number:03d}",
                 at_us,
                 "",
-                f"http://{worker_id}",
-                role,
+                f"http://{group.name}-{number:03d}",
+                group.role,
                 draining=False,
-                capacity_tokens=device_tokens,
-                labels=label,
+                capacity_tokens=capacity_tokens(group.profile, 1),
+                labels=self._labels(group, next(taken, "") if group.role != "decode" else ""),
             )
-            for worker_id, role, label in zip(self.places, roles, labels, strict=True)
+            for group in self._groups
+            for number in range(group.count)
         ]
+
+    def _labels(self, group: WorkerGroup, bucket: str) -> dict[str, str]:
+        labels = group.labels if self._labelled else {}
+        return labels | ({BUCKET_LABEL: bucket} if bucket else {})
 
     def reach_tokens(
         self, blocks: bytes, prompt_tokens: int, first: int, enough_tokens: int

@@ -3,10 +3,13 @@
     plain     begin ── its turn ──> prefill ── first token ──> decode ──> ended
     split     begin ── its turn ─┬> prefill ──────────┬── transfer ── first token ──> decode ──> ended
                                  └> room for its KV ──┘
+    sites     begin ── its turn ─┬> prefill ═══ transfer as it is made ═══ first token ──> decode ──> ended
+                                 └> room for its KV ──┘
     either    nobody may take it, or it can never fit, or it waited for too long: rejected, expired
 
 A split request is sent to both of its workers at once, as SGLang and its routers do: the decode worker
-reserves room first, and the transfer begins when the prompt is computed and the room is there.
+reserves room first, and the transfer begins when the prompt is computed and the room is there. Between
+sites it begins as soon as the prefill does and the room is there, and is over no sooner than the prefill.
 """
 
 from math import isnan, nan
@@ -17,6 +20,7 @@ from loadtest.simulator.fleet import Fleet
 from loadtest.simulator.queueing import DEFAULT_FLOW
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import Dispatch, Replica
+from loadtest.simulator.site_links import SiteLink, Transfer
 from loadtest.simulator.workload import SimRequest
 from router.gateway.usage import Usage
 
@@ -60,7 +64,10 @@ class Flight:
         "_fleet",
         "_flow",
         "_has_room",
+        "_link",
+        "_shipped",
         "_told",
+        "_transfer",
         "_watcher",
         "arrival_s",
         "best_tokens",
@@ -91,8 +98,10 @@ class Flight:
         self._fleet = fleet
         self.replica = replica
         self._watcher = watcher
-        self._computed = self._has_room = self._told = False
+        self._computed = self._has_room = self._shipped = self._told = False
         self._decode_job: Job | None = None
+        self._link: SiteLink | None = None
+        self._transfer: Transfer | None = None
         self.arrival_s = fleet.clock.time()
         self.dispatched_s = nan
         self.first_s = nan
@@ -121,6 +130,7 @@ class Flight:
         self._watcher.placed(self)
         if dispatch.decode_attempt is not None:
             self.decode_worker = fleet.places[dispatch.decode_attempt.worker_id]
+            self._link = fleet.link_between(self.worker, self.decode_worker)
             self._decode_job = self._job("decode")
             fleet.decode_workers[self.decode_worker].submit(self._decode_job)
             if self.outcome is not None:
@@ -143,7 +153,8 @@ class Flight:
             self._fail(Outcome.FAILED if reason == "abort" else Outcome.REJECTED)
         elif job.role == "prefill":
             self._computed = True
-            self._transfer()
+            self._send()
+            self._handed_over()
         else:
             self._complete()
 
@@ -158,7 +169,7 @@ class Flight:
             request.tokens + request.output_tokens - 1 if ends else request.tokens,
             self,
             role,
-            admitted=self._room if role == "decode" else None,
+            admitted={"plain": None, "prefill": self._making, "decode": self._room}[role],
         )
 
     @property
@@ -169,23 +180,43 @@ class Flight:
         self.first_s = self._fleet.clock.time()
         self._watcher.began(self)
 
+    def _making(self, _job: Job) -> None:
+        """The prefill begins."""
+        if self._link is not None:
+            self._send()
+
     def _room(self, _job: Job) -> None:
         """The decode worker has room for the KV."""
         self._has_room = True
-        self._transfer()
+        self._send()
 
-    def _transfer(self) -> None:
-        """Send what of the KV has not crossed the link yet, if it is computed and there is room for it."""
-        job = self.job
-        if not (self._computed and self._has_room) or job is None:
+    def _send(self) -> None:
+        """Send what of the KV has not gone yet, if there is any and there is room for it."""
+        job, fleet = self.job, self._fleet
+        if job is None or not self._has_room:
             return
-        link, shape = self._fleet.link, self._fleet.profile.shape
+        shape = fleet.profile.shape
         n_bytes = shape.kv_bytes(job.prompt_tokens)
-        compute_s = job.first_s - job.started_s
-        link.send(link.exposed_bytes(n_bytes, compute_s, shape.layers), self._handed_over)
+        if self._link is None:
+            if self._computed:
+                compute_s = job.first_s - job.started_s
+                fleet.link.send(fleet.link.exposed_bytes(n_bytes, compute_s, shape.layers), self._arrived)
+        elif self._transfer is None and job.was_admitted:
+            prefill = fleet.workers[self.worker].profile.prefill
+            compute_s = prefill.prompt_s(job.prompt_tokens - job.cached_tokens, job.cached_tokens)
+            self._transfer = self._link.begin(
+                n_bytes, job.started_s, job.started_s + compute_s, self._arrived
+            )
+
+    def _arrived(self) -> None:
+        """The KV is there."""
+        self._shipped = True
+        self._handed_over()
 
     def _handed_over(self) -> None:
-        """The KV is there: the prefill worker is free, and the decode worker goes on."""
+        """If all is computed and there: the prefill worker is free, and the decode worker goes on."""
+        if not (self._computed and self._shipped):
+            return
         assert self.dispatch is not None
         assert self.job is not None
         assert self._decode_job is not None
@@ -208,6 +239,8 @@ class Flight:
     def _fail(self, outcome: Outcome) -> None:
         assert self.dispatch is not None
         self._end(outcome)
+        if self._link is not None and self._transfer is not None:
+            self._link.give_up(self._transfer)
         for legs, worker, job in (
             (self._fleet.workers, self.worker, self.job),
             (self._fleet.decode_workers, self.decode_worker, self._decode_job),

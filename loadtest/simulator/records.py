@@ -10,7 +10,8 @@ first cause that explains it:
     in flight           nobody had computed it yet: it was being computed somewhere, or waited there
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -202,6 +203,7 @@ class Result:
             (`policies.waiting.Inversions`), as its replica saw it.
         inversion_s_max: By how much the better key was better, at most.
         rooms_overdue: Rooms of workers that a replica left unused for too long.
+        egress: Of each link between sites, bytes put on it so far, as a line through (seconds, bytes).
     """
 
     config: "SimulationConfig"
@@ -216,6 +218,7 @@ class Result:
     inversions: int = 0
     inversion_s_max: float = 0.0
     rooms_overdue: int = 0
+    egress: Mapping[str, tuple[Floats, Floats]] = field(default_factory=dict)
 
     def summary(self) -> dict[str, float | int | str | None]:
         """Figures of the requests behind the warm-up, ready for JSON; None where nothing was measured."""

@@ -11,7 +11,7 @@ Beside the fleet the simulation keeps a book of what has been computed anywhere,
 nothing leaves, to tell what was evicted from what nobody has computed yet.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -27,16 +27,17 @@ from loadtest.engine.kv.tiers import HiCacheSettings
 from loadtest.engine.profiles import EngineProfile
 from loadtest.simulator.bounds import hit_ratio, infinite_hit_tokens, pooled_lru_hit_tokens
 from loadtest.simulator.clock import VirtualClock
-from loadtest.simulator.fleet import Fleet, capacity_tokens
+from loadtest.simulator.fleet import Fleet, WorkerGroup, capacity_tokens
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.least_work import prefills_s
 from loadtest.simulator.queueing import DEFAULT_FLOW, QueueRules
 from loadtest.simulator.records import Bounds, Outcome, Records, Result, Timeline, Whole
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
+from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import CachePool, FleetRules, LengthBuckets, make_policy
+from policies import CachePool, FleetRules, LengthBuckets, Policy, WorkerPut, make_policy
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -61,6 +62,10 @@ class SimulationConfig:
         bucket_bounds: Upper bounds with which automatic length buckets begin, instead of ``bucket_workers``:
             the gateway divides the workers itself when it has seen enough, and goes on as it learns.
         decode_workers: How many only decode; 0: those that take requests decode, too.
+        groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
+            the model, and what the floor of the time to first token is.
+        links: Between the groups' sites, as ``FROM>TO``.
+        choice: Makes the policy instead of ``policy``, from all workers in the order of their slots.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
         log_delay_s: From a replica's word until the others have heard it.
@@ -86,6 +91,9 @@ class SimulationConfig:
     bucket_workers: tuple[tuple[int, int], ...] = ()
     bucket_bounds: tuple[int, ...] = ()
     decode_workers: int = 0
+    groups: tuple[WorkerGroup, ...] = ()
+    links: Mapping[str, LinkPlan] = field(default_factory=dict)
+    choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
     decode_policy: str = "least_load"
     replicas: int = 1
     log_delay_s: float = 0.005
@@ -172,7 +180,16 @@ class _Simulation:
         self._time_scale = self._find_time_scale()
         self.clock = clock = VirtualClock()
         engine = config.engine.with_prefill(1.0 / self._time_scale)
-        self.fleet = Fleet(engine, clock, config.workers, config.decode_workers, self._host, config.l3)
+        self.fleet = Fleet(
+            engine,
+            clock,
+            config.workers,
+            config.decode_workers,
+            self._host,
+            config.l3,
+            config.groups,
+            config.links,
+        )
         self.replicas = self._build_replicas()
         self._sessions: Iterator[Session] = iter(workload.sessions)
         self._visits: dict[Flight, tuple[_Visit, int]] = {}
@@ -227,9 +244,12 @@ class _Simulation:
         # What an operator would tell the gateway of this model.
         kept = engine.rules
         profile = AttentionProfile(kept.attention, kept.window_tokens, kept.retained_interval_tokens)
+        puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
-            policy=make_policy(config.policy, config.policy_options),
+            policy=config.choice(puts)
+            if config.choice is not None
+            else make_policy(config.policy, config.policy_options),
             decode_policy=make_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(
@@ -248,7 +268,6 @@ class _Simulation:
             expected_output_tokens=config.expected_output_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
-        puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         for replica in replicas:
             replica.know(puts)
         return replicas
@@ -290,6 +309,7 @@ class _Simulation:
             inversions=sum(inversions.count for inversions in found),
             inversion_s_max=max(inversions.us_max for inversions in found) / 1e6,
             rooms_overdue=sum(replica.room.overdue for replica in self.replicas),
+            egress={name: link.egress() for name, link in self.fleet.links.items()},
         )
 
     # Sessions.

@@ -39,6 +39,11 @@ ARGUMENTS = b"\xf6"
 RESULT = b"\xf5"
 RESULT_END = b"\xc0"
 
+DATA_HEAD = "data:"
+DATA_HEAD_END = ";base64,"
+DATA_HEAD_MAX = 256
+"""The head of a data URL in base64 is no longer (RFC 2397: a media type and its parameters)."""
+
 _LONE_SURROGATE_LIKELY = re.compile(rb"\\u[dD][89a-fA-F]")
 
 CACHE_CONTROL = frozenset({"cache_control"})
@@ -150,6 +155,19 @@ def opaque(data: bytes) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
+def content_digest(text: str) -> bytes:
+    """The hash that stands for media, or for other content that is only compared.
+
+    The same picture is the same content as a data URL (OpenAI), as base64 alone (Anthropic), and under any
+    declared type: the head of a data URL does not count. What a web address leads to is not looked at.
+    """
+    if text.startswith(DATA_HEAD):
+        end = text.find(DATA_HEAD_END, 0, DATA_HEAD_MAX)
+        if end >= 0:
+            text = text[end + len(DATA_HEAD_END) :]
+    return opaque(encode(text))
+
+
 def loads(data: bytes | memoryview) -> Any:
     """Decode JSON generically: strictly, but lone surrogates are let through as Python does.
 
@@ -223,7 +241,7 @@ def _append_item(stream: list[bytes], turn: Turn) -> None:
     append_content(stream, turn.output)
     append_content(stream, turn.summary)
     if turn.encrypted_content:
-        stream += (OPAQUE, opaque(encode(turn.encrypted_content)))
+        stream += (OPAQUE, content_digest(turn.encrypted_content))
 
 
 def append_content(stream: list[bytes], content: "str | list[Part] | None") -> None:
@@ -268,14 +286,21 @@ def _append_parts(stream: list[bytes], parts: Sequence[Part]) -> None:
             case _ if isinstance(part, OpaquePart):
                 stream += (OPAQUE, part.digest)
             case _:
-                stream += (MEDIA, opaque(encode(_reference(part))))
+                stream += (MEDIA, content_digest(_reference(part)))
 
 
 def _reference(part: Part) -> str:
+    """What tells media apart: its own name if the client gave one, as vLLM does, else what it is.
+
+    Engines of vLLM key their caches by ``uuid`` where there is one (multi_modal_uuids), whatever comes
+    with it.
+    """
+    if part.uuid:
+        return part.uuid
     media = part.image_url or part.source or part.input_audio or part.audio_url or part.video_url
     if isinstance(media, Media):
         media = media.url or media.data or media.file_id
-    return media or part.file_id or part.uuid or ""
+    return media or part.file_id or ""
 
 
 Digest = Callable[[bytes], bytes]

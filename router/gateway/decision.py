@@ -33,16 +33,25 @@ import numpy as np
 
 from policies import (
     ANY_BUCKET,
+    NO_WORKER_RETRY_AFTER_S,
+    UNKNOWN_KV,
     Admission,
+    AdmissionRules,
     Candidates,
     Chosen,
     EarlyRejection,
     FleetState,
+    Look,
+    Matchmaker,
+    Offload,
+    OffloadVerdict,
     Outlook,
+    Pairing,
     Placed,
     Policy,
     RequestView,
     Shed,
+    Shipping,
     Waiting,
     place,
     prospect,
@@ -53,6 +62,7 @@ from radix import AttentionProfile
 from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes
 
@@ -68,15 +78,21 @@ SLO_UNREACHABLE = "slo_unreachable"
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """A worker was chosen.
+    """A worker was chosen, or a prefill worker and a decode worker.
 
     Attributes:
         attempt: What the answer must be judged by.
         placed: What the log must hear, before anybody else decides.
+        decode: The same of the decode worker, under an id of its own; None if one worker does all.
+        shipping: What the log must hear of the KV that will cross a link; None if none does.
+        offload: Why the prefill is in this site or in another; None if there was no choice.
     """
 
     attempt: Attempt
     placed: Placed
+    decode: "Decision | None" = None
+    shipping: Shipping | None = None
+    offload: OffloadVerdict | None = None
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -86,11 +102,13 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
         waiting: What the log must hear of it; under the id of the attempt that will end the wait.
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
+        gated: Whether no decode worker has room that could end what the chosen worker begins.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
+    gated: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -148,9 +166,12 @@ class Decider:
         block_bytes: Block size of text.
         expected_output_tokens: Of a request that states no limit.
         order: How requests take turns; None: nobody ever waits.
+        matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
+        offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
 
     Attributes:
         policy: As given.
+        offloading: As given.
         placed_count: Requests placed so far.
     """
 
@@ -166,6 +187,8 @@ class Decider:
         block_bytes: int,
         expected_output_tokens: int,
         order: Order | None = None,
+        matchmaker: Matchmaker | None = None,
+        offloading: Offloading | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
@@ -176,6 +199,10 @@ class Decider:
         self._block_bytes = block_bytes
         self._expected_output_tokens = float(expected_output_tokens)
         self._order = order
+        self._matchmaker = matchmaker or Matchmaker(
+            fleet, order.admission if order else Admission(AdmissionRules(), fleet), feedback.decode_fit
+        )
+        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
         self.placed_count = 0
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
@@ -205,8 +232,9 @@ class Decider:
         now_s: float,
         claim: Claim | None = None,
         bucket: int = ANY_BUCKET,
+        pairing: Pairing | None = None,
     ) -> Decision | Hold | Shed:
-        """Choose a worker, and say whether it is the request's turn there.
+        """Choose a worker, or a prefill and a decode worker, and say whether it is the request's turn there.
 
         Args:
             parsed: What is asked.
@@ -216,6 +244,7 @@ class Decider:
             now_s: Monotonic seconds, at which it will have been sent.
             claim: What it brings along if it may have to wait; None: it never does.
             bucket: As `bucket_of` says.
+            pairing: Who needs a partner, of those who may take it; None if nobody does.
         """
         fleet = self._fleet
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
@@ -224,13 +253,30 @@ class Decider:
         tokens_per_block = (
             self._block_tokens if parsed.prompt_token_ids else self._block_bytes / bytes_per_token
         )
-        candidates = fleet.candidates(
-            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
-        )
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
-        match place(view, candidates, self.policy):
+        look = ships = sides = verdict = None
+        kv = UNKNOWN_KV
+        if pairing is not None:
+            look = self._matchmaker.look(pairing, view, now_us)
+            kv = fleet.rules.kv_of(parsed.model)
+            ships = look.ships(kv.of(prompt_tokens))
+            if self.policy.price is None:
+                slots = look.without_decode(slots)
+            sides = look.sides(slots)
+        candidates = fleet.candidates(
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket, ships
+        )
+        if look is None or sides is None:
+            first = place(view, candidates, self.policy)
+        else:
+            failed = claim is not None and claim.again
+            candidates, first, verdict = self.offloading.place(
+                view, candidates, sides, look, self.policy, kv, bucket, failed=failed
+            )
+            slots = candidates.slots
+        match first:
             case Shed() as shed:
                 return shed
             case Chosen() as chosen:
@@ -238,19 +284,31 @@ class Decider:
         order = self._order
         if claim is not None and order is not None:
             follows = self._follows(order, parsed, chosen, tokens_per_block, now_us)
-            if follows or fleet.tickets.count or not order.admission.has_room(chosen.slot, now_us):
+            if (
+                follows
+                or fleet.tickets.count
+                or not order.admission.has_room(chosen.slot, now_us)
+                or (look is not None and not look.has_room(chosen.slot))
+            ):
 
                 def again(fewer: Slots) -> Chosen | Shed:
                     """Choose among fewer workers."""
                     return place(
                         view,
                         fleet.candidates(
-                            fewer, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+                            fewer,
+                            parsed.paths,
+                            profile,
+                            prompt_tokens,
+                            tokens_per_block,
+                            now_us,
+                            bucket,
+                            ships,
                         ),
                         self.policy,
                     )
 
-                turn = self._turn(order, claim, view, candidates, chosen, again, follows=follows)
+                turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
             else:
                 turn = chosen
             if order.rejection is not None and not claim.again:
@@ -258,8 +316,24 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block))
+                gated = (
+                    look is not None
+                    and not look.has_room(chosen.slot)
+                    and not look.waits_for_link(chosen.slot)
+                )
+                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
             chosen = turn
+        decode = shipping = None
+        if look is not None and look.splits(chosen.slot):
+            decode = self._decode_half(
+                look, view, parsed, profile, chosen, candidates, tokens_per_block, now_us, now_s
+            )
+            if decode is None:
+                return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
+            if sides is not None:
+                shipping = self.offloading.shipping(
+                    decode.attempt.request_id, view, candidates, look, kv, chosen
+                )
         self.placed_count += 1
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
@@ -284,6 +358,60 @@ class Decider:
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
         )
+        if verdict is not None:
+            self.offloading.went(attempt.request_id, verdict, now_us)
+        return Decision(attempt, placed, decode, shipping, verdict)
+
+    def _decode_half(
+        self,
+        look: Look,
+        view: RequestView,
+        parsed: ParsedRequest,
+        profile: AttentionProfile,
+        chosen: Chosen,
+        candidates: Candidates,
+        tokens_per_block: float,
+        now_us: int,
+        now_s: float,
+    ) -> Decision | None:
+        """Choose who decodes what the chosen worker prefills; None if nobody may."""
+        partner = look.partner(chosen, candidates)
+        if partner is None:
+            return None
+        cached_tokens = round(partner.cached_tokens)
+        decode = Chosen(
+            partner.slot,
+            cached_tokens,
+            cached_tokens,
+            round(view.prompt_tokens) - cached_tokens,
+            0.0,
+            chosen.estimated_ttft_s,
+            chosen.reason,
+            queue_s=partner.wait_s,
+            transfer_s=partner.transfer_s,
+            tpot_s=partner.tpot_s,
+        )
+        attempt = Attempt(
+            self._next_attempt_id(),
+            self._fleet.at_slot(partner.slot).worker_id,
+            decode,
+            now_us,
+            0,
+            tokens_per_block,
+            now_s,
+            profile.needs_ends,
+        )
+        placed = Placed(
+            attempt.request_id,
+            now_us,
+            attempt.worker_id,
+            self._replica,
+            0,
+            0,
+            round(view.prompt_tokens + view.output_tokens),
+            parsed.paths if partner.keeps_prefixes else (),
+            profile.needs_ends,
+        )
         return Decision(attempt, placed)
 
     def _expected_tokens(self, parsed: ParsedRequest, bytes_per_token: float) -> tuple[float, float]:
@@ -298,6 +426,7 @@ class Decider:
         claim: Claim,
         view: RequestView,
         candidates: Candidates,
+        look: Look | None,
         chosen: Chosen,
         again: Callable[[Slots], Chosen | Shed],
         *,
@@ -308,7 +437,10 @@ class Decider:
         ahead = prospect(candidates, view.prompt_tokens, chosen.slot, claim.turn)
         service_us = round(ahead.least_s * 1e6)
         key_us = claim.arrived_us + round(order.k * service_us)
-        has_room = not follows and admission.has_room(chosen.slot, now_us)
+        open_ = look is None or look.has_room(chosen.slot)
+        has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
+        if look is not None:
+            slots = look.open(slots)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
@@ -318,21 +450,29 @@ class Decider:
             and admission.idle(slots, now_us)
             and (claim.turn >= 0 or not self._is_behind(claim, key_us, now_us))
         ):
-            if admission.below_caps(chosen.slot, now_us) and not self._overtakes(
-                order, claim, chosen.slot, key_us, now_us
+            if (
+                open_
+                and admission.below_caps(chosen.slot, now_us)
+                and not self._overtakes(order, claim, chosen.slot, key_us, now_us)
             ):
                 return chosen
             other = again(admission.idling(slots, now_us))
             if isinstance(other, Chosen):
                 return other
         offered = claim.turn >= 0 and claim.turn != chosen.slot
-        if offered and ahead.offered_s <= MORE_WORK * ahead.chosen_s:
+        if (
+            offered
+            and ahead.offered_s <= MORE_WORK * ahead.chosen_s
+            and (look is None or look.has_room(claim.turn))
+        ):
             other = again(np.array([claim.turn]))
             if isinstance(other, Chosen):
                 return other
         ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
         declined = offered or (ticket is not None and ticket.slot == chosen.slot)
-        prefers = follows or ahead.affine or claim.narrowed or declined
+        # What waits for a link waits for what is behind it: room elsewhere is nothing to it.
+        paced = look is not None and look.waits_for_link(chosen.slot)
+        prefers = claim.narrowed or paced or (open_ and (follows or ahead.affine or declined))
         return Waiting(
             claim.ticket_id or self._next_attempt_id(),
             now_us,

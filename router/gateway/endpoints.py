@@ -39,4 +39,16 @@ _MODEL_NEEDED = frozenset(
     {Endpoint.CHAT, Endpoint.COMPLETIONS, Endpoint.EMBEDDINGS, Endpoint.RESPONSES, Endpoint.MESSAGES}
 )
 
+
+class EncoderPath(enum.StrEnum):
+    """A path of an encoder, which language workers call (`router.encoding`)."""
+
+    ENCODE = "/encode"
+    SEND = "/send"
+    RECEIVE_URL = "/scheduler_receive_url"
+    RECEIVE_META_DATA = "/scheduler_receive_meta_data"
+
+
+ENCODER_PATHS = frozenset(path.value.encode() for path in EncoderPath)
+
 PASSED_THROUGH = frozenset(Endpoint) - _MODEL_NEEDED - {Endpoint.GENERATE}

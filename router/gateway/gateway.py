@@ -5,7 +5,8 @@ import itertools
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from policies import (
     ANY_BUCKET,
@@ -13,7 +14,9 @@ from policies import (
     AdmissionRules,
     EarlyRejection,
     FleetState,
+    Matchmaker,
     Op,
+    Pairing,
     Policy,
     RedispatchRules,
     RetryBudget,
@@ -21,17 +24,18 @@ from policies import (
     Slots,
     Waiting,
     class_of,
+    decode_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
 from router.fleet import Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
 from router.gateway.forwarding import Forwarding
-from router.gateway.inflight import Inflight
+from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
@@ -41,8 +45,9 @@ from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
+from router.handover import Handover
 from router.metrics import Metrics
-from router.proxy import ClientConnection, ClientRequest, Exchange, Header
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
 from router.settings import AdmissionSettings, Settings
 from router.shared import LogClock
@@ -82,6 +87,7 @@ class Gateway:
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         limiter: Limiter | None = None,
+        handovers: Mapping[str, Handover] = MappingProxyType({}),
         requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
@@ -91,6 +97,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.handovers = handovers
+        """By protocol, how prefill workers hand over to decode workers."""
         self.limiter = limiter
         """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
@@ -119,7 +127,14 @@ class Gateway:
         )
         queue = settings.queue
         self.admission = Admission(_admission_rules(settings.admission), fleet)
-        lanes = Lanes(self._slots_of)
+        placement = settings.placement
+        matchmaker = Matchmaker(
+            fleet,
+            self.admission,
+            self.feedback.decode_fit,
+            decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy)),
+        )
+        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
         level = ServiceLevel(
             settings.admission.ttft_slo_s,
             settings.admission.ttft_slo_s_per_1k_tokens,
@@ -160,12 +175,15 @@ class Gateway:
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
+            matchmaker=matchmaker,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
         self.lane = Lane(loop.call_soon)
+        self.encode: StartExchange = _no_encoders
+        """Serves what language workers ask of encoders (`router.encoding`)."""
         key = settings.server.api_key
         self.door = Door(
             admin_key=key.get_secret_value().encode() if key is not None else None,
@@ -196,6 +214,8 @@ class Gateway:
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
+        if request.path in ENCODER_PATHS:
+            return self.encode(request, connection)
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
@@ -226,7 +246,7 @@ class Gateway:
         """
         self._renew(list(self.exchanges), left_us)
 
-    def _renew(self, exchanges: list[RequestExchange], left_us: int) -> None:
+    def _renew(self, exchanges: list[Timed], left_us: int) -> None:
         """Renew some reservations now and the rest a moment later, so that no request waits for all."""
         for exchange in exchanges[:RENEWED_AT_ONCE]:
             exchange.renew(left_us, max(self.clock.now_us(), left_us + 1))
@@ -236,7 +256,7 @@ class Gateway:
     @staticmethod
     def proxies(method: bytes, path: bytes) -> bool:
         """Whether a route is served by an exchange; all others belong to the application."""
-        return method == b"POST" and path in _BY_PATH
+        return method == b"POST" and path in _PROXIED
 
     def endpoint_of(self, path: bytes) -> Endpoint:
         """The endpoint of a proxied path."""
@@ -300,6 +320,13 @@ class Gateway:
         model, bucket = model_and_bucket(lane)
         return self.registry.eligible(model, self.clock.now_us(), bucket)
 
+    def _pairing_of(self, lane: str) -> Pairing | None:
+        """Who of them needs a partner."""
+        if not self.registry.pairs.active:
+            return None
+        (model, bucket), now_us = model_and_bucket(lane), self.clock.now_us()
+        return self.registry.pairing(self.registry.eligible(model, now_us, bucket), model, now_us, bucket)
+
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
@@ -319,12 +346,13 @@ class Gateway:
                 "most that any worker takes.",
                 code="context_length_exceeded",
             )
-        return NoWorker(
+        message = (
             f"No worker for the model {model!r} can take a request now."
             if model
-            else "No worker can take a request now.",
-            retry_after_s=self.retry_after_s,
+            else "No worker can take a request now."
         )
+        missing = self.registry.pairs.missing((model, bucket))
+        return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""
@@ -360,6 +388,10 @@ class Gateway:
         return tenant
 
 
+def _no_encoders(request: ClientRequest, connection: ClientConnection) -> Exchange:
+    raise AssertionError("nobody serves the calls of encoders")
+
+
 def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
     return AdmissionRules(
         target_s=settings.backlog_target_s,
@@ -371,3 +403,4 @@ def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}
+_PROXIED = ENCODER_PATHS | _BY_PATH.keys()

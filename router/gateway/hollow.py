@@ -28,7 +28,16 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
-from router.gateway.conversation import BILLING_HEADER, canonical_json, encode, loads, opaque
+from router.gateway.conversation import (
+    BILLING_HEADER,
+    DATA_HEAD,
+    DATA_HEAD_END,
+    DATA_HEAD_MAX,
+    canonical_json,
+    encode,
+    loads,
+    opaque,
+)
 from router.gateway.lane import Steps
 
 DIGEST_BYTES = 16
@@ -232,18 +241,24 @@ class Hollow:
                 yield from self._restored(piece)
             elif len(piece) == DIGEST_BYTES and piece in self._hashed:
                 digest = xxhash.xxh3_128()
-                for part in self._restored(self._hashed[piece]):
+                for part in self._restored(self._hashed[piece], is_content=True):
                     digest.update(part)
                     yield b""
                 yield digest.digest()
             else:
                 yield piece
 
-    def _restored(self, piece: bytes) -> Iterator[bytes]:
-        """A text that was cut out, or canonical JSON with all that was cut out of it."""
+    def _restored(self, piece: bytes, *, is_content: bool = False) -> Iterator[bytes]:
+        """A text that was cut out, or canonical JSON with all that was cut out of it.
+
+        Of content that is only hashed, the head of a data URL is left out (`conversation.content_digest`).
+        """
         match = _PLACEHOLDER_BYTES.fullmatch(piece)
         if match is not None:
-            yield from self._text(self._holes[int(match[1])], encode)
+            hole = self._holes[int(match[1])]
+            if is_content:
+                hole = msgspec.structs.replace(hole, start=hole.start + self._data_head_bytes(hole))
+            yield from self._text(hole, encode)
             return
         if canonical_json(loads(piece)) != piece or _PLACEHOLDER_KEY.search(piece):
             raise Unusual  # written in some other way, or its keys are in another order without its holes
@@ -275,6 +290,21 @@ class Hollow:
             raw = self._body[start:end]
             yield raw if _is_plain(raw) else written(loads(b'"%b"' % raw))
             start = end
+
+    def _data_head_bytes(self, hole: Hole) -> int:
+        """Length of the head of a data URL, 0 if it is none in base64.
+
+        Raises:
+            Unusual: The head is written in a way that only decoding it tells.
+        """
+        raw = self._body[hole.start : min(hole.start + 2 * DATA_HEAD_MAX, hole.end)]
+        if not raw.startswith(DATA_HEAD.encode()):
+            return 0
+        head, end, _ = raw.partition(DATA_HEAD_END.encode())
+        written = head.replace(rb"\/", b"/")
+        if b"\\" in written or not written.isascii():
+            raise Unusual
+        return len(head + end) if end and len(written + end) <= DATA_HEAD_MAX else 0
 
     def token_ids(self, prompt: str) -> Iterator[bytes] | None:
         """The token ids that a prompt stands for, packed (`packed_ids`) and in pieces; None if it is text.

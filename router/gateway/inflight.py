@@ -8,16 +8,32 @@ goes on for as long as there is somebody to look at.
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from router.gateway.exchange import RequestExchange
+from typing import Protocol
 
 LOOK_S_MAX = 1.0
 """Between two looks, or a quarter of a timeout that is shorter than four seconds."""
 
 ENDED_AT_ONCE = 200
 """Exchanges ended in one turn of the loop, some milliseconds of work."""
+
+
+class Timed(Protocol):
+    """An exchange, as far as others look after it."""
+
+    @property
+    def received_s(self) -> float:
+        """Monotonic seconds when its request was complete."""
+
+    def out_of_time(self) -> None:
+        """It took longer than the gateway allows."""
+
+    def renew(self, left_us: int, now_us: int) -> None:
+        """This replica was given up although it lives: reserve again what it lost.
+
+        Args:
+            left_us: Log time up to which its placements were dropped.
+            now_us: Log time, later than that.
+        """
 
 
 class Inflight:
@@ -34,24 +50,24 @@ class Inflight:
         self._now_s = now_s
         self._timeout_s = timeout_s
         self._look_s = min(LOOK_S_MAX, timeout_s / 4)
-        self._exchanges: dict[RequestExchange, None] = {}
+        self._exchanges: dict[Timed, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """How many there are."""
         return len(self._exchanges)
 
-    def __iter__(self) -> "Iterator[RequestExchange]":
+    def __iter__(self) -> Iterator[Timed]:
         """All of them, the oldest first."""
         return iter(self._exchanges)
 
-    def add(self, exchange: "RequestExchange") -> None:
+    def add(self, exchange: Timed) -> None:
         """An exchange begins; it is younger than all others."""
         self._exchanges[exchange] = None
         if self._timer is None:
             self._timer = self._loop.call_later(self._look_s, self._look)
 
-    def discard(self, exchange: "RequestExchange") -> None:
+    def discard(self, exchange: Timed) -> None:
         """An exchange has ended."""
         self._exchanges.pop(exchange, None)
 

@@ -1,8 +1,9 @@
 """Where a prefill worker's bootstrap server is, and other labels that hand-over needs.
 
 SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines. It is on the host
-of the worker's URL unless ``bootstrap_host`` says otherwise, and 8998 unless ``bootstrap_port`` does: the
-default of both (``srt/server_args.py`` of SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
+of the worker's URL unless ``bootstrap_host`` says otherwise. The port is what ``bootstrap_port`` says, else
+what the engine does (`router.fleet.engine_info`), else 8998: the default of both (``srt/server_args.py`` of
+SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
 """
 
 from functools import lru_cache
@@ -38,7 +39,8 @@ class Bootstrap(msgspec.Struct, frozen=True, gc=False):
 def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
     """Where a prefill worker's bootstrap server is."""
     labels = worker.worker.labels
-    return _bootstrap(worker.worker.url, labels.get(HOST_LABEL, ""), labels.get(PORT_LABEL, ""))
+    port = labels.get(PORT_LABEL) or str(worker.advertised_port or "")
+    return _bootstrap(worker.worker.url, labels.get(HOST_LABEL, ""), port)
 
 
 def data_parallel_ranks(worker: "LocalWorker") -> int:

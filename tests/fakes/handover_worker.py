@@ -51,6 +51,8 @@ class FakeWorker:
         if job.role != "decode":
             job.was_admitted = True
             job.cached_tokens = self._cached_tokens
+            if job.admitted is not None:
+                job.admitted(job)
         job.state = State.HELD if job.role == "prefill" else State.DONE
         job.context_tokens = job.prompt_tokens
         job.emitted_tokens = job.output_tokens

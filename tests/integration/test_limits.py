@@ -40,7 +40,9 @@ async def limited(redis_url: str, namespace: str, keys_file: Path, count: int) -
         fleet = Fleet(redis_url, namespace, stack)
         engine = await fleet.engine()
         for _ in range(count):
-            await fleet.gateway(engine.url, tenancy={"keys_file": str(keys_file)})
+            # On a busy machine no gateway may believe itself alone: its fair share would be the whole limit.
+            shared = {"heartbeat_ttl_s": 30.0}
+            await fleet.gateway(engine.url, tenancy={"keys_file": str(keys_file)}, shared=shared)
         # Fair shares need to know who else lives.
         shareds = [gateway.process.shared for gateway in fleet.gateways]
         await until(lambda: all(len(shared.status.replicas) == count for shared in shareds))

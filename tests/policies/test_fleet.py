@@ -25,8 +25,10 @@ from policies import (
     FleetState,
     Forget,
     Insert,
+    KvBytes,
     Left,
     LengthBuckets,
+    OffloadPlan,
     Op,
     Placed,
     RequestView,
@@ -114,6 +116,7 @@ def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[s
             fleet.circuits.tripped.get(worker.slot),
             fleet.started(worker.worker_id),
         )
+    rows["offload_plan"] = fleet.offload_plan
     rows["bytes_per_token"] = fleet.bytes_per_token("tiny", 4.0)
     return rows
 
@@ -401,7 +404,7 @@ def chosen(fleet: FleetState, prompt: bytes) -> str:
 
 KINDS = [
     *("placed", "renewed", "first", "finished", "left", "put", "gone", "circuit", "started"),
-    *("insert", "trim", "forget", "fit", "bytes"),
+    *("insert", "trim", "forget", "fit", "bytes", "roles"),
 ]
 
 operations = st.lists(
@@ -435,6 +438,7 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
         "forget": Forget(worker, at_us),
         "fit": Fitted("default", at_us, replica, 0.01 * (number % 2 + 1), 1e-4, 1e5),
         "bytes": BytesPerToken("tiny", at_us, replica, 2.0 + number % 2),
+        "roles": OffloadPlan(at_us, replica, 1_000 * (number % 2), 1, 2, {worker: "decode"}),
     }
     return made_of[kind]
 
@@ -680,3 +684,65 @@ def test_lengths_are_not_counted_while_nobody_may_belong_to_a_bucket() -> None:
     fleet = bucketed("", rules=FleetRules(buckets=LengthBuckets()))
     fleet.apply(Placed("1", START, "w0", "one", 1_000_000, 300, 1_500, (b"",)))
     assert fleet.lengths.totals(START)[0].sum() == 0
+
+
+# Prefill and decode apart.
+
+
+def test_uncached_lengths_are_counted_once_by_what_is_left_to_prefill_at_home() -> None:
+    """The second is prefilled elsewhere, where less is left; then come its decode half and a plain one."""
+    fleet = fleet_after(put("p", role="prefill"), put("far", role="prefill"), put("d", role="decode"))
+    first = Placed(
+        "1", START, "p", "one", 1_000_000, 3_000, 9_000, (b"",), safe_blocks=20, home_uncached_tokens=3_000
+    )
+    for op in (
+        first,
+        first,
+        Placed("2", START, "far", "one", 1_000_000, 9_000, 9_500, (b"",), home_uncached_tokens=50_000),
+        Placed("2d", START, "d", "one", 0, 0, 9_500, (b"",)),
+        Placed("3", START, "p", "one", 1_000_000, 70_000, 9_500, (b"",)),
+    ):
+        fleet.apply(op)
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for one in (fleet, newcomer):
+        requests, cached_tokens, _ = one.uncached_lengths.sums(START)
+        rows = {row: int(requests[row]) for row in requests.nonzero()[0].tolist()}
+        assert rows == {row_of(3_000): 1, row_of(50_000): 1}
+        assert cached_tokens[row_of(3_000)] == 20 * 256
+
+
+def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:
+    old, new = OffloadPlan(START, "two", 1_000), OffloadPlan(START + 1, "one", 2_000)
+    fleet = fleet_after(new, old)
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    assert fleet.offload_plan == newcomer.offload_plan == new
+
+
+# What KV weighs.
+
+
+def test_a_model_that_is_not_listed_weighs_what_all_others_do() -> None:
+    rules = FleetRules(kv_bytes={"m": KvBytes(7.0), "*": KvBytes(3.0)})
+    assert [rules.kv_of(model).token_bytes for model in ("m", "x", None)] == [7.0, 3.0, 3.0]
+    assert not FleetRules(kv_bytes={"m": KvBytes(7.0)}).kv_of("x").known
+
+
+# Sites.
+
+
+def test_a_worker_whose_label_does_not_say_stands_where_requests_come_to() -> None:
+    """Also after a snapshot, which carries labels, read by a replica of the same settings."""
+    rules = FleetRules(site="here")
+    puts = [put("a:1"), put("b:1", labels={"site": "there"}), put("c:1", labels={"site": ""})]
+    fleet = fleet_after(*puts, rules=rules)
+    copy = FleetState(rules)
+    copy.restore(fleet.snapshot())
+    for each in (fleet, copy):
+        assert {worker.worker_id: worker.site for worker in each.workers()} == {
+            "a:1": "here",
+            "b:1": "there",
+            "c:1": "here",
+        }
+    assert [worker.site for worker in fleet_after(put("a:1")).workers()] == [""]

@@ -14,8 +14,12 @@ from policies import (
     Forget,
     Insert,
     Left,
+    LinkMeasured,
+    OffloadPlan,
     Op,
     Placed,
+    Shipped,
+    Shipping,
     Started,
     Trim,
     Waiting,
@@ -40,6 +44,10 @@ ALL: list[Op] = [
     Fitted("default", 11, "one", 0.01, 1e-4, 140_000.0),
     BytesPerToken("tiny", 12, "one", 3.5),
     BucketPlan(13, "one", (1_000, 2_000), {"a:80": 0, "b:80": 1}, {"b:80": (0, 1)}, "why", 0.5, 0.7),
+    Shipping("r4", 13, "one", "far>", 1_000_000, 14, 20),
+    Shipped("r4", 21),
+    LinkMeasured("far>", 22, "one", 1.5e9, 0.02, 0.25),
+    OffloadPlan(13, "one", 19_400, 3, 5, {"a:1": "decode"}, 0.1, "why", 3.2, 0.5, 1e9, 9, {}, {"b:1": 7}),
     Insert("a:1", b"12345678", 13, False),
     Trim("a:1", b"12345678", 14),
     Forget("a:1", 15),
@@ -51,7 +59,7 @@ def test_every_operation_survives_the_wire() -> None:
 
 
 def test_operations_encoded_one_by_one_are_the_items_of_the_array() -> None:
-    """16 of them: the head of a msgpack array is three bytes."""
+    """More than 15 of them: the head of a msgpack array is three bytes."""
     assert encode_ops(ALL)[3:] == b"".join(map(encode_op, ALL))
 
 

@@ -101,6 +101,8 @@ def test_the_choice_says_what_to_expect(make_request: MakeRequest, make_candidat
         service_s=1.0,
         estimated_ttft_s=2.75,
         reason=Reason.AFFINITY,
+        queue_s=1.5,
+        transfer_s=0.25,
     )
 
 
@@ -118,6 +120,7 @@ def test_the_choice_holds_plain_numbers(make_request: MakeRequest, make_candidat
         float,
         Reason,
         int,
+        *(float,) * 4,
     ]
 
 

@@ -51,6 +51,78 @@ def test_serve_runs_the_gateway_with_the_effective_settings(program: Program, tm
     assert settings.fleet.worker_urls == ("http://a:1", "http://b:2")
 
 
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (
+            (
+                "--pd-disaggregation --prefill http://a:1 8998 --prefill http://b:1 none "
+                "--decode http://d:1 --decode http://e:1 "
+                "--prefill-policy cache_aware --decode-policy power_of_two"
+            ),
+            [
+                ("http://a:1", "prefill", {"bootstrap_port": "8998"}),
+                ("http://b:1", "prefill", {}),
+                ("http://d:1", "decode", {}),
+                ("http://e:1", "decode", {}),
+            ],
+        ),
+        (
+            "--vllm-pd-disaggregation --prefill http://a:1 --decode http://d:1 --kv-connector mooncake",
+            [
+                ("http://a:1", "prefill", {"handover": "mooncake"}),
+                ("http://d:1", "decode", {"handover": "mooncake"}),
+            ],
+        ),
+        (
+            "--worker-urls http://p:1 --prefill http://a:1 site=far --decode http://d:1",
+            [
+                ("http://p:1", "plain", {}),
+                ("http://a:1", "prefill", {"site": "far"}),
+                ("http://d:1", "decode", {}),
+            ],
+        ),
+    ],
+)
+def test_command_lines_of_the_peers_name_prefill_and_decode_workers(
+    program: Program, command: str, named: list[tuple[str, str, dict[str, str]]]
+) -> None:
+    """As in the READMEs of sglang-router and vllm-router, and both kinds of workers in one gateway."""
+    assert program("serve", *command.split()) == 0
+    (settings,) = program.served
+    assert [(each.url, each.role, each.labels) for each in settings.fleet.workers] == named
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        ("--prefill http://a:1 99999 --decode http://d:1", "bootstrap_port '99999' is not a port"),
+        ("--prefill http://a:1 --decode http://a:1", "http://a:1 is named twice, as prefill and decode"),
+        ("--pd-disaggregation --prefill http://a:1", "needs decode workers; name them with --decode URL"),
+        ("--prefill http://user:hunter2@a:1", "must not hold a user name or password"),
+        ("--kv-connector moriio", "give one of nixl, mooncake"),
+    ],
+)
+def test_prefill_and_decode_workers_that_cannot_work_stop_the_start(
+    program: Program, capsys: pytest.CaptureFixture[str], command: str, sentence: str
+) -> None:
+    assert program("serve", *command.split()) == 2
+    said = capsys.readouterr().err
+    assert sentence in said
+    assert "hunter2" not in said
+    assert program.served == []
+
+
+def test_the_same_workers_can_come_from_the_environment_or_a_file(program: Program, tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text("fleet: {prefill: [http://a:1 9 site=x, http://b:1]}\n")
+    environ = {"CACHEWAY_DECODE": "http://d:1, http://e:1 convertible=true"}
+    assert program("serve", "--config", str(file), environ=environ) == 0
+    fleet = program.served[0].fleet
+    assert fleet.prefill == ("http://a:1 bootstrap_port=9 site=x", "http://b:1")
+    assert fleet.decode == ("http://d:1", "http://e:1 convertible=true")
+
+
 def test_wrong_settings_stop_the_start_with_status_2(
     program: Program, capsys: pytest.CaptureFixture[str]
 ) -> None:

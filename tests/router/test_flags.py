@@ -47,8 +47,15 @@ def test_help_names_every_flag_under_its_section(parser: Parser) -> None:
         (["--prot", "1"], "there is no flag --prot; did you mean --port?"),
         (["--por", "1"], "there is no flag --por; did you mean --port?"),
         (["--service-discovery"], "--service-discovery is not available in this version: name the workers"),
-        (["--prefill", "http://a", "none"], "--prefill is not available in this version"),
-        (["--pd-disaggregation"], "--pd-disaggregation is not available in this version"),
+        (
+            ["--prefill-selector", "a=b"],
+            "--prefill-selector is not available in this version: name the workers",
+        ),
+        (["--vllm-discovery-address=x"], "--vllm-discovery-address is not available in this version: name"),
+        (
+            ["--intra-node-data-parallel-size", "8"],
+            "write dp_size=N after the URL of a --prefill or --decode",
+        ),
         (
             ["--cache-threshold=0.5"],
             "there is no flag --cache-threshold; write --policy-options cache_threshold=VALUE",

@@ -4,7 +4,15 @@ import pytest
 from pydantic import ValidationError
 
 from policies import POLICIES
-from router.settings import AttentionSettings, PlacementSettings, ServerSettings, Settings, UpstreamSettings
+from router.settings import (
+    AttentionSettings,
+    FleetSettings,
+    OffloadSettings,
+    PlacementSettings,
+    ServerSettings,
+    Settings,
+    UpstreamSettings,
+)
 
 
 def test_every_default_is_a_valid_value() -> None:
@@ -89,3 +97,95 @@ def test_bounds_of_length_buckets_ascend_and_are_tokens_as_people_write_them() -
     for bounds, says in ((["64K", "32K"], "ascend"), ([], "ascend"), (["64KB"], "write 65536 or 64K")):
         with pytest.raises(ValidationError, match=says):
             PlacementSettings.model_validate({"length_buckets": bounds})
+
+
+def fleet(**given: object) -> FleetSettings:
+    return FleetSettings.model_validate(given)
+
+
+def test_workers_named_in_the_settings_have_roles_and_labels() -> None:
+    named = fleet(worker_urls=["http://p"], prefill=["http://a 9 site=x"], decode=["http://d"]).workers
+    assert [(worker.url, worker.role, worker.labels) for worker in named] == [
+        ("http://p", "plain", {}),
+        ("http://a", "prefill", {"bootstrap_port": "9", "site": "x"}),
+        ("http://d", "decode", {}),
+    ]
+
+
+def test_the_flag_of_vllms_router_says_how_its_engines_hand_over() -> None:
+    """A label of a worker itself is stronger, and plain workers hand nothing over."""
+    named = fleet(
+        worker_urls=["http://p"],
+        prefill=["http://a", "http://b handover=nixl"],
+        decode=["http://d"],
+        vllm_pd_disaggregation=True,
+        kv_connector="mooncake",
+    ).workers
+    assert [worker.labels.get("handover") for worker in named] == [None, "mooncake", "nixl", "mooncake"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"prefill": ["http://a"], "decode": ["http://a"]}, "http://a is named twice, as prefill and decode"),
+        ({"prefill": ["http://a", "http://a 9"]}, "http://a is named twice, as prefill; name it once"),
+        ({"worker_urls": ["http://a"], "decode": ["http://a"]}, "named twice, as plain and decode"),
+        ({"pd_disaggregation": True, "decode": ["http://d"]}, "pd_disaggregation needs prefill workers"),
+        (
+            {"vllm_pd_disaggregation": True, "prefill": ["http://a"]},
+            "needs decode workers; name them with --decode",
+        ),
+        (
+            {
+                "pd_disaggregation": True,
+                "vllm_pd_disaggregation": True,
+                "prefill": ["http://a"],
+                "decode": ["http://d"],
+            },
+            "for both engines in one gateway, neither",
+        ),
+        ({"site": "a", "links": {"a->b": {"gbps": 1}}}, "'a->b' is not a link; write FROM>TO"),
+        ({"site": "a", "links": {"a>a": {"gbps": 1}}}, "'a>a' is not a link"),
+        ({"links": {"b>a": {"gbps": 1}}}, "site must say where this gateway stands; give one of a, b"),
+        ({"site": "a", "links": {"b>a": {}}}, "gbps"),
+        ({"site": "a", "links": {"b>a": {"gbps": 0}}}, "gbps"),
+        ({"site": "a", "links": {"b>a": {"gbps": 1, "cap_ratio": 1.1}}}, "cap_ratio"),
+        ({"site": "a b"}, "site"),
+    ],
+)
+def test_workers_and_links_that_cannot_work_stop_the_start(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        fleet(**given)
+
+
+def test_a_link_has_bounds_of_its_own() -> None:
+    link = fleet(site="a", links={"b>a": {"gbps": 100}}).links["b>a"]
+    assert (link.gbps, link.rtt_ms, link.cap_ratio, link.loss_ratio_max) == (100, 0, 0.9, 0.01)
+
+
+def test_a_window_that_weighs_something_has_a_length() -> None:
+    with pytest.raises(ValidationError, match="window_bytes_per_token needs window_tokens"):
+        AttentionSettings(window_bytes_per_token=1.0)
+
+
+def test_each_policy_takes_the_options_that_it_has() -> None:
+    placement = PlacementSettings(
+        prefill_policy="cache_aware", decode_policy="power_of_two", policy_options={"cache_threshold": 0.5}
+    )
+    assert placement.options_of("cache_aware") == {"cache_threshold": 0.5}
+    assert placement.options_of("power_of_two") == placement.options_of("decode_cost") == {}
+
+
+@pytest.mark.parametrize("policy", ["decode_cost", *POLICIES])
+def test_decode_has_the_same_policies_and_one_of_its_own(policy: str) -> None:
+    assert PlacementSettings(decode_policy=policy).decode_policy == policy
+
+
+def test_an_option_out_of_range_is_refused_for_any_of_the_policies() -> None:
+    with pytest.raises(ValidationError, match="cache_threshold"):
+        PlacementSettings(decode_policy="cache_aware", policy_options={"cache_threshold": 7})
+
+
+def test_scarce_and_abundant_are_apart() -> None:
+    with pytest.raises(ValidationError, match="abundant_below must be below scarce_above"):
+        OffloadSettings(scarce_above=0.5, abundant_below=0.5)

@@ -2,6 +2,7 @@
 
     keep ----> kept --asked for: the bytes go--> let go: its blocks may be evicted
                  +----- lease over ------------> let go, counted
+                 +<---- the transfer failed: the lease begins again
 
 Kept KV has a name: NIXL's is the request's id, Mooncake's the transfer's. With Mooncake whoever asks waits
 until the prefill is done. With NIXL the bytes are read by block ids at once, so that a wrong name still
@@ -10,8 +11,10 @@ gets them, but nothing is let go.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loadtest.engine.handover.carriers import Shipment
 from loadtest.engine.handover.legs import Counters, Transfers, Worker
 from loadtest.engine.handover.side_port import HeldCall
 from loadtest.engine.job import Job, State
@@ -33,7 +36,7 @@ class _Asked:
     call: HeldCall
     tokens: int
     kept_tokens: int
-    timer: asyncio.TimerHandle | None = None
+    shipment: Shipment | None = None
 
 
 class KeptKv:
@@ -64,6 +67,10 @@ class KeptKv:
         self._kept: dict[str, _Kept] = {}
         self._asked: dict[str, _Asked] = {}
 
+    def state(self) -> Mapping[str, int]:
+        """What is kept, and asked for."""
+        return {"kept": len(self._kept), "asked": len(self._asked)}
+
     def keep(self, name: str, job: Job) -> None:
         """The prefill of a job is done."""
         older = self._kept.pop(name, None)
@@ -73,7 +80,7 @@ class KeptKv:
             asyncio.get_running_loop().call_soon(self._release, older.job)
         self._kept[name] = _Kept(job, self._lease(name))
         asked = self._asked.get(name)
-        if asked is not None and asked.timer is None:
+        if asked is not None and asked.shipment is None:
             self._send(name, asked)
 
     def renew(self, name: str) -> None:
@@ -102,8 +109,8 @@ class KeptKv:
         for kept in self._kept.values():
             kept.lease.cancel()
         for asked in self._asked.values():
-            if asked.timer is not None:
-                asked.timer.cancel()
+            if asked.shipment is not None:
+                asked.shipment.cancel()
         self._kept.clear()
         self._asked.clear()
 
@@ -124,19 +131,25 @@ class KeptKv:
         if kept is not None:
             # Once its bytes are on their way, it is their end that lets it go.
             kept.lease.cancel()
-        wait_s = self._transfers.pull_s(asked.tokens, asked.kept_tokens)
-        asked.timer = asyncio.get_running_loop().call_later(wait_s, self._sent, name, asked)
+        asked.shipment = self._transfers.pull(
+            asked.tokens, asked.kept_tokens, lambda problem: self._sent(name, asked, problem)
+        )
 
-    def _sent(self, name: str, asked: _Asked) -> None:
+    def _sent(self, name: str, asked: _Asked, problem: str | None) -> None:
         self._forget(name, asked)
-        self.let_go(name)
-        asked.call.answer.send(200, b"{}")
+        if problem is None:
+            self.let_go(name)
+            asked.call.answer.send(200, b"{}")
+            return
+        kept = self._kept.get(name)
+        if kept is not None:
+            kept.lease = self._lease(name)
+        asked.call.answer.send(500, problem.encode())
 
     def _given_up(self, name: str, asked: _Asked) -> None:
         self._forget(name, asked)
-        if asked.timer is not None:
-            asked.timer.cancel()
-            # A transfer that has begun runs to its end, whoever waits for it.
+        if asked.shipment is not None:
+            asked.shipment.cancel()
             self.let_go(name)
 
     def _forget(self, name: str, asked: _Asked) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from typing import Protocol as Port
 
+from loadtest.engine.handover.carriers import Carrier, Ended, Load, Shipment
 from loadtest.engine.histogram import Histogram
 from loadtest.engine.job import Job, Sink
 from loadtest.engine.served import ServedJob
-from loadtest.engine.timing import LinkTiming
 
 _BYTES = tuple(float(1 << exponent) for exponent in range(16, 36, 2))
 """64 KiB to 16 GiB."""
@@ -57,25 +57,30 @@ class Worker(Port):
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """How long KV takes from this engine to another.
+    """KV that goes from this engine to another.
 
     Attributes:
-        link: The engine's end of the fabric.
+        way: How it goes.
         kv_bytes: Bytes of a sequence of so many tokens.
+        prefill_s: Seconds of prefilling uncached tokens behind cached ones.
         layers: Layers that a transfer is pipelined over.
     """
 
-    link: LinkTiming
+    way: Carrier
     kv_bytes: Callable[[int], int]
+    prefill_s: Callable[[int, int], float]
     layers: int
 
-    def after_prefill_s(self, tokens: int, prefill_s: float) -> float:
-        """Seconds until the KV of a prompt is there, if it was sent layer by layer as it was computed."""
-        return max(0.0, self.link.exposed_s(self.kv_bytes(tokens), prefill_s, self.layers))
+    def along(self, tokens: int, cached_tokens: int, ended: Ended) -> Shipment:
+        """Send the KV of a prompt layer by layer as it is computed, from the beginning of its prefill on."""
+        prefill_s = self.prefill_s(tokens - cached_tokens, cached_tokens)
+        n_bytes, ready_bytes = self.kv_bytes(tokens), self.kv_bytes(cached_tokens)
+        return self.way.send(Load(n_bytes, min(ready_bytes, n_bytes - 1), prefill_s, self.layers), ended)
 
-    def pull_s(self, tokens: int, kept_tokens: int) -> float:
-        """Seconds of reading the KV of a prompt that is all there, but for what the reader has."""
-        return self.link.move_s(max(0, self.kv_bytes(tokens) - self.kv_bytes(kept_tokens)))
+    def pull(self, tokens: int, kept_tokens: int, ended: Ended) -> Shipment:
+        """Send the KV of a prompt that is all there, but for what the reader has."""
+        n_bytes = max(0, self.kv_bytes(tokens) - self.kv_bytes(kept_tokens))
+        return self.way.send(Load(n_bytes, n_bytes, 0.0, self.layers), ended)
 
 
 @dataclass(slots=True)
@@ -151,6 +156,9 @@ class Handover(Port):
     def close(self) -> None:
         """Stop at once, as if the process ended."""
 
+    def state(self) -> Mapping[str, int]:
+        """What it has to do with others now, for tests: all 0 if nothing."""
+
 
 class Leg:
     """One job of a request that is handed over.
@@ -190,6 +198,11 @@ class DecodeLegs:
         self._worker = worker
         self._counters = counters
         self._legs: dict[Job, Leg] = {}
+
+    @property
+    def receiving(self) -> int:
+        """Legs whose KV is not there yet."""
+        return sum(leg.task is not None for leg in self._legs.values())
 
     def take(self, job: Job, outcome: Outcome, fetch: Callable[[Leg], Awaitable[None]]) -> None:
         """Begin a leg.

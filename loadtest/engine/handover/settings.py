@@ -34,6 +34,7 @@ class HandoverSettings:
         heartbeat_s: SGLang: how often a decode engine looks whether a prefill engine lives.
         attempts: SGLang: tries, a second apart, to reach a prefill engine's bootstrap server.
         lease_s: NIXL: how long KV waits to be pulled after the last sign of its decode leg.
+        kv_link: URL of the link that its KV leaves over (`loadtest.engine.link`); empty: the site's fabric.
     """
 
     protocol: Protocol
@@ -45,6 +46,16 @@ class HandoverSettings:
     heartbeat_s: float = 5.0
     attempts: int = 15
     lease_s: float = 30.0
+    kv_link: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no URL.
+
+        Raises:
+            ValueError: What it should be.
+        """
+        if self.kv_link and not self.kv_link.startswith("http://"):
+            raise ValueError(f"kv_link must be an http:// URL, not {self.kv_link!r}")
 
     @classmethod
     def parse_transfer_config(cls, text: str, port: int) -> "HandoverSettings":

@@ -15,6 +15,7 @@ What the engines do when things go wrong, as here (disaggregation/prefill.py, de
     the prefill leg does not come            the decode leg hangs, and fails with 500 after ``waiting_s``
     the prefill leg is aborted               the decode leg hangs as if it had never come
     the decode leg is aborted or fails       the prefill leg is told, and fails with 500
+    the KV cannot be sent                    the decode leg is told, and both fail with 500
     no bootstrap server where one should be  the decode leg fails with 500 after ``attempts`` seconds
     the prefill engine dies                  the decode leg fails with 500 after two heartbeats
 """
@@ -29,6 +30,7 @@ import numpy as np
 import orjson
 from xxhash import xxh3_64_intdigest
 
+from loadtest.engine.handover.carriers import Shipment
 from loadtest.engine.handover.legs import (
     Counters,
     DecodeLegs,
@@ -55,11 +57,19 @@ _NOWHERE = {
 
 @dataclass(slots=True)
 class _Room:
-    """Who has come: the prefill leg, the answer that the decode leg waits for, and what happens next."""
+    """Who has come: the prefill leg, the answer that the decode leg waits for, and the KV under way."""
 
     leg: Leg | None = None
     decode: HeldCall | None = None
     timer: asyncio.TimerHandle | None = None
+    shipment: Shipment | None = None
+
+    def stop(self) -> None:
+        """Wait for nothing any more, and send nothing."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.shipment is not None:
+            self.shipment.cancel()
 
 
 class PrefillRooms:
@@ -98,11 +108,14 @@ class PrefillRooms:
     def close(self) -> None:
         """See `Handover`."""
         for room in self._rooms.values():
-            if room.timer is not None:
-                room.timer.cancel()
+            room.stop()
         self._rooms.clear()
         self._room_of.clear()
         self._side.close()
+
+    def state(self) -> Mapping[str, int]:
+        """See `Handover`."""
+        return {"rooms": len(self._rooms)}
 
     def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
         """See `Handover`."""
@@ -121,7 +134,7 @@ class PrefillRooms:
         room.leg = Leg(job, outcome, self._ended)
         self._room_of[job] = number
         if room.decode is not None:
-            self._begin(room)
+            self._begin(room, room.leg)
             return
         wait_s = self._settings.bootstrap_s
         reason = f"Request {number} timed out after {wait_s:.1f}s in KVPoll.Bootstrapping"
@@ -197,15 +210,26 @@ class PrefillRooms:
             return
         room.decode = HeldCall(answer, lambda decode: self._decode_left(number, decode))
         if room.leg is not None:
-            self._begin(room)
+            self._begin(room, room.leg)
 
-    def _begin(self, room: _Room) -> None:
-        """Both are there: prefill."""
-        assert room.leg is not None
+    def _begin(self, room: _Room, leg: Leg) -> None:
+        """Both are there: prefill, and send KV as it is computed."""
         if room.timer is not None:
             room.timer.cancel()
-        room.leg.submitted = True
-        self._worker.submit(room.leg.job)
+        leg.submitted = True
+        leg.job.admitted = self._admitted
+        self._worker.submit(leg.job)
+
+    def _admitted(self, job: Job) -> None:
+        number = self._room_of[job]
+
+        def ended(problem: str | None) -> None:
+            if problem is None:
+                self._sent(number)
+            else:
+                self._fail(number, "transfer", f"Failed to send kv chunk: {problem}")
+
+        self._rooms[number].shipment = self._transfers.along(job.prompt_tokens, job.cached_tokens, ended)
 
     def _ended(self, leg: Leg, reason: str) -> None:
         """The scheduler is done with a leg: its KV is on its way, or it was aborted."""
@@ -217,10 +241,9 @@ class PrefillRooms:
             self._forget(number)
             leg.outcome.finished(job, reason)
             return
-        room = self._rooms[number]
-        wait_s = self._transfers.after_prefill_s(job.prompt_tokens, job.first_s - job.started_s)
-        loop = asyncio.get_running_loop()
-        room.timer = loop.call_later(wait_s, self._sent, number)
+        shipment = self._rooms[number].shipment
+        assert shipment is not None
+        shipment.computed(job.first_s - job.started_s)
 
     def _sent(self, number: int) -> None:
         room = self._rooms[number]
@@ -233,7 +256,8 @@ class PrefillRooms:
         leg.outcome.finished(leg.job, "length")
 
     def _fail(self, number: int, what: str, reason: str) -> None:
-        leg = self._rooms[number].leg
+        room = self._rooms[number]
+        leg = room.leg
         assert leg is not None
         job = leg.job
         if what == "bootstrap":
@@ -251,12 +275,14 @@ class PrefillRooms:
             f"KVTransferError(bootstrap_room={number}): {reason}"
         )
         leg.outcome.failed(job, 500, message)
+        if room.shipment is not None and room.decode is not None:
+            # Whoever sends KV tells its receiver when that fails (disaggregation/mooncake/conn.py).
+            room.decode.answer.send(200, orjson.dumps({"failed": reason}))
 
     def _forget(self, number: int) -> None:
         """The room is over. A decode leg that still waits in it is left waiting, as the engine does."""
         room = self._rooms.pop(number)
-        if room.timer is not None:
-            room.timer.cancel()
+        room.stop()
         if room.leg is not None:
             del self._room_of[room.leg.job]
 
@@ -283,6 +309,10 @@ class DecodeRooms:
     def close(self) -> None:
         """See `Handover`."""
         self._legs.close()
+
+    def state(self) -> Mapping[str, int]:
+        """See `Handover`."""
+        return {"receiving": self._legs.receiving}
 
     def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Meeting]:
         """See `Handover`."""
@@ -316,6 +346,8 @@ class DecodeRooms:
         except TimeoutError as error:
             reason = f"Request {meeting.room} timed out after {wait_s:.1f}s in KVPoll.WaitingForInput"
             raise _failure(leg, "transfer", meeting, reason) from error
+        if "failed" in answer:
+            raise _failure(leg, "transfer", meeting, answer["failed"])
         tokens = job.prompt_tokens
         self.counters.received(tokens, self._transfers.kv_bytes(tokens), loop.time() - began_s)
         job.cached_tokens = int(answer["cached_tokens"])

@@ -35,6 +35,7 @@ from uuid import uuid4
 import orjson
 
 from loadtest.engine.errors import RequestRefused
+from loadtest.engine.faults import LEG_FAULTS, Faults
 from loadtest.engine.handover.kept import KeptKv
 from loadtest.engine.handover.legs import (
     Counters,
@@ -95,6 +96,7 @@ class KvTransfers:
         settings: Its part.
         worker: The scheduler.
         transfers: How long KV takes.
+        faults: Those of the engine.
         groups: Cache groups, each with block ids of its own.
         block_tokens: Tokens of a KV block.
     """
@@ -104,6 +106,7 @@ class KvTransfers:
         settings: HandoverSettings,
         worker: Worker,
         transfers: Transfers,
+        faults: Faults,
         groups: Sequence[CacheGroup],
         block_tokens: int,
     ) -> None:
@@ -113,6 +116,7 @@ class KvTransfers:
         self._mooncake = settings.protocol == "mooncake"
         self._worker = worker
         self._transfers = transfers
+        self._faults = faults
         self._groups = groups
         self._block_tokens = block_tokens
         self._side = SidePort(settings.port, self._serve)
@@ -141,6 +145,10 @@ class KvTransfers:
             notice.cancel()
         self._kept.close()
         self._side.close()
+
+    def state(self) -> Mapping[str, int]:
+        """See `Handover`."""
+        return {"giving": len(self._giving), "receiving": self._legs.receiving, **self._kept.state()}
 
     def plan(self, body: Mapping[str, Any], ids: Sequence[str]) -> Sequence[Plan | None]:
         """See `Handover`."""
@@ -181,6 +189,9 @@ class KvTransfers:
         """See `Handover`."""
         if isinstance(plan, Fetch):
             self._legs.take(job, outcome, lambda leg: self._fetch(leg, job, plan))
+            return
+        if self._faults.take(LEG_FAULTS) is not None:
+            self._worker.submit(job)
             return
         # A router that forgets max_tokens=1 gets the whole answer, and its blocks unlocked.
         if job.output_tokens == 1:

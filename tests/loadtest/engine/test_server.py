@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.engine import EmulatedEngine, EngineSettings
+from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -87,3 +87,12 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_all_there(engine: E
 @pytest.mark.parametrize("junk", [b"nonsense\r\n\r\n", b"\x00\x01", b"GET  HTTP/9.9\r\n\r\n"])
 async def test_what_is_not_http_is_refused(engine: EmulatedEngine, junk: bytes) -> None:
     assert (await talk(engine, junk)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("stream", [b"false", b"true"])
+async def test_a_fault_may_strike_between_head_and_body(engine: EmulatedEngine, stream: bytes) -> None:
+    engine.inject(Fault("close", count=1, after_head=True))
+    answer = await talk(engine, post(b'{"prompt": "x", "max_tokens": 5, "stream": ' + stream + b"}"))
+
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"\r\n\r\n")

@@ -182,6 +182,36 @@ def test_media_and_unknown_parts_are_told_apart_in_seventeen_bytes() -> None:
     assert {len(stream) for stream in streams} == {len(b"\xfeuser") + 17}
 
 
+def test_media_are_known_by_their_content() -> None:
+    """One picture: as a data URL of any declared type, of OpenAI's APIs or Anthropic's."""
+    same = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        {"type": "image_url", "image_url": {"url": "data:image/jpeg;name=a;base64,AAAA", "detail": "low"}},
+        {"type": "input_image", "image_url": "data:image/png;base64,AAAA"},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+    ]
+    others = [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAB"}},
+        {"type": "image_url", "image_url": {"url": "data:image/png,AAAA"}},
+        {"type": "image_url", "image_url": {"url": f"data:{'a' * 256};base64,AAAA"}},
+        {"type": "image_url", "image_url": {"url": "https://x/data:image/png;base64,AAAA"}},
+    ]
+
+    assert len({stream_of([{"role": "user", "content": [part]}]) for part in same}) == 1
+    assert len({stream_of([{"role": "user", "content": [part]}]) for part in (*same, *others)}) == 5
+
+
+def test_media_that_the_client_names_are_known_by_that_name() -> None:
+    """Engines of vLLM key their caches by ``uuid``; the content may be left out then."""
+    url = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    named = stream_of([{"role": "user", "content": [{**url, "uuid": "u-1"}]}])
+
+    assert named == stream_of(
+        [{"role": "user", "content": [{"type": "image_url", "image_url": None, "uuid": "u-1"}]}]
+    )
+    assert named != stream_of([{"role": "user", "content": [url]}])
+
+
 @pytest.mark.parametrize("part", [MEDIA[0], MEDIA[-2], {"type": "text", "text": "t"}])
 def test_where_a_client_marks_its_cache_does_not_matter(part: dict[str, Any]) -> None:
     marked = {**part, "cache_control": {"type": "ephemeral"}}

@@ -31,9 +31,12 @@ values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
+data_urls = st.builds(
+    "data:{}{}{}".format, texts, st.sampled_from([";base64,", ",", ";base64", ""]), texts | st.just("A" * 300)
+)
 parts = st.one_of(
     st.fixed_dictionaries({"type": st.just("text"), "text": texts}),
-    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": texts}),
+    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": texts | data_urls}),
     st.fixed_dictionaries(
         {"type": st.just("image"), "source": st.fixed_dictionaries({"data": texts, "type": texts})}
     ),

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from fakes.handover_worker import FakeWorker
 
+from loadtest.engine.faults import Faults
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.handover.build import build_handover
 from loadtest.engine.handover.sglang import DecodeRooms, PrefillRooms
@@ -22,4 +23,4 @@ from loadtest.engine.profiles import PROFILES
 def test_a_protocol_and_a_part_say_what_takes_the_legs(protocol: Any, part: Any, kind: Any) -> None:
     settings = HandoverSettings(protocol=protocol, part=part)
 
-    assert type(build_handover(settings, PROFILES["mimo-v2-flash"], FakeWorker())) is kind
+    assert type(build_handover(settings, PROFILES["mimo-v2-flash"], FakeWorker(), Faults())) is kind

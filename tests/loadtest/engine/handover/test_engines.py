@@ -252,6 +252,51 @@ async def test_nixl_with_a_wrong_engine_is_an_error(pair: Any, stream: bool) -> 
     await idle(prefill, decode)
 
 
+async def test_a_prefill_leg_may_be_made_to_leave_nothing(pair: Any) -> None:
+    """The decode leg computes the prompt itself, as vLLM does."""
+    prefill, prefill_client, decode, decode_client = await pair("nixl")
+    prefill.inject(Fault("no_params", count=1))
+    first, answer = await nixl(prefill_client, decode_client)
+    later, _ = await nixl(prefill_client, decode_client)
+
+    assert first.json()["kv_transfer_params"] is None
+    assert answer.json()["usage"]["completion_tokens"] == 20
+    assert later.json()["kv_transfer_params"]
+    await idle(prefill, decode)
+
+
+@pytest.mark.parametrize("protocol", ["sglang", "nixl"])
+async def test_a_transfer_that_is_lost_fails_both_sides_at_once(pair: Any, protocol: str) -> None:
+    prefill, prefill_client, decode, decode_client = await pair(protocol, lease_s=0.05)
+    prefill.inject(Fault("fail_transfer", count=1))
+    if protocol == "nixl":
+        _, answer = await nixl(prefill_client, decode_client)
+    else:
+        first, answer = await both(prefill_client, decode_client, prefill.handover.port)
+        assert "injected fault" in first.text
+        assert first.status_code == 500
+
+    assert answer.status_code == 500
+    await idle(prefill, decode)
+    assert set(prefill.handover.state().values()) | set(decode.handover.state().values()) == {0}
+
+
+async def test_an_engine_tells_what_it_holds_for_others(pair: Any) -> None:
+    """A transfer that stalls keeps everything where it is until the client of the decode leg leaves."""
+    prefill, prefill_client, decode, decode_client = await pair("nixl")
+    prefill.inject(Fault("stall_transfer"))
+    leg = asyncio.create_task(nixl(prefill_client, decode_client))
+    await until(lambda: prefill.stats()["handover"]["asked"])
+    assert prefill.stats()["held"] == 1
+    assert prefill.stats()["handover"] == {"giving": 0, "receiving": 0, "kept": 1, "asked": 1}
+    assert decode.stats()["handover"]["receiving"] == 1
+    leg.cancel()
+
+    await idle(prefill, decode)
+    assert prefill.stats()["held"] == 0
+    assert len(decode.stats()["aborted_ids"]) == decode.stats()["aborted"] == 1
+
+
 async def test_a_decode_engine_tells_of_the_blocks_that_it_pulled(start: Any) -> None:
     events = KvEventsSettings("tcp://*:0")
     _, prefill_client = await start(

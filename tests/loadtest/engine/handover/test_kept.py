@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 from fakes.handover_worker import FakeWorker, Heard, served_job
 
+from loadtest.engine.handover.carriers import Fabric
 from loadtest.engine.handover.kept import KeptKv
 from loadtest.engine.handover.legs import Counters, Transfers
 from loadtest.engine.job import State
 from loadtest.engine.timing import LinkTiming
 
-NOW = Transfers(LinkTiming(1e12), lambda tokens: tokens, layers=1)
-NEVER = Transfers(LinkTiming(1e-6), lambda tokens: tokens, layers=1)
+NOW = Transfers(Fabric(LinkTiming(1e12)), lambda tokens: tokens, lambda new, cached: 0.0, layers=1)
+NEVER = Transfers(Fabric(LinkTiming(1e-6)), lambda tokens: tokens, lambda new, cached: 0.0, layers=1)
 
 
 class FakeAnswer:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from fakes.handover_worker import FakeWorker, Heard, served_job
 
+from loadtest.engine.handover.carriers import Load
 from loadtest.engine.handover.legs import Counters, DecodeLegs, NotFound, TransferFailed, Transfers
-from loadtest.engine.timing import LinkTiming
 
 
 class Case:
@@ -99,12 +99,23 @@ async def test_closing_tells_nobody() -> None:
     assert case.heard.said == []
 
 
-def test_sending_layer_by_layer_hides_most_of_a_transfer() -> None:
-    """1,000 tokens of 1 MB over 1 GB/s are one second; of four layers all but the last hide behind 2 s."""
-    transfers = Transfers(LinkTiming(1e9), lambda tokens: tokens * 1_000_000, layers=4)
+def test_a_transfer_carries_what_the_other_does_not_have_and_says_what_is_ready() -> None:
+    """Tokens of 1,000 bytes; a prefill of 2 s per uncached token."""
+    loads: list[Load] = []
 
-    assert transfers.pull_s(1000, 0) == pytest.approx(1.0)
-    assert transfers.pull_s(1000, 900) == pytest.approx(0.1)
-    assert transfers.pull_s(1000, 1000) == 0.0
-    assert transfers.after_prefill_s(1000, 2.0) == pytest.approx(0.25)
-    assert transfers.after_prefill_s(1000, 0.0) == pytest.approx(1.0)
+    class Way:
+        def send(self, load: Load, ended: Any) -> Any:
+            loads.append(load)
+
+    transfers = Transfers(Way(), lambda tokens: tokens * 1000, lambda new, cached: 2.0 * new, layers=4)
+    transfers.pull(1000, 900, print)
+    transfers.pull(1000, 1000, print)
+    transfers.along(1000, 900, print)
+    transfers.along(1000, 1000, print)
+
+    assert loads[:3] == [
+        Load(100_000, 100_000, 0.0, 4),
+        Load(0, 0, 0.0, 4),
+        Load(1_000_000, 900_000, 200.0, 4),
+    ]
+    assert [load.whole for load in loads] == [True, True, False, False]

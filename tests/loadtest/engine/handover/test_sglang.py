@@ -12,13 +12,16 @@ import httpx
 import pytest
 from fakes.handover_worker import FakeWorker, Heard, served_job
 
+from loadtest.engine.handover.carriers import Fabric
 from loadtest.engine.handover.legs import Transfers
 from loadtest.engine.handover.meeting import Meeting
 from loadtest.engine.handover.settings import HandoverSettings
 from loadtest.engine.handover.sglang import DecodeRooms, PrefillRooms
 from loadtest.engine.timing import LinkTiming
 
-TRANSFERS = Transfers(LinkTiming(1e9), lambda tokens: 1000 * tokens, layers=4)
+TRANSFERS = Transfers(
+    Fabric(LinkTiming(1e9)), lambda tokens: 1000 * tokens, lambda new, cached: 0.0, layers=4
+)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -193,7 +196,7 @@ async def test_a_leg_that_waits_for_its_room_can_be_aborted(by: str) -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 async def test_a_prefill_leg_learns_that_its_decode_leg_is_gone(held: bool) -> None:
-    slow = Transfers(LinkTiming(1.0), lambda tokens: tokens, layers=1)
+    slow = Transfers(Fabric(LinkTiming(1.0)), lambda tokens: tokens, lambda new, cached: 0.0, layers=1)
     async with pair() as both:
         both.prefill._transfers = slow
         await both.meet()

@@ -12,6 +12,8 @@ import pytest
 from fakes.handover_worker import FakeWorker, Heard, served_job
 
 from loadtest.engine.errors import RequestRefused
+from loadtest.engine.faults import Faults
+from loadtest.engine.handover.carriers import Fabric
 from loadtest.engine.handover.legs import Transfers
 from loadtest.engine.handover.peer import PeerRefused, call
 from loadtest.engine.handover.settings import HandoverSettings
@@ -19,8 +21,14 @@ from loadtest.engine.handover.vllm import KvTransfers
 from loadtest.engine.kv_encoding import CacheGroup
 from loadtest.engine.timing import LinkTiming
 
-TRANSFERS = Transfers(LinkTiming(1e9), lambda tokens: 1000 * tokens, layers=4)
-SLOW = Transfers(LinkTiming(1.0), lambda tokens: 1000 * tokens, layers=4)
+
+def transfers(bytes_per_s: float) -> Transfers:
+    way = Fabric(LinkTiming(bytes_per_s))
+    return Transfers(way, lambda tokens: 1000 * tokens, lambda new, cached: 0.0, layers=4)
+
+
+TRANSFERS = transfers(1e9)
+SLOW = transfers(1.0)
 GROUPS = [
     CacheGroup("full", "full_attention"),
     CacheGroup("sliding_window", "sliding_window", 64),
@@ -43,7 +51,7 @@ class Engine:
     ) -> None:
         self.worker = FakeWorker(cached)
         settings = HandoverSettings(protocol=protocol, part=part, engine_id=f"{part}-0", **more)
-        self.side = KvTransfers(settings, self.worker, transfers, GROUPS, 64)
+        self.side = KvTransfers(settings, self.worker, transfers, Faults(), GROUPS, 64)
         self.heard = Heard()
 
     def take(self, params: Any, **job: Any) -> Any:

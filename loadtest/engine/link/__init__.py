@@ -1,0 +1,15 @@
+"""A link between sites that the KV transfers of several engine processes share.
+
+    engine (prefill, there) ──POST /transfers──> link process ──answers when the bytes are here──> engine
+                            ──POST /computed───>     │
+    test or benchmark       ──POST /_fault─────>     └── slower for a while, or dead
+
+``python -m loadtest.engine.link`` is the process; engines that stand behind it have ``--kv-link URL``. No KV
+goes anywhere: the process says how long it takes, so that one machine can stand for a line of 100 Gbit/s.
+Time, sockets and processes are real.
+"""
+
+from loadtest.engine.link.egress import Egress
+from loadtest.engine.link.shaped import ShapedLink, Transfer
+
+__all__ = ["Egress", "ShapedLink", "Transfer"]

@@ -1,0 +1,318 @@
+"""One call of a language worker to an encoder, from its last byte to the last byte of its answer.
+
+    begin ──/encode──> choose ──> send ──────────────────────────> answering ──> done
+      │                  ^           │ failed, nothing answered: the next encoder, with all registrations
+      │                  └───────────┘
+      └──the others──> where its part is ──> send ───────────────> answering ──> done
+                        └─ nobody knows yet: look again every `LOOK_S`, for `WAIT_S`
+
+Whatever happens, what the part has reserved is released, and the worker gets exactly one answer.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from router.encoding.calls import EncoderCall, decoded
+from router.errors import (
+    ClientError,
+    RouterError,
+    ShuttingDown,
+    UpstreamError,
+    WorkerSilent,
+    WorkerUnreachable,
+    error_body,
+)
+from router.fleet import LocalWorker
+from router.gateway.answer import retry_after
+from router.gateway.endpoints import EncoderPath
+from router.proxy import ClientConnection, ClientRequest, UpstreamRequest
+
+if TYPE_CHECKING:
+    from router.encoding.encoding import Encoding
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 3
+
+LOOK_S = 0.02
+WAIT_S = 5.0
+"""How long a call waits for its part, which its language worker sends at about the same time."""
+
+
+class EncoderExchange:
+    """Serves one call through the `router.proxy` ports."""
+
+    def __init__(self, encoding: "Encoding", request: ClientRequest, client: ClientConnection) -> None:
+        self._encoding = encoding
+        self._gateway = encoding.gateway
+        self._request = request
+        self._client = client
+        self._path = EncoderPath(request.path.decode())
+        self._call: EncoderCall | None = None
+        self._local: LocalWorker | None = None
+        self._upstream: UpstreamRequest | None = None
+        self._release: Callable[[], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tried: list[int] = []
+        self._sent_us = 0
+        self._sending = False
+        self._done = False
+
+    @property
+    def received_s(self) -> float:
+        """Monotonic seconds when the call was complete."""
+        return self._request.received_s
+
+    # From the client's side (`router.proxy.Exchange`).
+
+    def begin(self) -> None:
+        """Find the encoder and send; or answer with the error at once."""
+        gateway = self._gateway
+        gateway.exchanges.add(self)
+        try:
+            gateway.admit(gateway.noted(self._request.headers))
+            self._call = decoded(self._request.body)
+            if self._path is EncoderPath.ENCODE:
+                self._encode()
+            else:
+                if self._path is EncoderPath.RECEIVE_URL:
+                    self._encoding.registered(self._call.part, self._request)
+                self._follow()
+        except RouterError as error:
+            self._fail(error)
+
+    def pause(self) -> None:
+        """The language worker reads too slowly."""
+        if self._upstream is not None:
+            self._upstream.pause()
+
+    def resume(self) -> None:
+        """It caught up."""
+        if self._upstream is not None:
+            self._upstream.resume()
+
+    def client_left(self) -> None:
+        """Nobody wants the answer any more."""
+        if not self._done:
+            self._abort()
+            self._finish("client_left")
+
+    def interrupt(self) -> None:
+        """The process ends before the answer does."""
+        self._end_early(ShuttingDown())
+
+    # From the encoder's side (`router.proxy.UpstreamSink`).
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """Pass the head on, unless another encoder may do better."""
+        assert self._local is not None
+        if status >= 500:
+            error = WorkerUnreachable(f"The encoder answered {status}.", code=f"upstream_status_{status}")
+            self._blame(error)
+            if self._again(error):
+                return
+        else:
+            self._gateway.registry.circuits.succeeded(
+                self._local, self._gateway.clock.now_us(), self._sent_us
+            )
+        self._sending = True
+        name = self._local.worker.worker_id.encode()
+        self._client.send_head(status, lines + b"x-cacheway-worker: %b\r\n" % name, length=length)
+
+    def upstream_data(self, data: bytes) -> None:
+        """Pass bytes on."""
+        self._client.send_body(data)
+
+    def upstream_end(self) -> None:
+        """The answer is complete."""
+        self._finish("completed")
+        self._client.finish()
+
+    def upstream_failed(self, error: Exception) -> None:
+        """Ask another encoder if nothing was answered yet."""
+        assert isinstance(error, UpstreamError)
+        self._blame(error)
+        if self._sending:
+            self._finish(error.code)
+            self._client.abort()
+        elif not self._again(error):
+            self._fail(error)
+
+    # From the gateway.
+
+    def out_of_time(self) -> None:
+        """It took longer than the gateway allows."""
+        self._end_early(
+            WorkerSilent(
+                f"The encoder took longer than {self._gateway.request_timeout_s:g} s.", code="request_timeout"
+            )
+        )
+
+    def renew(self, _left_us: int, _now_us: int) -> None:
+        """This replica was given up although it lives; a part in flight weighs too little to say it again."""
+
+    # Inside.
+
+    def _encode(self) -> None:
+        """Choose an encoder for the part.
+
+        Raises:
+            NoWorker: There is none.
+        """
+        assert self._call is not None
+        local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
+        self._release = self._encoding.place(self._call.part, len(self._tried), local)
+        for registration in self._encoding.registrations(self._call.part) if self._tried else ():
+            self._forward(registration, local, _Nobody())
+        self._send(local)
+
+    def _follow(self) -> None:
+        """Send the call to where its part is, or look again later.
+
+        Raises:
+            ClientError: Nobody knows of it for too long.
+        """
+        assert self._call is not None
+        self._timer = None
+        local = self._encoding.whereabouts(self._call.part)
+        if local is not None:
+            self._send(local)
+        elif self._gateway.now_s() - self.received_s < WAIT_S:
+            self._timer = self._gateway.loop.call_later(LOOK_S, self._look)
+        else:
+            raise ClientError(
+                "No encoder has this part of a request: its /encode did not come.",
+                code="unknown_part",
+                param="req_id",
+                status=404,
+            )
+
+    def _look(self) -> None:
+        try:
+            self._follow()
+        except RouterError as error:
+            self._fail(error)
+
+    def _send(self, local: LocalWorker) -> None:
+        self._local = local
+        self._sent_us = self._gateway.clock.now_us()
+        self._upstream = self._forward(self._request, local, self)
+
+    def _forward(
+        self, request: ClientRequest, local: LocalWorker, sink: "EncoderExchange | _Nobody"
+    ) -> UpstreamRequest:
+        request_id = self._call.req_id.encode("latin-1", "replace") if self._call is not None else b""
+        request_id = bytes(byte for byte in request_id if 0x20 < byte < 0x7F)
+        return local.pool.send(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            lines=self._gateway.forwarding.lines(request, request_id),
+            body=(request.body,),
+            sink=sink,
+            patient=True,
+        )
+
+    def _blame(self, error: UpstreamError) -> None:
+        assert self._local is not None
+        self._gateway.registry.failed(self._local, error, self._gateway.clock.now_us(), self._sent_us)
+        self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
+
+    def _again(self, error: UpstreamError) -> bool:
+        """Send the part to another encoder, if it may go to one; True if that has taken over."""
+        assert self._local is not None
+        if self._path is not EncoderPath.ENCODE or len(self._tried) + 1 >= ATTEMPTS_MAX:
+            return False
+        self._abort()
+        self._released()
+        self._tried.append(self._local.worker.slot)
+        self._gateway.metrics.redispatched(error.code)
+        logger.info(
+            "part redispatched",
+            extra={
+                "event": "part.redispatched",
+                "worker_id": self._local.worker.worker_id,
+                "reason": error.code,
+                "detail": error.message,
+            },
+        )
+        try:
+            self._encode()
+        except RouterError:
+            self._fail(error)
+        return True
+
+    def _fail(self, error: RouterError) -> None:
+        """Answer with an error; nothing was sent yet."""
+        if self._done:
+            return
+        self._sending = True
+        body = error_body(error)
+        lines = b"content-type: application/json\r\n"
+        if error.status in (429, 503):
+            lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        self._client.send_head(error.status, lines, length=len(body), body=body)
+        self._finish(error.code)
+        self._client.finish()
+
+    def _end_early(self, error: RouterError) -> None:
+        if self._done:
+            return
+        self._abort()
+        if self._sending:
+            self._finish(error.code)
+            self._client.abort()
+        else:
+            self._fail(error)
+
+    def _abort(self) -> None:
+        if self._upstream is not None:
+            self._upstream.abort()
+            self._upstream = None
+
+    def _released(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+    def _finish(self, outcome: str) -> None:
+        """Nothing more happens to it: let go of everything, and tell."""
+        self._done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._upstream = None
+        self._released()
+        self._gateway.exchanges.discard(self)
+        if self._path is EncoderPath.ENCODE and self._call is not None:
+            self._encoding.forget(self._call.part)
+            logger.info(
+                "part encoded" if outcome == "completed" else "part not encoded",
+                extra={
+                    "event": "part.ended",
+                    "outcome": outcome,
+                    "worker_id": self._local.worker.worker_id if self._local is not None else None,
+                    "media": len(self._call.mm_items),
+                    "attempts": len(self._tried) + 1,
+                    "duration_s": self._gateway.now_s() - self.received_s,
+                },
+            )
+
+
+class _Nobody:
+    """Takes the answer of a call that is only repeated: its first answer has been passed on."""
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """Nobody wants it."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """Nobody wants it."""
+
+    def upstream_end(self) -> None:
+        """Nobody waits for it."""
+
+    def upstream_failed(self, error: Exception) -> None:
+        """The part will fail as well, which somebody hears."""

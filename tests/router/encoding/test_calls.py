@@ -1,0 +1,54 @@
+"""What is understood of the calls that language workers make."""
+
+import json
+
+import pytest
+
+from router.encoding.calls import EncoderCall, decoded
+from router.errors import ClientError
+
+
+def call(*items: object, req_id: str = "r_local_part_0") -> EncoderCall:
+    fields = {"req_id": req_id, "mm_items": items, "modality": "IMAGE", "prefill_host": "h", "num_parts": 1}
+    return decoded(json.dumps(fields).encode())
+
+
+def test_media_are_keyed_by_content_however_they_are_written() -> None:
+    """An object is what newer engines send; a hash that came with it says more than its address."""
+    key = call("data:image/png;base64,AAAA").key
+
+    assert call({"url": "data:image/jpeg;base64,AAAA", "detail": "low"}).key == key
+    assert call("data:image/png;base64,AAAB").key != key
+    assert (
+        call({"url": "https://x/1.png", "content_hash": "h"}).key
+        == call({"url": "y", "content_hash": "h"}).key
+    )
+
+
+def test_a_conversation_that_goes_on_keeps_its_key() -> None:
+    assert call("a", "b", "c").key == call("a").key != call("b").key
+
+
+def test_a_part_has_a_short_name_of_its_own() -> None:
+    """Ids of requests may say anything, so they do not go into the log."""
+    assert len(call(req_id="r_local_part_0").part) == 16
+    assert call(req_id="r_local_part_0").part != call(req_id="r_local_part_1").part
+    assert call().key == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"req_id": ""}',
+        b'{"req_id": 1}',
+        b'{"req_id": "r", "mm_items": [1]}',
+        b'{"req_id": "%b"}' % (b"r" * 513),
+    ],
+)
+def test_what_is_no_call_is_refused(body: bytes) -> None:
+    with pytest.raises(ClientError, match=r"call of an encoder|req_id must") as refused:
+        decoded(body)
+    assert refused.value.code == "invalid_encoder_call"
