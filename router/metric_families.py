@@ -158,19 +158,6 @@ REDISPATCHES = Family(
 UPSTREAM_ERRORS = Family(
     "upstream_errors", "counter", "Failed attempts, by worker and error code.", ("worker", "kind")
 )
-HANDOVERS = Family(
-    "handover",
-    "counter",
-    "Attempts of a prefill and a decode worker that are over, by hand-over protocol, and by whether the KV "
-    "arrived or was given up: one of them failed, or the client left.",
-    ("protocol", "outcome"),
-)
-LEG_FAILURES = Family(
-    "leg_failures",
-    "counter",
-    "Failed attempts of a prefill and a decode worker, by whose leg failed and error code.",
-    ("role", "error"),
-)
 CLIENT_DISCONNECTS = Family(
     "client_disconnects", "counter", "Clients that left before their answer was complete."
 )
@@ -283,7 +270,7 @@ PAIRS = Family(
     "pairs",
     "counter",
     "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
-    "prefill_failed, decode_failed or client_left.",
+    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
     ("protocol", "outcome"),
 )
 LEG_FAILURES = Family(

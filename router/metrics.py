@@ -154,8 +154,6 @@ class Metrics:
         self._redispatches = self._count(families.REDISPATCHES)
         self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
-        self._handovers = self._count(families.HANDOVERS)
-        self._leg_failures = self._count(families.LEG_FAILURES)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
@@ -316,19 +314,6 @@ class Metrics:
     def upstream_failed(self, worker_id: str, kind: str) -> None:
         """An attempt failed on a worker."""
         self._upstream_errors.add((worker_id, kind))
-
-    def handed_over(self, protocol: str, outcome: str) -> None:
-        """An attempt of a prefill and a decode worker is over.
-
-        Args:
-            protocol: How they hand over.
-            outcome: ``arrived`` or ``given_up``: what became of the KV.
-        """
-        self._handovers.add((protocol, outcome))
-
-    def leg_failed(self, role: str, code: str) -> None:
-        """The prefill or the decode worker failed an attempt of both, as `upstream_failed` says, too."""
-        self._leg_failures.add((role, code))
 
     def client_left(self) -> None:
         """A client left before its answer was complete."""

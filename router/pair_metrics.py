@@ -26,7 +26,10 @@ class PairEnd(StrEnum):
     COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
+    REFUSED = "refused"
+    """With an error that is the request's fault."""
     CLIENT_LEFT = "client_left"
+    """Or its deadline passed, or this replica ended."""
 
 
 @dataclass(frozen=True, slots=True)
