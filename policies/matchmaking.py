@@ -127,7 +127,7 @@ class _Halves(msgspec.Struct, frozen=True, eq=False):
         pool_of: By slot: number of the pool; `ALONE` for who needs none.
         pools: All of them.
         splits: By slot, see `Ships`.
-        decodes: By slot, see `Ships`.
+        decodes: By slot: 1 for decode workers, which take requests whole, else 0.
         sites: Whose KV crosses which link.
     """
 
@@ -305,7 +305,7 @@ class Look:
                 base_s[number] = links.rtt_s(pool.link)
                 send_s[number] = kv_bytes / cap_bytes_per_s
                 overlap_ratio[number] = pool.hand_over.overlap_ratio
-        return Ships(halves.pool_of + 1, room_s, base_s, send_s, overlap_ratio, halves.splits, halves.decodes)
+        return Ships(halves.pool_of + 1, room_s, base_s, send_s, overlap_ratio, halves.splits)
 
     def sides(self, slots: Slots) -> Sides | None:
         """Some candidates by what their KV crosses; None if nothing crosses a link."""
