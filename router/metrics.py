@@ -204,7 +204,7 @@ class Metrics:
         self._keys_refused = Total(keys_read.labels("refused"))
 
         collectors: list[Collector] = [_Workers(self), _Tenants(self)]
-        self.pairs = PairMetrics(self._count, self._sums, collectors.append)
+        self.pairs = PairMetrics(self._count, self._sums, self._counter, collectors.append)
         """What happens to requests that two workers share, and to links."""
 
         for component in Component:
