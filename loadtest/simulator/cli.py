@@ -45,7 +45,7 @@ from loadtest.simulator.table import comparison_table
 from loadtest.simulator.words import bucket_shares, percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
-from policies import DECODE_POLICIES
+from policies import DECODE_POLICIES, POLICIES
 
 DEFAULT_POLICIES = "expected_cost,cache_aware,least_load,round_robin"
 
