@@ -229,7 +229,7 @@ class GatewayProcess:
             requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
-            handovers=handovers(),
+            handovers=handovers(self.metrics.pairs.params_missing),
         )
         self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
