@@ -385,6 +385,26 @@ class FleetState:
                 matches.append(match)
         return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
 
+    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            candidates.ships,
+        )
+
     # Snapshot.
 
     def snapshot(self) -> list[bytes]:

@@ -269,15 +269,15 @@ KEYS_READ = Family(
 HANDOVERS = Family(
     "handovers",
     "counter",
-    "Attempts of a prefill and a decode worker that are over, by hand-over protocol and by what became of "
-    "the KV: arrived, or given_up since one of them failed or the client left.",
+    "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
+    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
     ("protocol", "outcome"),
 )
 LEG_FAILURES = Family(
     "leg_failures",
     "counter",
-    "Attempts of a prefill and a decode worker that failed, by whose leg failed first and error code.",
-    ("leg", "kind"),
+    "Legs that failed before the other one did, by hand-over protocol, leg (prefill, decode) and error code.",
+    ("protocol", "leg", "kind"),
 )
 HANDOVER_PROBLEMS = Family(
     "handover_problems",
@@ -488,8 +488,8 @@ histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
 # share of the moments in which the event loop was more than 2 ms late
 1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m]))
   / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
-# share of the attempts with two workers whose KV never arrived
-sum(rate(cacheway_handovers_total{outcome="given_up"}[5m])) / sum(rate(cacheway_handovers_total[5m]))
+# share of the attempts with two workers that one of them failed
+sum(rate(cacheway_handovers_total{outcome=~".*_failed"}[5m])) / sum(rate(cacheway_handovers_total[5m]))
 # Gbit/s of KV on each link, and how full it is of what KV may take
 8e-9 * rate(cacheway_link_kv_bytes_total[1m])
 max by (link) (cacheway_link_utilisation_ratio)

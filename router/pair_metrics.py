@@ -8,6 +8,7 @@ Attempts are counted: a request whose first attempt fails and that is dispatched
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
@@ -17,6 +18,18 @@ from policies import LinkState
 from router import metric_families as families
 from router.metric_families import Family
 from router.tallies import Count, Sums, Total
+
+
+class PairEnd(StrEnum):
+    """How an attempt with two workers ended."""
+
+    COMPLETED = "completed"
+    PREFILL_FAILED = "prefill_failed"
+    DECODE_FAILED = "decode_failed"
+    REFUSED = "refused"
+    """With an error that is the request's fault."""
+    CLIENT_LEFT = "client_left"
+    """Or its deadline passed, or this replica ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +107,13 @@ class PairMetrics:
         self._kv_bytes = sums(families.LINK_KV_BYTES)
         collected(_Links(self))
 
-    def handed_over(self, protocol: str, *, arrived: bool) -> None:
-        """An attempt with two workers is over; its KV arrived, or was given up."""
-        self._handovers.add((protocol, "arrived" if arrived else "given_up"))
+    def ended(self, protocol: str, end: PairEnd) -> None:
+        """An attempt with two workers ended."""
+        self._handovers.add((protocol, end.value))
 
-    def leg_failed(self, leg: str, kind: str) -> None:
-        """The leg that failed first, with the code of an error."""
-        self._leg_failures.add((leg, kind))
+    def leg_failed(self, protocol: str, leg: str, kind: str) -> None:
+        """One of its legs failed first, with the code of an error."""
+        self._leg_failures.add((protocol, leg, kind))
 
     def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
         """Set how often what went wrong in a hand-over protocol since the start of this process."""

@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from router.metrics import Metrics
-from router.pair_metrics import LinkSample, PlanSample
+from router.pair_metrics import LinkSample, PairEnd, PlanSample
 
 Samples = dict[tuple[str, ...], float]
 
@@ -40,18 +40,18 @@ def link(name: str, **said: object) -> LinkSample:
 
 
 def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metrics: Metrics) -> None:
-    metrics.pairs.handed_over("sglang", arrived=True)
-    metrics.pairs.handed_over("sglang", arrived=False)
-    metrics.pairs.leg_failed("prefill", "worker_unreachable")
+    metrics.pairs.ended("sglang", PairEnd.COMPLETED)
+    metrics.pairs.ended("sglang", PairEnd.PREFILL_FAILED)
+    metrics.pairs.leg_failed("sglang", "prefill", "worker_unreachable")
     metrics.pairs.problems("nixl", {"params_missing": 2})
     metrics.pairs.problems("nixl", {"params_missing": 3})
     metrics.pairs.whole_at_decode("d:1")
     metrics.pairs.offload_decided("short")
     metrics.pairs.role_changed("decode")
     samples = scraped(metrics)
-    assert samples["handovers_total", "arrived", "sglang"] == 1
-    assert samples["handovers_total", "given_up", "sglang"] == 1
-    assert samples["leg_failures_total", "worker_unreachable", "prefill"] == 1
+    assert samples["handovers_total", "completed", "sglang"] == 1
+    assert samples["handovers_total", "prefill_failed", "sglang"] == 1
+    assert samples["leg_failures_total", "worker_unreachable", "prefill", "sglang"] == 1
     assert samples["handover_problems_total", "params_missing", "nixl"] == 3
     assert samples["whole_at_decode_total", "d:1"] == 1
     assert samples["offload_decisions_total", "short"] == 1
