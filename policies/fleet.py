@@ -36,7 +36,7 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
-from policies.kv_bytes import KvBytes
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
@@ -80,6 +80,8 @@ from radix import (
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+ROLE_CHANGES_KEPT = 20
 
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
@@ -161,6 +163,11 @@ class FleetRules:
     links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
 
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
+
 
 class FleetState:
     """What this replica knows of the fleet."""
@@ -187,6 +194,8 @@ class FleetState:
         self.uncached_lengths = LengthHistogram()
         """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
@@ -713,6 +722,8 @@ class FleetState:
         known = self.offload_plan
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self.offload_plan = op
+            if op.changed_us and (known is None or op.changed_us != known.changed_us):
+                self.role_changes.append(op)
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

@@ -37,7 +37,15 @@ from policies import (
     LinkRules,
     make_policy,
 )
-from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.admin import (
+    AdminPorts,
+    LinkPorts,
+    OffloadPorts,
+    QueuePorts,
+    RolePorts,
+    make_api,
+    serve_metrics,
+)
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
@@ -53,6 +61,7 @@ from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
+from router.pair_metrics import LinkSample, PlanSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
@@ -235,6 +244,8 @@ class GatewayProcess:
         self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        self.metrics.pairs.links = self._link_samples
+        self.metrics.pairs.plan = self._plan_sample
         if self._keys is not None:
             self._keys.load()
             self.metrics.tenant_keys_end = self._keys.keys_end
@@ -266,6 +277,14 @@ class GatewayProcess:
                     refusals=self.gateway.refusals,
                     now_us=self.clock.now_us,
                 ),
+                links=LinkPorts(self.fleet.links, self._link_state, self.clock.now_us),
+                offload=OffloadPorts(
+                    self.gateway.decider.offloading,
+                    settings.offload,
+                    tuple(self.fleet.rules.links),
+                    self.clock.now_us,
+                ),
+                roles=RolePorts(self.fleet, self.registry, settings.roles, self.clock.now_us),
             ),
             self._lifespan,
         )
@@ -410,6 +429,7 @@ class GatewayProcess:
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
             self.metrics.pairs.problems(name, handover.counts)
+        self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(
@@ -422,6 +442,40 @@ class GatewayProcess:
     def _worker_samples(self) -> list[WorkerSample]:
         now_us = self.clock.now_us()
         return [self._worker_sample(local, now_us) for local in self.registry.all()]
+
+    def _link_state(self, link: str, now_us: int) -> str:
+        """The state of a link for a request that would not wait."""
+        return self.gateway.decider.offloading.offload.states.state(link, 0.0, now_us).value
+
+    def _link_samples(self) -> list[LinkSample]:
+        links, now_us = self.fleet.links, self.clock.now_us()
+        samples = []
+        for link in sorted(links.rules):
+            known = links.measurement(link)
+            samples.append(
+                LinkSample(
+                    link=link,
+                    capacity_bytes_per_s=links.capacity_bytes_per_s(link, now_us),
+                    cap_bytes_per_s=links.cap_bytes_per_s(link, now_us),
+                    reserved_bytes_per_s=links.reserved_bytes_per_s(link, now_us),
+                    state=self._link_state(link, now_us),
+                    goodput_bytes_per_s=known.bytes_per_s if known is not None else None,
+                    rtt_s=links.rtt_s(link),
+                    loss_ratio=links.loss_ratio(link),
+                )
+            )
+        return samples
+
+    def _plan_sample(self) -> PlanSample | None:
+        plan, threshold_tokens = self.fleet.offload_plan, self.gateway.decider.offloading.threshold_tokens
+        if plan is None and threshold_tokens is None:
+            return None
+        best = plan is not None and (plan.prefill or plan.decode)
+        return PlanSample(
+            threshold_tokens=threshold_tokens,
+            roles={"prefill": plan.prefill, "decode": plan.decode} if plan is not None and best else {},
+            gain_ratio=plan.gain_ratio if plan is not None else 0.0,
+        )
 
     def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
         fleet, admission, slot = self.fleet, self.gateway.admission, local.worker.slot
