@@ -55,4 +55,3 @@ class KvBytes:
 
 
 UNKNOWN_KV = KvBytes()
-"""Of a model of which nobody has said it."""
