@@ -20,9 +20,9 @@ from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
-from policies.kv_bytes import KvBytes
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.link_states import LinkState, LinkStateRules, LinkStates
-from policies.links import LinkRules, Links, Quote, link_name
+from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
@@ -99,6 +99,7 @@ from policies.role_plan import (
 )
 from policies.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.sides import Side, Sides, SiteMap
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
 from policies.waiting import Inversions, Tickets
@@ -128,6 +129,7 @@ __all__ = [
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
     "TURNING_LABEL",
+    "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
     "AttentionProfile",
@@ -209,6 +211,9 @@ __all__ = [
     "Shipped",
     "Shipping",
     "Ships",
+    "Side",
+    "Sides",
+    "SiteMap",
     "Slots",
     "Split",
     "Stage",
@@ -253,6 +258,7 @@ __all__ = [
     "role_taken",
     "service_curve",
     "shares",
+    "site_after",
     "turn_of",
     "turn_roles",
     "waits_for_leader",

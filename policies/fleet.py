@@ -139,9 +139,9 @@ class FleetRules:
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
+        site: Where workers stand that have no label ``site``.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
-        site: Where workers stand whose labels do not say: the site that requests come to.
-        kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
+        kv_bytes: What the KV of each model weighs; ``*`` for all others.
     """
 
     block_tokens: int = 256
@@ -157,8 +157,8 @@ class FleetRules:
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
-    links: Mapping[str, LinkRules] = field(default_factory=dict)
     site: str = ""
+    links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
 
     def kv_of(self, model: str | None) -> KvBytes:
@@ -389,6 +389,26 @@ class FleetState:
             if match.parted:
                 matches.append(match)
         return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+
+    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            candidates.ships,
+        )
 
     # Snapshot.
 

@@ -216,6 +216,7 @@ class GatewayProcess:
             loop=asyncio.get_running_loop(),
         )
         limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
+        self._handovers = handovers()
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -234,7 +235,7 @@ class GatewayProcess:
             requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
-            handovers=handovers(),
+            handovers=self._handovers,
         )
         self.gateway.encode = Encoding(self.gateway)
         self._roles = RolePlanner(
@@ -442,6 +443,8 @@ class GatewayProcess:
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
             self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
+        for name, handover in self._handovers.items():
+            self.metrics.pairs.problems(name, handover.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(
@@ -476,6 +479,8 @@ class GatewayProcess:
             reported_running=reported.running if reported is not None else -1,
             reported_waiting=reported.waiting if reported is not None else -1,
             reported_kv_tokens=reported.kv_tokens if reported is not None else -1,
+            role=local.worker.role,
+            site=local.worker.site,
         )
 
 

@@ -3,21 +3,21 @@
 Part of `router.metrics`: events are counted here when the gateway tells of them, links and the plan of the
 slow loop are read when somebody scrapes. A fleet of plain workers tells of nothing here.
 
-Outcomes are those of attempts: a request whose prefill leg fails and that is dispatched again counts twice,
-once as ``prefill_failed`` and once as what came of it then.
+Attempts are counted: a request whose first attempt fails and that is dispatched again counts twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from policies import LinkState
 from router import metric_families as families
 from router.metric_families import Family
-from router.tallies import Count, Sums
+from router.tallies import Count, Sums, Total
 
 
 class PairEnd(StrEnum):
@@ -26,7 +26,10 @@ class PairEnd(StrEnum):
     COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
+    REFUSED = "refused"
+    """With an error that is the request's fault."""
     CLIENT_LEFT = "client_left"
+    """Or its deadline passed, or this replica ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class PairMetrics:
         self,
         count: Callable[[Family], Count],
         sums: Callable[..., Sums],
+        counter: Callable[[Family], Counter],
         collected: Callable[[Collector], None],
     ) -> None:
         """Register the families.
@@ -88,13 +92,15 @@ class PairMetrics:
         Args:
             count: Makes a counter by labels.
             sums: Makes a counter of amounts with one label.
+            counter: Makes one that follows totals.
             collected: Registers what is read at a scrape.
         """
         self.links: Callable[[], Iterable[LinkSample]] = tuple
         self.plan: Callable[[], PlanSample | None] = lambda: None
-        self._pairs = count(families.PAIRS)
+        self._handovers = count(families.HANDOVERS)
         self._leg_failures = count(families.LEG_FAILURES)
-        self._params_missing = count(families.PARAMS_MISSING)
+        self._problems = counter(families.HANDOVER_PROBLEMS)
+        self._problem_totals: dict[tuple[str, str], Total] = {}
         self._whole = count(families.WHOLE_AT_DECODE)
         self._offload = count(families.OFFLOAD_DECISIONS)
         self._role_changes = count(families.ROLE_CHANGES)
@@ -103,15 +109,19 @@ class PairMetrics:
 
     def ended(self, protocol: str, end: PairEnd) -> None:
         """An attempt with two workers ended."""
-        self._pairs.add((protocol, end.value))
+        self._handovers.add((protocol, end.value))
 
     def leg_failed(self, protocol: str, leg: str, kind: str) -> None:
         """One of its legs failed first, with the code of an error."""
         self._leg_failures.add((protocol, leg, kind))
 
-    def params_missing(self, worker_id: str) -> None:
-        """A prefill worker answered without what the decode worker needs to fetch its KV."""
-        self._params_missing.add((worker_id,))
+    def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
+        """Set how often what went wrong in a hand-over protocol since the start of this process."""
+        for problem, total in totals.items():
+            key = protocol, problem
+            if key not in self._problem_totals:
+                self._problem_totals[key] = Total(self._problems.labels(*key))
+            self._problem_totals[key].follow(total)
 
     def whole_at_decode(self, worker_id: str) -> None:
         """A decode worker was given a whole request, since it would answer sooner."""
