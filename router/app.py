@@ -27,6 +27,9 @@ import httpx
 from fastapi import FastAPI
 
 from policies import (
+    DECODE,
+    NEVER_TOKENS,
+    PREFILL,
     PROFILES,
     BreakerRules,
     CachePool,
@@ -35,6 +38,7 @@ from policies import (
     KvBytes,
     LengthBuckets,
     LinkRules,
+    RoleRules,
     make_policy,
 )
 from router.admin import (
@@ -42,7 +46,6 @@ from router.admin import (
     LinkPorts,
     OffloadPorts,
     QueuePorts,
-    RolePorts,
     make_api,
     serve_metrics,
 )
@@ -55,6 +58,7 @@ from router.fleet import (
     HealthRules,
     LocalWorker,
     Registry,
+    RolePlanner,
 )
 from router.gateway import Gateway, weights
 from router.handover import handovers
@@ -242,6 +246,22 @@ class GatewayProcess:
             handovers=self._handovers,
         )
         self.gateway.encode = Encoding(self.gateway)
+        self._roles = RolePlanner(
+            self.fleet,
+            self.registry,
+            self._client,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            replicas=lambda: self.shared.status.replicas,
+            connected=lambda: self.shared.status.connected,
+            decode_fit=self.gateway.feedback.decode_fit,
+            mode=settings.roles.mode,
+            rules=_role_rules(settings),
+            interval_s=settings.roles.interval_s,
+            tpot_slo_s=settings.admission.tpot_slo_s,
+            turned=self.metrics.pairs.role_changed,
+        )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
         self.metrics.pairs.links = self._link_samples
@@ -284,7 +304,7 @@ class GatewayProcess:
                     tuple(self.fleet.rules.links),
                     self.clock.now_us,
                 ),
-                roles=RolePorts(self.fleet, self.registry, settings.roles, self.clock.now_us),
+                roles=self._roles,
             ),
             self._lifespan,
         )
@@ -318,6 +338,8 @@ class GatewayProcess:
             loops.append(("limits", self.leases.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
+        if self._roles.mode != "off":
+            loops.append(("roles", self._roles.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -468,13 +490,12 @@ class GatewayProcess:
 
     def _plan_sample(self) -> PlanSample | None:
         plan, threshold_tokens = self.fleet.offload_plan, self.gateway.decider.offloading.threshold_tokens
-        if plan is None and threshold_tokens is None:
-            return None
-        best = plan is not None and (plan.prefill or plan.decode)
+        if plan is None:
+            return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
         return PlanSample(
-            threshold_tokens=threshold_tokens,
-            roles={"prefill": plan.prefill, "decode": plan.decode} if plan is not None and best else {},
-            gain_ratio=plan.gain_ratio if plan is not None else 0.0,
+            threshold_tokens if threshold_tokens != NEVER_TOKENS else inf,
+            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
+            plan.gain_ratio,
         )
 
     def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
@@ -610,6 +631,13 @@ def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[st
         )
 
     return make
+
+
+def _role_rules(settings: Settings) -> RoleRules:
+    roles = settings.roles
+    return RoleRules(
+        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
+    )
 
 
 def _breaker_rules(settings: Settings) -> BreakerRules | None:

@@ -6,14 +6,12 @@ from router.admin.metrics_listener import serve_metrics
 from router.admin.offload_view import OffloadPorts
 from router.admin.ports import AdminPorts
 from router.admin.queue_view import QueuePorts
-from router.admin.role_view import RolePorts
 
 __all__ = [
     "AdminPorts",
     "LinkPorts",
     "OffloadPorts",
     "QueuePorts",
-    "RolePorts",
     "make_api",
     "serve_metrics",
 ]

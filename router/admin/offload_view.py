@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import OffloadVerdict
+from policies import NEVER_TOKENS, OffloadVerdict
 from router.gateway.offloading import Offloading, Told
 from router.settings import OffloadSettings
 
@@ -51,8 +51,9 @@ def described(ports: OffloadPorts) -> dict[str, Any]:
     by = "settings" if ports.settings.threshold_tokens else "slow_loop"
     return {
         "enabled": bool(ports.links) and not ports.settings.disable_remote_prefill,
-        "threshold_tokens": threshold_tokens,
+        "threshold_tokens": threshold_tokens if threshold_tokens != NEVER_TOKENS else None,
         "threshold_by": None if threshold_tokens is None else by,
+        "nothing_remote": threshold_tokens == NEVER_TOKENS,
         "decided": {reason.value: count for reason, count in sorted(offloading.counts.items())},
         "latest": [_described(told, now_us) for told in reversed(offloading.latest)],
     }

@@ -10,8 +10,7 @@ from policies import FleetState, Op
 from router.admin.link_view import LinkPorts
 from router.admin.offload_view import OffloadPorts
 from router.admin.queue_view import QueuePorts
-from router.admin.role_view import RolePorts
-from router.fleet import Registry
+from router.fleet import Registry, RolePlanner
 from router.metrics import Metrics
 from router.shared import LogStatus
 from router.tenants import Door, KeysWatch, Limiter
@@ -37,6 +36,6 @@ class AdminPorts:
     queue: QueuePorts
     links: LinkPorts
     offload: OffloadPorts
-    roles: RolePorts
+    roles: RolePlanner
     now_unix_s: Callable[[], float] = time.time
     limiter: Limiter | None = None

@@ -1,95 +1,152 @@
-"""``GET /roles``: how workers are shared between prefill and decode, and what the slow loop would change.
+"""``GET /roles``: who prefills and decodes, what that serves, and what the slow loop would change.
 
-One replica at a time works it out (`policies.role_plan`), and its plan in the log is everybody's: any replica
-may be asked. Only ``changes`` count from its own start.
+Every replica folds the same log, so any of them may be asked for the plan and for what is turning; what would
+be decided now is worked out when asked, by the same rule that decides it (`router.fleet.role_planner`). It
+follows what the asked replica has learned of decode, which may differ a little from what the leader has. Only
+``changes`` count from the asked replica's own start.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from fastapi import FastAPI
 
-from policies import CONVERTIBLE_LABEL, NEVER_TOKENS, TURNING_LABEL, FleetState, OffloadPlan
-from router.fleet import Registry
-from router.settings import RoleSettings
+from policies import NEVER_TOKENS, OffloadPlan, RoleDemand, RoleMember, RoleVerdict, Throughput
+from router.fleet import RolePlanner
 
 
-@dataclass(frozen=True, slots=True)
-class RolePorts:
-    """What the view may see.
-
-    Attributes:
-        fleet: With the newest plan.
-        registry: The workers.
-        settings: When roles change.
-        now_us: Log time.
-    """
-
-    fleet: FleetState
-    registry: Registry
-    settings: RoleSettings
-    now_us: Callable[[], int]
-
-
-def add_role_view(api: FastAPI, ports: RolePorts) -> None:
-    """Add the route."""
+def add_role_view(api: FastAPI, planner: RolePlanner) -> None:
+    """Serve the view."""
 
     @api.get("/roles", tags=["workers"])
     async def roles() -> dict[str, Any]:
-        """Who prefills and decodes, the best shares of both by what came lately, and why what changes.
-
-        ``plan`` is null until enough requests came; ``turn`` names convertible workers that should have, or
-        with roles.mode apply will get, another role.
-        """
-        return described(ports)
+        """Prefill and decode: workers, threshold, load, the plan and its reason, and what is turning."""
+        return described(planner)
 
 
-def described(ports: RolePorts) -> dict[str, Any]:
+def described(planner: RolePlanner) -> dict[str, Any]:
     """What the view says."""
-    workers = [local.worker for local in ports.registry.all()]
-    plan, settings, now_us = ports.fleet.offload_plan, ports.settings, ports.now_us()
-    waited_s = (now_us - plan.changed_us) / 1e6 if plan is not None and plan.changed_us else None
+    members = planner.members()
+    if not members:
+        return {"mode": planner.mode, "workers": []}
+    demand = planner.demand(members)
+    plan = planner.fleet.offload_plan
     return {
-        "mode": settings.mode,
-        "interval_s": settings.interval_s,
-        "gain_ratio_min": settings.gain_ratio_min,
-        "dwell_s_min": settings.dwell_s_min,
-        "dwell_left_s": 0.0 if waited_s is None else round(max(settings.dwell_s_min - waited_s, 0.0), 1),
-        "roles": {
-            role: [worker.worker_id for worker in workers if worker.role == role]
-            for role in sorted({"prefill", "decode"} | {worker.role for worker in workers})
-        },
-        "convertible": [
-            worker.worker_id for worker in workers if worker.labels.get(CONVERTIBLE_LABEL) == "true"
-        ],
-        "turning": {
-            worker.worker_id: worker.labels[TURNING_LABEL]
-            for worker in workers
-            if TURNING_LABEL in worker.labels
-        },
-        "plan": None if plan is None else _plan(plan, now_us),
+        "mode": planner.mode,
+        "leads": planner.leads(),
+        "workers": [_worker(member, planner.now_us()) for member in members],
+        "stages": _stages(demand),
+        "histogram": _histogram(demand),
+        "plan": None if plan is None else _plan(plan),
+        "now": None if planner.mode == "off" else _verdict(planner.verdict(members)),
         "changes": [
-            {"at_unix_s": change.changed_us / 1e6, "turned": change.turned, "replica": change.replica}
-            for change in reversed(ports.fleet.role_changes)
+            {"at_unix_s": change.changed_us / 1e6, "replica": change.replica, "turned": change.turned}
+            for change in reversed(planner.fleet.role_changes)
         ],
     }
 
 
-def _plan(plan: OffloadPlan, now_us: int) -> dict[str, Any]:
-    tokens = plan.threshold_tokens
+def _worker(member: RoleMember, now_us: int) -> dict[str, Any]:
+    turning = {}
+    if member.turning:
+        turning = {
+            "turning_to": member.turning,
+            "turning_s": round((now_us - member.worker.version[0]) / 1e6, 1),
+        }
     return {
-        "age_s": round(max(now_us - plan.at_us, 0) / 1e6, 1),
+        "worker_id": member.worker_id,
+        "role": member.worker.role,
+        "site": member.site or None,
+        "worker_class": member.worker.worker_class,
+        "convertible": member.convertible,
+        "serves": member.serves,
+        "inflight_requests": member.inflight_requests,
+        **turning,
+    }
+
+
+def _stages(demand: RoleDemand) -> dict[str, Any]:
+    load = demand.load
+    return {
+        "prefill": {
+            "busy_ratio": round(load.prefill_ratio, 4),
+            "backlog_s": round(load.prefill_backlog_s, 3),
+        },
+        "decode": {
+            "busy_ratio": round(load.decode_ratio, 4),
+            "requests_per_s_per_worker": {name: round(one, 4) for name, one in demand.decode_per_s.items()},
+        },
+        "links": {site: round(rate) for site, rate in demand.link_bytes_per_s.items()},
+    }
+
+
+def _histogram(demand: RoleDemand) -> list[dict[str, Any]]:
+    """Bins in which anything came."""
+    lengths = demand.lengths
+    return [
+        {"tokens_max": round(bound), "requests": round(requests, 2)}
+        for bound, requests in zip(lengths.bounds.tolist(), lengths.requests.tolist(), strict=True)
+        if requests
+    ]
+
+
+def _plan(plan: OffloadPlan) -> dict[str, Any]:
+    return {
+        "at_unix_s": plan.at_us / 1e6,
         "replica": plan.replica,
+        "threshold_tokens": _threshold(plan.threshold_tokens),
+        "nothing_remote": plan.threshold_tokens >= NEVER_TOKENS,
+        "prefill": plan.prefill or None,
+        "decode": plan.decode or None,
+        "roles": plan.roles,
+        "gain_ratio": round(plan.gain_ratio, 4),
         "reason": plan.reason,
-        "threshold_tokens": tokens if 0 <= tokens < NEVER_TOKENS else None,
+        "requests_per_s": round(plan.requests_per_s, 4),
         "remote_ratio": round(plan.remote_ratio, 4),
         "egress_bytes_per_s": round(plan.egress_bytes_per_s),
-        "requests_per_s": round(plan.requests_per_s, 4),
-        "best": {"prefill": plan.prefill, "decode": plan.decode} if plan.prefill or plan.decode else None,
-        "gain_ratio": round(plan.gain_ratio, 4),
-        "turn": plan.roles,
-        "stuck_for_s": {
-            worker: round(max(now_us - at_us, 0) / 1e6, 1) for worker, at_us in sorted(plan.stuck_us.items())
-        },
+        "changed_unix_s": plan.changed_us / 1e6 or None,
+        "turned": plan.turned,
+        "stuck": sorted(plan.stuck_us),
     }
+
+
+def _verdict(verdict: RoleVerdict) -> dict[str, Any]:
+    """What would be said and changed at the next look, and what is missing for it."""
+    best = verdict.best
+    return {
+        "reason": verdict.reason,
+        "serves": None if verdict.now is None else _throughput(verdict.now),
+        "best": None
+        if best is None
+        else {
+            "prefill": best.split.prefill_workers,
+            "decode": best.split.decode_workers,
+            **_throughput(best.throughput),
+        },
+        "roles": dict(verdict.roles),
+        "gain_ratio": round(verdict.gain_ratio, 4),
+        "must_gain_ratio": round(verdict.needed_ratio, 4),
+        "not_before_s": round(verdict.wait_s, 1),
+    }
+
+
+def _throughput(found: Throughput) -> dict[str, Any]:
+    rates: Sequence[tuple[str, float]] = (
+        ("requests_per_s", found.requests_per_s),
+        ("remote_prefill_per_s", found.remote_per_s),
+        ("prefill_per_s", found.prefill_per_s),
+        ("decode_per_s", found.decode_per_s),
+        ("remote_ratio", found.remote_ratio),
+        ("egress_bytes_per_s", found.egress_bytes_per_s),
+    )
+    return {
+        "threshold_tokens": _threshold(found.threshold_tokens),
+        **{name: round(rate, 4) if isfinite(rate) else None for name, rate in rates},
+        "bound": found.bound.value,
+    }
+
+
+def _threshold(tokens: float) -> int | None:
+    """A threshold; None if it is not known, or if nothing is remote."""
+    return round(tokens) if 0 <= tokens < NEVER_TOKENS else None

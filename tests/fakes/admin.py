@@ -8,12 +8,12 @@ import httpx
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.queue_ports import queue_ports
 
-from policies import Offload
-from router.admin import AdminPorts, LinkPorts, OffloadPorts, RolePorts, make_api
-from router.fleet import LocalWorker
+from policies import DecodeFit, Offload, RoleRules
+from router.admin import AdminPorts, LinkPorts, OffloadPorts, make_api
+from router.fleet import LocalWorker, RolePlanner
 from router.gateway.offloading import Offloading
 from router.metrics import Metrics
-from router.settings import OffloadSettings, RoleSettings
+from router.settings import OffloadSettings
 from router.shared import LogStatus
 from router.tenants import Door, KeysWatch, Limiter
 
@@ -80,7 +80,19 @@ class Setup:
                 ),
                 now_unix_s=lambda: 1e9,
                 limiter=limiter,
-                roles=RolePorts(self.shared.fleet, self.registry, RoleSettings(), self.time.clock.now_us),
+                roles=RolePlanner(
+                    self.shared.fleet,
+                    self.registry,
+                    self.workers_client,
+                    publish=self.shared.publish,
+                    now_us=self.time.clock.now_us,
+                    replica="r1",
+                    replicas=lambda: ("r1",),
+                    connected=lambda: True,
+                    decode_fit=lambda _: DecodeFit(),
+                    mode="recommend",
+                    rules=RoleRules(),
+                ),
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")

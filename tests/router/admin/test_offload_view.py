@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from policies import FleetState, LinkState, Offload, OffloadPlan, OffloadReason, OffloadVerdict
+from policies import NEVER_TOKENS, FleetState, LinkState, Offload, OffloadPlan, OffloadReason, OffloadVerdict
 from router.admin.offload_view import OffloadPorts, described, explained
 from router.gateway.offloading import Offloading
 from router.settings import OffloadSettings
@@ -117,6 +117,18 @@ def test_the_threshold_says_who_set_it(by_hand: int, planned: int | None) -> Non
     who = "settings" if by_hand else "slow_loop"
     assert (view["threshold_tokens"], view["threshold_by"]) == (
         (by_hand or planned, who) if by_hand or planned else (None, None)
+    )
+
+
+def test_a_plan_under_which_nothing_is_prefilled_elsewhere_says_so() -> None:
+    setup = Setup()
+    assert setup.view()["nothing_remote"] is False
+    setup.fleet.apply(OffloadPlan(1, "r1", NEVER_TOKENS))
+    view = setup.view()
+    assert (view["threshold_tokens"], view["threshold_by"], view["nothing_remote"]) == (
+        None,
+        "slow_loop",
+        True,
     )
 
 
