@@ -45,12 +45,13 @@ class Child:
         name: What messages call it, and the name of its log file.
         arguments: Arguments of ``cacheway``.
         directory: Where its log goes.
+        module: What is run instead of ``cacheway``.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], directory: Path) -> None:
+    def __init__(self, name: str, arguments: Sequence[str], directory: Path, module: str = "router") -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self._arguments = arguments
+        self._command = (sys.executable, "-m", module, *arguments)
         self._process: TetheredProcess | None = None
 
     @property
@@ -62,9 +63,8 @@ class Child:
     async def __aenter__(self) -> Self:
         # The user's own CACHEWAY_* settings are for the user's own gateway.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
-        command = (sys.executable, "-m", "router", *self._arguments)
         with self.log.open("wb") as log:
-            self._process = await TetheredProcess.start(*command, log=log, environment=environment)
+            self._process = await TetheredProcess.start(*self._command, log=log, environment=environment)
         return self
 
     async def __aexit__(

@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 
 from router import metric_families as families
 from router.metric_families import Family
+from router.pair_metrics import PairMetrics
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 
 FLUSH_INTERVAL_S = 1.0
@@ -82,6 +83,8 @@ class WorkerSample:
         reported_running: Requests running.
         reported_waiting: Requests waiting.
         reported_kv_tokens: Tokens held.
+        role: What it is for.
+        site: Where it stands; empty for the local site.
     """
 
     worker_id: str
@@ -100,6 +103,8 @@ class WorkerSample:
     reported_running: int = -1
     reported_waiting: int = -1
     reported_kv_tokens: int = -1
+    role: str = "plain"
+    site: str = ""
 
 
 class ReportedUsage(Protocol):
@@ -198,6 +203,10 @@ class Metrics:
         self._keys_loaded = Total(keys_read.labels("loaded"))
         self._keys_refused = Total(keys_read.labels("refused"))
 
+        collectors: list[Collector] = [_Workers(self), _Tenants(self)]
+        self.pairs = PairMetrics(self._count, self._sums, self._counter, collectors.append)
+        """What happens to requests that two workers share, and to links."""
+
         for component in Component:
             self.degraded(component, on=False)
         self._multiprocess_dir = multiprocess_dir
@@ -205,8 +214,8 @@ class Metrics:
         if multiprocess_dir is not None:
             self._exposed = CollectorRegistry()
             MultiProcessCollector(self._exposed, multiprocess_dir)  # type: ignore[no-untyped-call]
-        self._exposed.register(_Workers(self))
-        self._exposed.register(_Tenants(self))
+        for collector in collectors:
+            self._exposed.register(collector)
 
     # The hot path.
 
@@ -516,6 +525,10 @@ class _Workers(Collector):
             for state in WorkerState:
                 states.add_metric([sample.worker_id, state.value], float(sample.state == state.value))
         yield states
+        roles = _family(families.WORKER_ROLE)
+        for sample in samples:
+            roles.add_metric([sample.worker_id, sample.role, sample.site], 1.0)
+        yield roles
         for family, value in _WORKER_VALUES:
             gauge = _family(family)
             for sample in samples:

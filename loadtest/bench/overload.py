@@ -22,7 +22,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.chaos.crowd import PRIORITIES, SHARES, Served
+from loadtest.chaos.crowd import KINDS, PRIORITIES, Served
 from loadtest.chaos.overload import OverloadPlan, OverloadRun, run_overload
 from loadtest.chaos.promises import Promise, judge, ttft_s
 from loadtest.chaos.visitor import End
@@ -72,7 +72,7 @@ def _groups(served: list[Served]) -> Iterator[tuple[str, list[Served]]]:
     yield "all", served
     for name in PRIORITIES:
         yield f"class {name}", [one for one in served if one.priority == name]
-    for name in SHARES:
+    for name in KINDS:
         yield name, [one for one in served if one.kind == name]
     for name in sorted({one.tenant for one in served}):
         yield f"tenant {name}", [one for one in served if one.tenant == name]

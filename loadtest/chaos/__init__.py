@@ -1,13 +1,15 @@
 """What fails on purpose, and how replicas are watched meanwhile.
 
-For the tests in ``tests/chaos``, and for ``python -m loadtest.bench.faults`` and ``loadtest.bench.overload``.
-Real processes and real sockets on 127.0.0.1; nothing outlives its owner.
+For the tests in ``tests/chaos``, and for ``python -m loadtest.bench.faults``, ``loadtest.bench.overload`` and
+``loadtest.bench.prefill_decode``. Real processes and real sockets on 127.0.0.1; nothing outlives its owner.
 """
 
 from loadtest.chaos.crowd import Crowd
 from loadtest.chaos.faults import FAULTS, Fault, Stage, staged
 from loadtest.chaos.load import Served, SteadyLoad
 from loadtest.chaos.overload import OverloadPlan, OverloadRun, run_overload
+from loadtest.chaos.pair_promises import judge_pairs
+from loadtest.chaos.prefill_decode import PrefillDecodePlan, PrefillDecodeRun, run_prefill_decode
 from loadtest.chaos.promises import Promise, judge
 from loadtest.chaos.replica import Decision, Replica, disagreements, settled
 from loadtest.chaos.tcp_proxy import TcpProxy
@@ -23,6 +25,8 @@ __all__ = [
     "Fault",
     "OverloadPlan",
     "OverloadRun",
+    "PrefillDecodePlan",
+    "PrefillDecodeRun",
     "Promise",
     "Replica",
     "SentinelGroup",
@@ -34,7 +38,9 @@ __all__ = [
     "Visit",
     "disagreements",
     "judge",
+    "judge_pairs",
     "run_overload",
+    "run_prefill_decode",
     "settled",
     "staged",
     "visit",

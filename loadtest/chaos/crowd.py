@@ -1,7 +1,8 @@
 """A crowd of all kinds of clients, in an open loop whose rate and phase can be changed while it runs.
 
 What a request is, is drawn from a seeded generator: the same seed sends the same requests in the same order,
-whatever comes of them, except that a follow-up goes on where an earlier answer ended.
+whatever comes of them, except that a follow-up goes on where an earlier answer ended. Unless its `Mix` says
+otherwise:
 
     kind        share   prompt tokens                        uncached, if all is well
     short        70 %   200 to 1,000, new                    all
@@ -33,19 +34,39 @@ from loadtest.workload import MODEL, words
 
 PATH = "/v1/chat/completions"
 PRIORITIES = {"high": 0.1, "normal": 0.6, "low": 0.3}
-SHORT_TOKENS = (200, 1000)
-LONG_TOKENS = (6000, 12_000)
-FOLLOW_UP_TOKENS = 250
-CONTEXT_TOKENS_MAX = 6000
-SHARES = {"short": 0.7, "follow-up": 0.2, "long": 0.1}
+KINDS = ("short", "follow-up", "long")
 STREAMED_SHARE = 2 / 3
-DEADLINE_SHARE = 0.25
 LEAVING_SHARE = 0.05
 LEAVES_AFTER_S = (0.1, 3.0)
-OUTPUT_TOKENS = (4, 24)
 CONTEXTS_MAX = 64
 OPEN_MAX = 4000
 """More connections at once are not made: the machine's own limits would be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What the requests of a crowd are.
+
+    Attributes:
+        shares: Of short requests, follow-ups and long ones.
+        short_tokens: Range of a short prompt.
+        long_tokens: Range of a long one.
+        follow_up_tokens: What a follow-up adds.
+        context_tokens_max: Longer prompts have no follow-up.
+        output_tokens: Range of an answer.
+        deadline_share: Of all, who says ``x-request-timeout``.
+    """
+
+    shares: tuple[float, float, float] = (0.7, 0.2, 0.1)
+    short_tokens: tuple[int, int] = (200, 1000)
+    long_tokens: tuple[int, int] = (6000, 12_000)
+    follow_up_tokens: int = 250
+    context_tokens_max: int = 6000
+    output_tokens: tuple[int, int] = (4, 24)
+    deadline_share: float = 0.25
+
+
+MIX = Mix()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +90,7 @@ class Request:
 
     Attributes:
         number: Position in the order of sending.
-        kind: A key of `SHARES`.
+        kind: One of `KINDS`.
         priority: A key of `PRIORITIES`.
         client: Who asks.
         text: The prompt.
@@ -126,10 +147,12 @@ class Draw:
         clients: Who asks.
         deadline_s: What those say that have a deadline.
         seed: The same one draws the same requests.
+        mix: What they are.
     """
 
-    def __init__(self, clients: Sequence[Client], deadline_s: float, seed: int) -> None:
+    def __init__(self, clients: Sequence[Client], deadline_s: float, seed: int, mix: Mix = MIX) -> None:
         self._clients = clients
+        self._mix = mix
         self._loads = [client.load for client in clients]
         self._deadline_s = deadline_s
         self._chance = random.Random(seed)
@@ -138,17 +161,17 @@ class Draw:
 
     def next(self) -> Request:
         """Draw one."""
-        chance, number = self._chance, next(self._numbers)
-        kind = chance.choices(list(SHARES), list(SHARES.values()))[0]
+        chance, number, mix = self._chance, next(self._numbers), self._mix
+        kind = chance.choices(KINDS, mix.shares)[0]
         priority = chance.choices(list(PRIORITIES), list(PRIORITIES.values()))[0]
         text, context_tokens = "", 0
-        new_tokens = FOLLOW_UP_TOKENS
+        new_tokens = mix.follow_up_tokens
         if kind != "follow-up":
-            new_tokens = chance.randint(*(SHORT_TOKENS if kind == "short" else LONG_TOKENS))
+            new_tokens = chance.randint(*(mix.short_tokens if kind == "short" else mix.long_tokens))
         elif self._contexts:
             text, context_tokens = self._contexts[chance.randrange(len(self._contexts))]
         streamed = chance.random() < STREAMED_SHARE
-        deadline_s = self._deadline_s if chance.random() < DEADLINE_SHARE else None
+        deadline_s = self._deadline_s if chance.random() < mix.deadline_share else None
         leaves_after_s = chance.uniform(*LEAVES_AFTER_S) if chance.random() < LEAVING_SHARE else None
         return Request(
             number=number,
@@ -158,7 +181,7 @@ class Draw:
             text=text + words(chance, new_tokens),
             uncached_tokens=new_tokens,
             prompt_tokens=context_tokens + new_tokens,
-            output_tokens=chance.randint(*OUTPUT_TOKENS),
+            output_tokens=chance.randint(*mix.output_tokens),
             streamed=streamed,
             deadline_s=deadline_s,
             leaves_after_s=leaves_after_s,
@@ -166,7 +189,7 @@ class Draw:
 
     def answered(self, request: Request) -> None:
         """Others may go on from here."""
-        if request.prompt_tokens <= CONTEXT_TOKENS_MAX:
+        if request.prompt_tokens <= self._mix.context_tokens_max:
             self._contexts.append((request.text, request.prompt_tokens))
 
 
@@ -195,6 +218,7 @@ class Crowd:
         deadline_s: What those say that have a deadline.
         patience_s: A request that is not over by then hangs.
         seed: See `Draw`.
+        mix: See `Draw`.
 
     Attributes:
         phase: What the requests that are sent now belong to.
@@ -213,6 +237,7 @@ class Crowd:
         deadline_s: float,
         patience_s: float,
         seed: int = 1,
+        mix: Mix = MIX,
     ) -> None:
         self.urls = list(urls)
         self.rate_per_s = rate_per_s
@@ -222,7 +247,7 @@ class Crowd:
         self.unsent = 0
         self.late_s_max = 0.0
         self._patience_s = patience_s
-        self._draw = Draw(clients, deadline_s, seed)
+        self._draw = Draw(clients, deadline_s, seed, mix)
         self._running: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.Task[None] | None = None
 

@@ -13,8 +13,7 @@ calm load is less than half of it. While Valkey is gone the others cannot hear t
 The balancer in front of real replicas stops sending to a dead one; here that is the crowd, which forgets
 its URL at the moment of the kill. What it had sent there before is cut, and nothing else may be.
 
-When nobody asks any more, everything must be empty within `EMPTY_S`: no request in flight or waiting, no
-second of prefill reserved at any replica, nothing running in any engine.
+When nobody asks any more, everything must be empty soon (`loadtest.chaos.leftovers`).
 """
 
 import asyncio
@@ -29,6 +28,7 @@ import httpx
 
 from loadtest.bench.process_tree import cpu_s
 from loadtest.chaos.crowd import Client, Crowd, Served, mean_service_s
+from loadtest.chaos.leftovers import leftovers
 from loadtest.chaos.replica import Replica
 from loadtest.chaos.valkey import ValkeyServer
 from loadtest.engine import EngineSettings
@@ -43,9 +43,7 @@ ENGINE = EngineSettings(
 """Slow enough for a test machine to send several times what four of them can do."""
 
 CALM_RATIO = 0.4
-EMPTY_S = 15.0
 SAMPLE_S = 0.5
-POLL_S = 0.1
 REPLICA = "r{}"
 ADMIN_KEY = "overload-admin"
 
@@ -286,9 +284,9 @@ async def run_overload(plan: OverloadPlan) -> OverloadRun:
                 await sampler
         run.served, run.sent, run.unsent = crowd.served, crowd.sent.total(), crowd.unsent
         run.late_s_max = crowd.late_s_max
-        run.left = await _left(stage)
+        run.left = await leftovers(stage.replicas, stage.engine_urls)
         for replica in stage.replicas:
-            for name, value in (await _metrics(replica)).items():
+            for name, value in (await replica.metrics()).items():
                 run.metrics[name] = run.metrics.get(name, 0.0) + value
         run.errors = stage.errors()
     return run
@@ -334,44 +332,3 @@ async def _sampled(stage: _Stage, crowd: Crowd, run: OverloadRun) -> None:
                 )
         run.samples.append(Sample(loop.time(), crowd.phase, tuple(waiting), tuple(idle)))
         await asyncio.sleep(SAMPLE_S)
-
-
-async def _left(stage: _Stage) -> list[str]:
-    """What is not empty although nobody asks any more; waits for it as long as `EMPTY_S`."""
-    left: list[str] = []
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(EMPTY_S):
-            while left := await _not_empty(stage):  # noqa: ASYNC110 - it is other processes' state
-                await asyncio.sleep(POLL_S)
-    return left
-
-
-async def _not_empty(stage: _Stage) -> list[str]:
-    left: list[str] = []
-
-    def found(where: str, **amounts: float) -> None:
-        left.extend(f"{where}: {name} {amount:g}" for name, amount in amounts.items() if amount)
-
-    for replica in stage.replicas:
-        workers = (await replica.client.get("/workers")).json()["workers"]
-        queue = (await replica.client.get("/queue")).json()
-        found(
-            replica.url,
-            exchanges=await replica.metric("cacheway_inflight_requests"),
-            in_flight=sum(worker["inflight_requests"] for worker in workers),
-            tokens_in_flight=sum(worker["inflight_tokens"] for worker in workers),
-            backlog_s=sum(worker["backlog_s"] for worker in workers),
-            waiting=queue["waiting"]["requests"],
-            uncached_tokens_waiting=queue["waiting"]["uncached_tokens"],
-        )
-    for url, stats in zip(stage.engine_urls, await stage.engine_stats(), strict=True):
-        found(url, running=stats["running"], waiting=stats["waiting"])
-    return left
-
-
-async def _metrics(replica: Replica) -> dict[str, float]:
-    """All its metrics, by name with labels."""
-    lines = (await replica.client.get("/metrics")).text.splitlines()
-    return {
-        name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")
-    }

@@ -67,6 +67,12 @@ class Replica:
             raise KeyError(name)
         return float(found[1])
 
+    async def metrics(self) -> dict[str, float]:
+        """All its metrics, by name with labels."""
+        lines = (await self.client.get("/metrics")).text.splitlines()
+        samples = (line.rpartition(" ") for line in lines if line[:1] != "#")
+        return {name: float(value) for name, _, value in samples}
+
     async def degraded(self) -> str | None:
         """Why it is degraded, None if it is not; its metric says the same or is a moment away."""
         reason: str | None = (await self.shared())["degraded"]

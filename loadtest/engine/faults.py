@@ -115,6 +115,11 @@ class Faults:
         self._waiting: list[tuple[Fault, int]] = []
         self.unhealthy = False
 
+    @property
+    def armed(self) -> int:
+        """Faults that may still strike."""
+        return len(self._waiting)
+
     def add(self, fault: Fault) -> None:
         """Arm a fault; ``refuse`` and ``crash`` are the engine's own doing and do not come here."""
         if fault.kind == "unhealthy":

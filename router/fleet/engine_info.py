@@ -3,7 +3,8 @@
 GET /v1/models         which models it serves, and how long their context may be
 GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), and
                        how many requests each runs at a time (``effective_max_running_requests_per_dp``) and
-                       how many tokens it prefills in a step (``chunked_prefill_size``)
+                       how many tokens it prefills in a step (``chunked_prefill_size``), and where decode
+                       workers come to a prefill worker (``disaggregation_bootstrap_port``)
 GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
@@ -91,6 +92,12 @@ def sglang_step_tokens(answer: Any) -> int:
     """Tokens that one step prefills, from SGLang's server info; 0 if it does not say, or has no bound."""
     value = answer.get("chunked_prefill_size") if isinstance(answer, dict) else None
     return max(value, 0) if isinstance(value, int) else 0
+
+
+def sglang_bootstrap_port(answer: Any) -> int:
+    """Port of its bootstrap server, from SGLang's server info; 0 if it does not say."""
+    value = answer.get("disaggregation_bootstrap_port") if isinstance(answer, dict) else None
+    return value if isinstance(value, int) and 0 < value < 1 << 16 else 0
 
 
 def vllm_capacity_tokens(metrics: str) -> int:

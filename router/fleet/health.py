@@ -18,6 +18,7 @@ import httpx
 
 from router.fleet.engine_info import (
     served_models,
+    sglang_bootstrap_port,
     sglang_capacity_tokens,
     sglang_running_max,
     sglang_step_tokens,
@@ -171,7 +172,13 @@ class HealthChecks:
                 capacity_tokens = vllm_capacity_tokens(metrics)
                 engine = "vllm" if "vllm:" in metrics else ("sglang" if "sglang:" in metrics else "")
         self._registry.described(
-            local, models, engine, capacity_tokens, sglang_running_max(info), sglang_step_tokens(info)
+            local,
+            models,
+            engine,
+            capacity_tokens,
+            sglang_running_max(info),
+            sglang_step_tokens(info),
+            sglang_bootstrap_port(info),
         )
         started_ms = started_unix_ms(metrics)
         if started_ms:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies import Breaker, Worker
+from policies import HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
+
+PROTOCOL_OF_ENGINE = {"sglang": "sglang", "vllm": "nixl"}
+"""How prefill and decode workers of an engine hand over, if no label says otherwise."""
 
 
 class Health(StrEnum):
@@ -31,6 +34,7 @@ class LocalWorker:
         running_max: Most requests that its engine runs at a time; 0 while it has not said.
         step_tokens: Tokens that one of its steps prefills at most, if others find what a step computes only
             when it is over (SGLang); 0 if they find it before, or it has not said.
+        advertised_port: Bootstrap port that its engine names; 0 while it has not said.
         failures: Failed probes in a row.
         successes: Good probes in a row.
         probes: How many there were.
@@ -49,6 +53,7 @@ class LocalWorker:
     engine: str = ""
     running_max: int = 0
     step_tokens: int = 0
+    advertised_port: int = 0
     failures: int = 0
     successes: int = 0
     probes: int = 0
@@ -61,6 +66,17 @@ class LocalWorker:
     def state(self) -> str:
         """One word for people and metrics."""
         return "draining" if self.worker.draining else self.health.value
+
+    @property
+    def site(self) -> str:
+        """Where it stands."""
+        return self.worker.site
+
+    @property
+    def protocol(self) -> str:
+        """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
+        label = self.worker.labels.get(HANDOVER_LABEL, "")
+        return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
 
     def serves(self, model: str | None) -> bool:
         """Whether it serves a model; one that does not list its models may serve any."""

@@ -17,7 +17,7 @@ is back it has lost its cache, unless a sibling has said so since.
 A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,7 @@ from policies import (
     FleetState,
     Forget,
     Op,
+    Pairing,
     Started,
     WorkerGone,
     WorkerPut,
@@ -41,6 +42,7 @@ from router.fleet.address import normal_url, worker_id_of
 from router.fleet.circuits import Circuits
 from router.fleet.engine_info import ServedModel
 from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.pairs import Kind, Pairs
 from router.proxy import WorkerPool
 
 Slots = NDArray[np.intp]
@@ -99,6 +101,7 @@ class Registry:
         self._replicas = replicas
         self._ramp_us = slow_start_s * 1e6
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
+        self.pairs = Pairs(self.circuits, self._ready)
         self._failure_threshold = failure_threshold
         self._success_threshold = success_threshold
         self._local: dict[str, LocalWorker] = {}
@@ -114,10 +117,10 @@ class Registry:
     # What dispatch asks.
 
     def eligible(self, model: str | None, now_us: int, bucket: int = ANY_BUCKET) -> Slots:
-        """Slots of the workers that may take a request for a model now, in rising order.
+        """Slots of the workers that may begin a request for a model now, in rising order.
 
-        The list is kept until a worker changes; circuits that are not closed are asked each time, and
-        workers that drain for another length bucket.
+        Of the roles, see `router.fleet.pairs`. The list is kept until a worker changes; circuits that are
+        not closed are asked each time, and workers that drain for another length bucket.
 
         Args:
             model: What the request asks for; None if it does not say.
@@ -131,25 +134,40 @@ class Registry:
         if slots is None:
             if len(self._eligible) > NAMES_MAX:
                 self._eligible.clear()
-            fitting = self._fitting(model, bucket)
-            ready = [self._ready(self._by_slot[slot]) for slot in fitting.tolist()]
-            slots = fitting[np.array(ready, dtype=bool)]
+            slots = self.pairs.beginners((model, bucket))
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._eligible[model, bucket] = slots
         buckets = self._fleet.buckets
         if buckets.moving:
             slots = buckets.may_take(slots, self._fleet.loads.oldest_prefill_us)
-        return self.circuits.allowed(slots, now_us) if self._fleet.circuits.tripped else slots
+        if not self._fleet.circuits.tripped:
+            return slots
+        slots = self.circuits.allowed(slots, now_us)
+        return self.pairs.accompanied(slots, (model, bucket), now_us) if self.pairs.active else slots
+
+    def pairing(
+        self, slots: Slots, model: str | None, now_us: int, bucket: int = ANY_BUCKET
+    ) -> Pairing | None:
+        """Who of those that `eligible` gave needs a partner, and who may be it.
+
+        Args:
+            slots: What it gave.
+            model: As given there.
+            now_us: As given there.
+            bucket: As given there.
+
+        Returns:
+            None if nobody does. The same value again until a worker or a circuit changes.
+        """
+        return self.pairs.pairing(slots, (model, bucket), now_us) if self.pairs.active else None
 
     def encoders(self, now_us: int) -> Slots:
         """Slots of the workers that encode media and may be asked now, in rising order; maybe none."""
         if self._fleet.revision != self._revision:
             self._sync()
         if self._encoders is None:
-            slots = [slot for slot, local in self._by_slot.items() if local.worker.role == "encode"]
-            self._encoders = np.array(
-                sorted(slot for slot in slots if self._ready(self._by_slot[slot])), dtype=np.intp
-            )
+            found = [local for local in self._well(self._local.values()) if local.worker.role == "encode"]
+            self._encoders = np.array(sorted(local.worker.slot for local in found), dtype=np.intp)
         return (
             self.circuits.allowed(self._encoders, now_us) if self._fleet.circuits.tripped else self._encoders
         )
@@ -284,6 +302,7 @@ class Registry:
         self,
         worker_id: str,
         *,
+        role: str | None = None,
         draining: bool | None = None,
         capacity_tokens: int | None = None,
         labels: dict[str, str] | None = None,
@@ -299,7 +318,7 @@ class Registry:
                 self.now_us(),
                 self._replica,
                 worker.url,
-                worker.role,
+                worker.role if role is None else role,
                 worker.draining if draining is None else draining,
                 worker.capacity_tokens if capacity_tokens is None else capacity_tokens,
                 worker.labels if labels is None else labels,
@@ -359,6 +378,7 @@ class Registry:
         capacity_tokens: int,
         running_max: int = 0,
         step_tokens: int = 0,
+        bootstrap_port: int = 0,
     ) -> None:
         """Take in what the engine says about itself."""
         if models != local.models:
@@ -369,6 +389,7 @@ class Registry:
             self._lists_changed()
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
+        local.advertised_port = bootstrap_port or local.advertised_port
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
@@ -419,9 +440,13 @@ class Registry:
             lambda slot: self._by_slot[slot].context_tokens_max(model),
         )
 
+    def _ready(self, kind: Kind) -> list[LocalWorker]:
+        """Those of the fitting workers that are well and do not drain."""
+        return self._well(self._by_slot[slot] for slot in self._fitting(*kind).tolist())
+
     @staticmethod
-    def _ready(local: LocalWorker) -> bool:
-        return local.health is Health.HEALTHY and not local.worker.draining
+    def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:
+        return [local for local in workers if local.health is Health.HEALTHY and not local.worker.draining]
 
     def _lost_cache(self, local: LocalWorker) -> bool:
         """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""
@@ -440,13 +465,13 @@ class Registry:
         self._encoders = None
         self._of_engines.clear()
         self._known.clear()
+        self.pairs.follow(self._local.values())
 
     def _sync(self) -> None:
         """Follow the shared list of workers."""
         if self._fleet.revision == self._revision:
             return
         self._revision = self._fleet.revision
-        self._lists_changed()
         fresh = False
         workers = {worker.worker_id: worker for worker in self._fleet.workers()}
         for worker_id in [key for key in self._local if key not in workers]:
@@ -465,6 +490,7 @@ class Registry:
             else:
                 local.worker = worker
         self._by_slot = {local.worker.slot: local for local in self._local.values()}
+        self._lists_changed()
         if fresh:
             self.on_change()
 

@@ -1,9 +1,12 @@
 """Small pieces of answers that the gateway itself writes."""
 
+import logging
 import math
 
-from router.errors import RouterError, error_body
+from router.errors import RouterError, UpstreamError, WorkerUnreachable, error_body
 from router.gateway.endpoints import Endpoint
+
+logger = logging.getLogger(__name__)
 
 
 def error_event(endpoint: Endpoint, error: RouterError) -> bytes:
@@ -19,3 +22,14 @@ def error_event(endpoint: Endpoint, error: RouterError) -> bytes:
 def retry_after(seconds: float) -> bytes:
     """A Retry-After header value: whole seconds, at least one."""
     return b"%d" % max(1, math.ceil(seconds))
+
+
+def crashed() -> RouterError:
+    """Log the exception that is handled, a mistake of ours; and what the client is told of it."""
+    logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
+    return RouterError("The gateway failed to serve this request; its log says why.")
+
+
+def answered_error(status: int) -> UpstreamError:
+    """What a worker's error status is as a failure."""
+    return WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}")

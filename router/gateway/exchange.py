@@ -12,22 +12,17 @@ empty body), so that until then a failure can be redispatched unseen. Whatever h
 answer ends: with the end, a pipelined request behind it begins. What is told of it then is its
 `RequestRecord`'s business.
 
-All of it runs in callbacks of the event loop: there is no await between looking at the fleet
-and reserving, so nothing changes between look and choice.
+How it is placed, waits and is redispatched: `router.gateway.dispatching`. A request that a prefill and a
+decode worker share is one upstream request here, too (`router.handover`).
 """
 
 import asyncio
-import logging
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from policies import GiveUp, Redispatch, Shed, Slots, redispatch
 from router.errors import (
-    ClientError,
     Overloaded,
     RequestExpired,
     RouterError,
@@ -35,54 +30,41 @@ from router.errors import (
     StreamBroken,
     UpstreamError,
     WorkerSilent,
-    WorkerUnreachable,
     error_body,
 )
-from router.gateway.answer import error_event, retry_after
-from router.gateway.decision import Claim, Decision, Hold, refusal_of
+from router.fleet import LocalWorker
+from router.gateway.answer import answered_error, crashed, error_event, retry_after
+from router.gateway.decision import Decision
+from router.gateway.dispatching import Dispatching
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import with_salt
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
+from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import lane_of
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
-from router.gateway.salting import OVERLOOKED_BY
 from router.gateway.usage import TailBuffer
-from router.proxy import ClientConnection, ClientRequest, Header, UpstreamRequest
+from router.handover import Pair
+from router.proxy import ClientConnection, ClientRequest, Header
 from router.shared import Charge
 from router.tenants import Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
 
-logger = logging.getLogger(__name__)
 
-PAUSE_S = 0.1
-"""Before the only worker left is asked a second time; doubled each time after."""
-
-
-class RequestExchange:
+class RequestExchange(Dispatching):
     """Serves one request through the `router.proxy` ports."""
 
     __slots__ = (
         "_answer_head",
-        "_arrived_us",
         "_client",
         "_deadline_timer",
         "_done",
-        "_gateway",
         "_parsing",
-        "_pause_timer",
-        "_record",
         "_request",
-        "_reservation",
         "_sending",
-        "_ticket_id",
-        "_timeout_s",
-        "_tried",
-        "_upstream",
     )
 
     def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
@@ -93,13 +75,13 @@ class RequestExchange:
             gateway, request.path, request.client, request.received_s, len(request.body)
         )
         self._parsing: Steps | None = None
-        self._reservation: Reservation | None = None
-        self._tried: list[int] = []
-        self._upstream: UpstreamRequest | None = None
+        self._reservation = None
+        self._tried = []
+        self._upstream = None
         self._answer_head: tuple[int, bytes, int | None] | None = None
         self._sending = False
         self._done = False
-        self._pause_timer: asyncio.TimerHandle | None = None
+        self._pause_timer = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._timeout_s = 0.0
         self._arrived_us = 0
@@ -165,7 +147,7 @@ class RequestExchange:
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """Hold the head back until the first body byte; a retriable status may go elsewhere."""
-        if status >= 400 and self._redispatched(_answered(status), status):
+        if status >= 400 and self._redispatched(answered_error(status), status):
             return
         self._answer_head = (status, lines, length)
 
@@ -209,15 +191,27 @@ class RequestExchange:
         if status < 500:
             gateway.registry.circuits.succeeded(local, now_us, placed_us)
         else:
-            gateway.registry.failed(local, _answered(status), now_us, placed_us)
+            gateway.registry.failed(local, answered_error(status), now_us, placed_us)
         if status < 400:
             reservation.release(abandoned=False, prefilled_us=now_us)
         else:
+            if record.pair is not None:
+                record.pair.refused(status)
             reservation.release(abandoned=True)  # an error is no sign that anything was computed
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
         if status < 400:
             record.answered(status, now_us)  # last: whatever it makes of it, the request is counted out
+
+    def prefill_ended(self) -> None:
+        """The prefill worker of a pair has done its part (`router.handover.PairSink`)."""
+        assert self._record.pair is not None
+        self._record.pair.prefill_over()
+
+    def shipped(self) -> None:
+        """The KV is at the decode worker of a pair."""
+        assert self._record.pair is not None
+        self._record.pair.shipped()
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
@@ -242,48 +236,6 @@ class RequestExchange:
             if self._ticket_id
             else WorkerSilent(message, code="request_timeout"),
         )
-
-    def renew(self, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: reserve again what it lost.
-
-        Args:
-            left_us: Log time up to which its placements were dropped.
-            now_us: Log time, later than that.
-        """
-        if self._ticket_id:
-            self._gateway.room.say_again(self._ticket_id, left_us, now_us)
-        if self._reservation is not None:
-            self._reservation.renew(left_us, now_us)
-
-    # From the waiting room (`router.gateway.waiting_room.Waiter`).
-
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
-        """Choose a worker, and see whether it is this request's turn there.
-
-        Raises:
-            RouterError: If nobody may take it.
-        """
-        try:
-            return self._decide(ticket_id, turn)
-        except RouterError:
-            raise
-        except Exception as error:
-            raise crashed() from error
-
-    def dispatched(self, decision: Decision) -> None:
-        """It is this request's turn: go."""
-        self._ticket_id = ""
-        self._record.waited()
-        try:
-            self._send(decision)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
-
-    def refused(self, error: RouterError) -> None:
-        """It waited for nothing."""
-        self._ticket_id = ""
-        self._record.waited()
-        self._fail(error)
 
     # Inside.
 
@@ -352,90 +304,21 @@ class RequestExchange:
             self._parsing = None
             self._fail(crashed())
 
-    def _dispatch(self) -> None:
-        """Choose a worker, and go there or wait.
-
-        Raises:
-            NoWorker: If nobody may take it.
-            ClientError: If nobody ever could.
-            RequestRejected: If it had to wait, and too many wait already.
-        """
-        match self._decide("", -1):
-            case Decision() as decision:
-                self._send(decision)
-            case Hold() as hold:
-                self._wait(hold)
-            case Shed() as shed:
-                raise refusal_of(shed)
-            case never:
-                assert_never(never)
-
-    def _decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
-        """Choose a worker."""
-        gateway, record, parsed = self._gateway, self._record, self._record.parsed
-        assert parsed is not None
-        registry, now_s = gateway.registry, gateway.now_s()
-        now_us = gateway.clock.now_us()
-        bucket = gateway.decider.bucket_of(parsed)
-        slots = every = registry.eligible(parsed.model, now_us, bucket)
-        if self._tried:
-            fresh = slots[~np.isin(slots, self._tried)]
-            slots = fresh if len(fresh) else slots
-        if not len(slots):
-            raise gateway.nobody_for(parsed.model, bucket)
-        if record.tenant.salt:
-            slots = self._keeping_apart(slots, parsed.endpoint)
-        slots = registry.ramped(slots, parsed.key, now_us)
-        claim = None
-        if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
-            if not self._arrived_us:
-                self._arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-            lane = lane_of(parsed.model, bucket)
-            claim = Claim(
-                self._arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
-            )
-        profile = gateway.profile_of(parsed.model)
-        return gateway.decider.decide(parsed, profile, slots, now_us, now_s, claim, bucket)
-
-    def _keeping_apart(self, slots: Slots, endpoint: Endpoint) -> Slots:
-        """Of some workers, those whose engines hear the tenant's salt.
-
-        Raises:
-            ClientError: If none does: a cache shared in silence is not what the tenant asked for.
-        """
-        engines = OVERLOOKED_BY.get(endpoint)
-        if engines is None:
-            return slots
-        kept = self._gateway.registry.without(slots, engines)
-        if not len(kept):
-            raise ClientError(
-                f"Your cache is kept apart, which {', '.join(engines)} cannot do at {endpoint}.",
-                code="isolation_unsupported",
-            )
-        return kept
-
-    def _wait(self, hold: Hold) -> None:
-        """Wait for a worker that has room.
-
-        Raises:
-            RequestRejected: If too many wait already.
-        """
-        gateway = self._gateway
-        deadline_us = self._arrived_us + round(self._timeout_s * 1e6) if self._timeout_s else None
-        gateway.room.enter(self, hold, deadline_us, again=self._record.attempts > 0)
-        self._ticket_id = hold.waiting.request_id
-        self._record.waits_since_s = gateway.now_s()
-
     def _send(self, decision: Decision) -> None:
-        """Reserve, and send to the chosen worker."""
         gateway, request, record = self._gateway, self._request, self._record
         parsed, attempt = record.parsed, decision.attempt
         assert parsed is not None
         local = gateway.registry.at_slot(attempt.chosen.slot)
         record.attempts += 1
         record.attempt = attempt
+        record.pair = None
         record.tail = None
         self._answer_head = None
+        if decision.decode is not None:
+            self._send_pair(decision, local, decision.decode)
+            return
+        if local.worker.role == "decode":
+            gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
         self._reservation = Reservation(gateway, parsed, local, attempt, decision.placed)
         self._reservation.make()
         salt = record.tenant.salt
@@ -449,70 +332,36 @@ class RequestExchange:
             patient=not parsed.stream,
         )
 
-    def _redispatched(self, error: UpstreamError, status: int | None) -> bool:
-        """Try again, if the rule allows; True if that has taken over.
-
-        Another worker is asked at once. If all that may serve it have failed, an answer of the last one
-        passes through, and a worker that gave no answer is asked again after a pause: its
-        trouble may have been the moment's.
-        """
-        gateway, record, reservation = self._gateway, self._record, self._reservation
-        assert reservation is not None
-        local, parsed = reservation.local, reservation.parsed
-        now_s = gateway.now_s()
-        tried = (*self._tried, local.worker.slot)
-        now_us = gateway.clock.now_us()
-        eligible = gateway.registry.eligible(parsed.model, now_us, gateway.decider.bucket_of(parsed))
-        others = not np.isin(eligible, tried).all()
-        verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
-        if others or status is None:
-            verdict = redispatch(
-                gateway.redispatch_rules,
-                gateway.retry_budget,
-                status=status,
-                attempts=record.attempts,
-                age_s=now_s - record.received_s,
-                now_s=now_s,
-            )
-        if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
-            reservation.worker_failed(error)
-        elif not isinstance(verdict, GiveUp):  # busy, not broken
-            gateway.registry.circuits.succeeded(local, now_us, reservation.attempt.placed_us)
-        if isinstance(verdict, GiveUp):
-            return False  # a status that may not be retried passes through, and counts when it ends
-        if self._upstream is not None:
-            self._upstream.abort()
-            self._upstream = None
-        reservation.release(abandoned=True)
-        self._tried.append(local.worker.slot)
-        gateway.metrics.redispatched(error.code)
-        logger.info(
-            "request redispatched",
-            extra={
-                "event": "request.redispatched",
-                "request_id": record.request_id.decode("latin-1"),
-                "worker_id": local.worker.worker_id,
-                "reason": error.code,
-                "detail": error.message,
-                "attempts": record.attempts,
-            },
+    def _send_pair(self, decision: Decision, prefill: LocalWorker, half: Decision) -> None:
+        """Reserve on both workers, and send to them as they hand over."""
+        gateway, request, record, parsed = self._gateway, self._request, self._record, self._record.parsed
+        assert parsed is not None
+        decode = gateway.registry.at_slot(half.attempt.chosen.slot)
+        self._reservation = record.pair = PairReservation(
+            gateway,
+            parsed,
+            prefill,
+            decode,
+            decision.attempt,
+            half.attempt,
+            decision.placed,
+            half.placed,
+            decision.shipping,  # type: ignore[arg-type]
         )
-        if others:
-            self._dispatch_again(error)
-        else:
-            pause_s = PAUSE_S * 2 ** (record.attempts - 1)
-            self._pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
-        return True
-
-    def _dispatch_again(self, error: UpstreamError) -> None:
-        """Make the next attempt; if there is nobody to ask, the last failure says more than that."""
-        self._pause_timer = None
-        try:
-            self._dispatch()
-        except RouterError:
-            self._fail(error)
-        except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
+        record.pair.make()
+        salt = record.tenant.salt
+        pair = Pair(
+            parsed,
+            request.method,
+            request.path,
+            request.query,
+            gateway.forwarding.lines(request, record.request_id),
+            with_salt(request.body, parsed, salt) if salt else (request.body,),
+            record.request_id,
+            prefill,
+            decode,
+        )
+        self._upstream = record.pair.request = gateway.handovers[prefill.protocol].send(pair, self)
 
     def _send_head(self, body: bytes) -> None:
         assert self._answer_head is not None
@@ -589,14 +438,3 @@ class RequestExchange:
             self._ticket_id = ""
             self._record.waited()
         self._record.ended(outcome, status, error)
-
-
-def crashed() -> RouterError:
-    """Log the exception that is handled, a mistake of ours; and what the client is told of it."""
-    logger.exception("request failed inside the gateway", extra={"event": "request.crashed"})
-    return RouterError("The gateway failed to serve this request; its log says why.")
-
-
-def _answered(status: int) -> UpstreamError:
-    """What a worker's error status is as a failure."""
-    return WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}")

@@ -184,8 +184,8 @@ class Feedback:
             request: What was asked.
             attempt: How it was placed.
             usage: What the engine reported.
-            ttft_s: Seconds from sending to the first body byte; None if that byte does not mark
-                the end of the prefill (an answer that is not streamed).
+            ttft_s: Seconds from sending to the end of the prefill, which the first body byte marks; None if
+                nothing does (an answer that is not streamed).
             now_us: Log time.
             decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
         """
@@ -201,13 +201,26 @@ class Feedback:
         if ttft_s is None or worker is None:
             return
         chosen = attempt.chosen
-        if chosen.estimated_ttft_s - chosen.service_s <= IDLE_BACKLOG_S:
+        predicted_s = chosen.estimated_ttft_s - chosen.transfer_s
+        if predicted_s - chosen.service_s <= IDLE_BACKLOG_S:
             cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
             self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
         else:
-            self._learn_early(worker.worker_class, chosen.estimated_ttft_s, ttft_s, now_us)
+            self._learn_early(worker.worker_class, predicted_s, ttft_s, now_us)
         if self._decodes and usage.completion_tokens is not None:
             self._learn_decode(worker, decode_s, usage.completion_tokens)
+
+    def decoded(self, worker_id: str, decode_s: float, tokens: int) -> None:
+        """Learn from an answer that one worker prefilled and this one decoded.
+
+        Args:
+            worker_id: Of the decode worker.
+            decode_s: From its first token to its last.
+            tokens: That it has.
+        """
+        worker = self._fleet.worker(worker_id)
+        if worker is not None:
+            self._learn_decode(worker, decode_s, tokens)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""

@@ -5,7 +5,8 @@ import itertools
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from policies import (
     ANY_BUCKET,
@@ -13,7 +14,9 @@ from policies import (
     AdmissionRules,
     EarlyRejection,
     FleetState,
+    Matchmaker,
     Op,
+    Pairing,
     Policy,
     RedispatchRules,
     RetryBudget,
@@ -21,6 +24,7 @@ from policies import (
     Slots,
     Waiting,
     class_of,
+    decode_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
@@ -41,6 +45,7 @@ from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.refusals import Refusals
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
+from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
@@ -82,6 +87,7 @@ class Gateway:
         keys: Keyring | None = None,
         log_lag_s: Callable[[], float] = lambda: 0.0,
         limiter: Limiter | None = None,
+        handovers: Mapping[str, Handover] = MappingProxyType({}),
         requests_max: int = sys.maxsize,
     ) -> None:
         self.replica = replica
@@ -91,6 +97,8 @@ class Gateway:
         self.clock = clock
         self.metrics = metrics
         self.request_log = request_log
+        self.handovers = handovers
+        """By protocol, how prefill workers hand over to decode workers."""
         self.limiter = limiter
         """Keeps tenants to their limits; None where nobody has any."""
         self.loop = loop
@@ -119,7 +127,14 @@ class Gateway:
         )
         queue = settings.queue
         self.admission = Admission(_admission_rules(settings.admission), fleet)
-        lanes = Lanes(self._slots_of)
+        placement = settings.placement
+        matchmaker = Matchmaker(
+            fleet,
+            self.admission,
+            self.feedback.decode_fit,
+            decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy)),
+        )
+        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
         level = ServiceLevel(
             settings.admission.ttft_slo_s,
             settings.admission.ttft_slo_s_per_1k_tokens,
@@ -160,6 +175,7 @@ class Gateway:
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
+            matchmaker=matchmaker,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -304,6 +320,13 @@ class Gateway:
         model, bucket = model_and_bucket(lane)
         return self.registry.eligible(model, self.clock.now_us(), bucket)
 
+    def _pairing_of(self, lane: str) -> Pairing | None:
+        """Who of them needs a partner."""
+        if not self.registry.pairs.active:
+            return None
+        (model, bucket), now_us = model_and_bucket(lane), self.clock.now_us()
+        return self.registry.pairing(self.registry.eligible(model, now_us, bucket), model, now_us, bucket)
+
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
@@ -323,12 +346,13 @@ class Gateway:
                 "most that any worker takes.",
                 code="context_length_exceeded",
             )
-        return NoWorker(
+        message = (
             f"No worker for the model {model!r} can take a request now."
             if model
-            else "No worker can take a request now.",
-            retry_after_s=self.retry_after_s,
+            else "No worker can take a request now."
         )
+        missing = self.registry.pairs.missing((model, bucket))
+        return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
     def profile_of(self, model: str | None) -> AttentionProfile:
         """What of a prefix match this model can reuse."""

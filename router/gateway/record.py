@@ -20,6 +20,7 @@ import msgspec
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
+from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
@@ -48,7 +49,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         parsed: None until it is understood.
         flow: Who is to be treated fairly: ``CLASS/TENANT``.
         charge: What its tenant was charged, if it has limits.
-        attempt: The latest; None until it is sent.
+        attempt: The latest; None until it is sent. Of a pair, the prefill worker's.
+        pair: The latest, if a prefill and a decode worker share it.
         attempts: How many there were.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: How long it waited, before all its attempts.
@@ -70,6 +72,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     flow: str = ""
     charge: Charge | None = None
     attempt: Attempt | None = None
+    pair: PairReservation | None = None
     attempts: int = 0
     waits_since_s: float = 0.0
     wait_s: float = 0.0
@@ -84,12 +87,15 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def lines(self) -> bytes:
         """What every answer of ours says, in place of the worker's headers of these names."""
-        attempt = self.attempt
+        attempt, pair = self.attempt, self.pair
+        answering = attempt if pair is None else pair.decode_attempt
         lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
             self.request_id,
-            attempt.worker_id.encode() if attempt else b"none",
+            answering.worker_id.encode() if answering else b"none",
             attempt.chosen.safe_tokens if attempt else 0,
         )
+        if pair is not None:
+            lines += b"x-cacheway-prefill-worker: %b\r\n" % pair.attempt.worker_id.encode()
         if self.charge is None:
             return lines
         assert self.gateway.limiter is not None
@@ -146,6 +152,8 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["estimated_ttft_s"] = _microseconds(attempt.chosen.estimated_ttft_s)
             if self.first_byte_s:
                 fields["ttft_s"] = _microseconds(self.first_byte_s - self.received_s)
+        if self.pair is not None:
+            fields |= self.pair.told()
         if self.waits_since_s:
             fields["flow"] = self.flow
             fields["wait_s"] = _microseconds(self.wait_s)
@@ -164,11 +172,13 @@ class RequestRecord(msgspec.Struct, eq=False):
         assert parsed is not None
         assert attempt is not None
         assert self.endpoint is not None
-        usage = find_usage(self.endpoint, self.tail or b"")
+        usage, pair = find_usage(self.endpoint, self.tail or b""), self.pair
+        if pair is not None:
+            usage = pair.understood(find_usage(self.endpoint, pair.usage), usage)
+        elif usage is not None:
+            usage = gateway.feedback.understood(attempt.worker_id, usage)
         if self.charge is not None:
             self._settle("completed", usage)
-        if usage is not None:
-            usage = gateway.feedback.understood(attempt.worker_id, usage)
         ttft_s = self.first_byte_s - attempt.started_s
         gateway.metrics.answered(
             parsed.stream,
@@ -180,7 +190,9 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage,
             self.tenant.name if self.tenant.configured else "",
         )
-        if usage is not None:
+        if usage is not None and pair is not None:
+            pair.learn(usage, self.first_byte_s, now_us)
+        elif usage is not None:
             decode_s = gateway.now_s() - self.first_byte_s
             gateway.feedback.answered(
                 parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s

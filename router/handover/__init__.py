@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from router.handover.port import Handover, Leg, Pair, PairedRequest, PairSink
+from router.handover.mooncake import MooncakeHandover
+from router.handover.nixl import NixlHandover
+from router.handover.ports import Handover, Leg, Pair, PairedRequest, PairSink
 from router.handover.sglang import SglangHandover
 
 __all__ = ["Handover", "Leg", "Pair", "PairSink", "PairedRequest", "handovers"]
@@ -10,4 +12,4 @@ __all__ = ["Handover", "Leg", "Pair", "PairSink", "PairedRequest", "handovers"]
 
 def handovers() -> Mapping[str, Handover]:
     """All protocols, by name."""
-    return {handover.name: handover for handover in (SglangHandover(),)}
+    return {handover.name: handover for handover in (SglangHandover(), NixlHandover(), MooncakeHandover())}

@@ -1,8 +1,9 @@
 """Where a prefill worker's bootstrap server is, and other labels that hand-over needs.
 
 SGLang's and Mooncake's prefill engines listen on a port of their own for decode engines. It is on the host
-of the worker's URL unless ``bootstrap_host`` says otherwise, and 8998 unless ``bootstrap_port`` does: the
-default of both (``srt/server_args.py`` of SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
+of the worker's URL unless ``bootstrap_host`` says otherwise. The port is what ``bootstrap_port`` says, else
+what the engine does (`router.fleet.engine_info`), else 8998: the default of both (``srt/server_args.py`` of
+SGLang, ``VLLM_MOONCAKE_BOOTSTRAP_PORT`` in vLLM's ``envs.py``).
 """
 
 from functools import lru_cache
@@ -21,25 +22,25 @@ RANKS_LABEL = "dp_size"
 DEFAULT_PORT = 8998
 
 
-def bootstrap_fields(worker: "LocalWorker") -> bytes:
-    """The address in the words of SGLang: ``"bootstrap_host":...,"bootstrap_port":...``."""
-    labels = worker.worker.labels
-    return _fields(worker.worker.url, labels.get(HOST_LABEL, ""), labels.get(PORT_LABEL, ""))
+class Bootstrap(msgspec.Struct, frozen=True, gc=False):
+    """The address of a bootstrap server.
 
-
-def bootstrap_address(url: str, host: str, port: str) -> tuple[str, int]:
-    """Host, an IPv6 one in brackets, and port.
-
-    Args:
-        url: The worker's.
-        host: Its label, or empty.
-        port: Its label, or empty; what is no port counts as empty.
+    Attributes:
+        host: Name or address; IPv6 in brackets.
+        port: Port.
+        host_json: The host as JSON.
     """
-    if not host:
-        host = urlsplit(url).hostname or ""
-    if ":" in host and not host.startswith("["):
-        host = f"[{host}]"
-    return host, int(port) if port.isdecimal() and 0 < int(port) < 65536 else DEFAULT_PORT
+
+    host: str
+    port: int
+    host_json: bytes
+
+
+def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
+    """Where a prefill worker's bootstrap server is."""
+    labels = worker.worker.labels
+    port = labels.get(PORT_LABEL) or str(worker.advertised_port or "")
+    return _bootstrap(worker.worker.url, labels.get(HOST_LABEL, ""), port)
 
 
 def data_parallel_ranks(worker: "LocalWorker") -> int:
@@ -49,6 +50,11 @@ def data_parallel_ranks(worker: "LocalWorker") -> int:
 
 
 @lru_cache(maxsize=4096)
-def _fields(url: str, host: str, port: str) -> bytes:
-    host, number = bootstrap_address(url, host, port)
-    return b'"bootstrap_host":%b,"bootstrap_port":%d' % (msgspec.json.encode(host), number)
+def _bootstrap(url: str, host: str, port: str) -> Bootstrap:
+    """Of a worker with these labels; a port that is none counts as absent."""
+    if not host:
+        host = urlsplit(url).hostname or ""
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    number = int(port) if port.isdecimal() and 0 < int(port) < 65536 else DEFAULT_PORT
+    return Bootstrap(host, number, msgspec.json.encode(host))

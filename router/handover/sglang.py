@@ -2,32 +2,42 @@
 
     "bootstrap_host", "bootstrap_port"   where the prefill engine's bootstrap server is
     "bootstrap_room"                     a random number that nobody else uses
-    "rid"                                ours, so that `POST /abort_request` can name both legs
+    "rid"                                ours, so that `POST /abort_request` can name the legs
     "routed_dp_rank"                     who does it, of an engine with data-parallel ranks
     "disagg_prefill_dp_rank"             in the decode leg: whom to ask for the KV
 
-A request of several prompts or samples needs a room for each. It gets one number, which engines count up from
-(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``): they alone know how many there are.
-An id is written in the same way (``_normalize_rid``), and an abort names all that begin with it
-(``abort_request`` in ``srt/managers/scheduler.py``): so a client's own ``rid`` must not stand, since a
-short one would be the beginning of other people's.
+A request of several prompts needs a room for each. It gets one number, which engines count up from
+(``_normalize_bootstrap_params`` in ``srt/managers/io_struct.py``): they alone know how many there are. The
+id becomes ``rid_0``, ``rid_1``, ... in the same way (``_normalize_rid``). A client's own ``rid`` does not
+stand: two clients could choose the same one, and an abort ends all that begin with it
+(``srt/managers/scheduler.py``).
+
+Not all is split. ``/v1/responses`` and ``/v1/messages`` have none of these fields
+(``entrypoints/openai/protocol.py``, ``entrypoints/anthropic/protocol.py``), and an engine that gets a request
+without a room may stop altogether (the assertion in ``managers/data_parallel_controller.py``). Several
+samples (``n``) of a prompt come to the same room, where they fail or hang (pull requests 24223, 26486, 30723
+and 40297 of SGLang, none of them merged). Such requests are for plain workers, and so are embeddings and
+scores, which have nothing to decode.
 
 The prefill leg never streams, whatever the client wants: in a stream its failure would be an event after a
 status 200. It answers when its KV has been sent. If it fails, the decode leg would wait for its room for
-minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is aborted at once, and the other way round. An
-engine looks only every few seconds whether a client has left; hence `POST /abort_request`, beside closing.
+minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is ended at once, and the other way round. An
+engine looks only every four seconds whether a client has left (``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence
+`POST /abort_request`, beside closing.
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from os import urandom
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from router.handover.bootstrap import bootstrap_fields, data_parallel_ranks
-from router.handover.fields import with_fields
-from router.handover.legs import Legs, PrefillSink
-from router.handover.port import Leg, Pair, PairedRequest, PairSink
+from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
+from router.handover.fields import Fields
+from router.handover.legs import Legs
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink
 from router.proxy import UpstreamRequest, WorkerPool
 
 if TYPE_CHECKING:
@@ -36,94 +46,131 @@ if TYPE_CHECKING:
 ABORT_S = 5.0
 """How long an engine may take to answer to an abort before we forget it."""
 
-_GENERATING = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
-"""Endpoints whose requests have the fields."""
+ABORTED_MAX = 64
+"""Prompts of a batch that are aborted by their ids; closing the connection ends the others, seconds later."""
 
-_ROOM_MASK = (1 << 63) - (1 << 20) - 1
+_SPLIT = frozenset({"/v1/chat/completions", "/v1/completions", "/generate"})
+
+_ROOM_MAX = (1 << 63) - (1 << 20)
 """63 bits, far enough from the end to count up a million rooms."""
+
+_FIELDS = Fields(
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "rid",
+    "routed_dp_rank",
+    "disagg_prefill_dp_rank",
+    # What a client could lead its request astray with.
+    "data_parallel_rank",
+    "bootstrap_pair_key",
+    "decode_tp_size",
+    "stream",
+    "stream_options",
+)
+_NOT_THE_CLIENTS = (
+    "routed_dp_rank",
+    "disagg_prefill_dp_rank",
+    "data_parallel_rank",
+    "bootstrap_pair_key",
+    "decode_tp_size",
+)
 
 
 class SglangHandover:
-    """See `router.handover.port.Handover`."""
+    """See `router.handover.ports.Handover`."""
 
     name = "sglang"
     concurrent = True
     decode_keeps_prefixes = False
     decode_prefills = False
 
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
     def splits(self, parsed: "ParsedRequest") -> bool:
         """See `Handover`."""
-        return parsed.endpoint in _GENERATING
+        return parsed.endpoint in _SPLIT and parsed.n == 1
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
         random = urandom(24)
-        room = int.from_bytes(random[:8], "little") & _ROOM_MASK
+        room = int.from_bytes(random[:8], "little") % _ROOM_MAX + 1  # 0 means none
         rid = random[8:].hex()
-        fields = b'%b,"bootstrap_room":%d,"rid":"%b"' % (bootstrap_fields(pair.prefill), room, rid.encode())
-        prefill_fields = fields + b',"stream":false'
-        decode_fields = fields
+        body = _FIELDS.find(pair.body)
+        bootstrap = bootstrap_of(pair.prefill)
+        both = {name: b"null" for name in _NOT_THE_CLIENTS if name in body}
+        both["bootstrap_host"] = bootstrap.host_json
+        both["bootstrap_port"] = b"%d" % bootstrap.port
+        both["bootstrap_room"] = b"%d" % room
+        both["rid"] = b'"%b"' % rid.encode()
+        prefill, decode = {**both, "stream": b"false"}, both
+        if "stream_options" in body:
+            prefill["stream_options"] = b"null"
         prefill_ranks, decode_ranks = data_parallel_ranks(pair.prefill), data_parallel_ranks(pair.decode)
         if prefill_ranks > 1:
-            rank = room % prefill_ranks
-            prefill_fields += b',"routed_dp_rank":%d' % rank
-            decode_fields += b',"disagg_prefill_dp_rank":%d' % rank
+            rank = b"%d" % (room % prefill_ranks)
+            prefill["routed_dp_rank"] = decode["disagg_prefill_dp_rank"] = rank
         if decode_ranks > 1:
-            decode_fields += b',"routed_dp_rank":%d' % (room // prefill_ranks % decode_ranks)
-        return _RoomLegs(pair, sink, rid, prefill_fields, decode_fields)
+            decode["routed_dp_rank"] = b"%d" % (room // prefill_ranks % decode_ranks)
+        legs = _RoomLegs(pair, sink, rid, self.counts)
+        legs.begin(pair, body.having(prefill), body.having(decode))
+        return legs
 
 
 class _RoomLegs(Legs):
-    """Both legs of one request."""
+    """Both legs of one request, and how to abort them."""
 
-    __slots__ = ("_lines", "_pools", "_rid")
+    __slots__ = ("_counts", "_lines", "_pools", "_rids")
 
-    def __init__(
-        self, pair: Pair, sink: PairSink, rid: str, prefill_fields: bytes, decode_fields: bytes
-    ) -> None:
-        super().__init__(sink)
-        self._rid = rid
+    def __init__(self, pair: Pair, sink: PairSink, rid: str, counts: Counter[str]) -> None:
+        super().__init__(sink, pair.prefill)
+        self._counts = counts
         self._lines = pair.lines
         self._pools = {Leg.PREFILL: pair.prefill.pool, Leg.DECODE: pair.decode.pool}
-        self._prefill = pair.prefill.pool.send(
-            pair.method,
-            pair.path,
-            pair.query,
-            pair.lines,
-            with_fields(pair.body, prefill_fields),
-            PrefillSink(self),
-        )
-        self._answering = pair.decode.pool.send(
-            pair.method,
-            pair.path,
-            pair.query,
-            pair.lines,
-            with_fields(pair.body, decode_fields),
-            self,
-            patient=not pair.parsed.stream,
-        )
+        self._rids = _rids(rid, pair.parsed)
 
-    def _prefill_over(self, sink: PairSink) -> None:
-        """SGLang answers when the KV has been sent."""
+    def prefilled(self, sink: PairSink) -> None:
+        """See `Legs`: SGLang answers when the KV has been sent."""
         self._say_shipped(sink)
 
-    def _ended(self, leg: Leg) -> None:
-        _Abort(self._pools[leg], self._lines, self._rid)
+    def ended(self, leg: Leg) -> None:
+        """See `Legs`."""
+        self._counts["aborted"] += 1
+        for rid in self._rids:
+            Abort(self._pools[leg], self._lines, rid)
 
 
-class _Abort:
-    """Tells an engine to forget a request; whatever comes of it."""
+def _rids(rid: str, parsed: "ParsedRequest") -> Sequence[str]:
+    """The ids that an engine makes of one; it aborts what it knows by just that id (`TokenizerManager`)."""
+    if parsed.endpoint == "/v1/chat/completions":
+        return (rid,)
+    prompts = min(max(1, len(parsed.paths)), ABORTED_MAX)
+    return (rid, *(f"{rid}_{index}" for index in range(prompts)))
+
+
+class Abort:
+    """Tells an engine to forget a request, whatever comes of it.
+
+    Args:
+        pool: Connections to the engine.
+        lines: Header lines of the request.
+        rid: Its id.
+        wait_s: How long the engine may take to answer, in seconds.
+    """
 
     __slots__ = ("_request", "_timer")
 
-    def __init__(self, pool: WorkerPool, lines: bytes, rid: str) -> None:
-        own = b"".join(
+    def __init__(self, pool: WorkerPool, lines: bytes, rid: str, wait_s: float = ABORT_S) -> None:
+        kept = [
             line for line in lines.splitlines(keepends=True) if not line.lower().startswith(b"content-type:")
-        )
+        ]
+        kept.append(b"content-type: application/json\r\n")
         body = msgspec.json.encode({"rid": rid})
-        lines = own + b"content-type: application/json\r\n"
-        self._request: UpstreamRequest = pool.send(b"POST", b"/abort_request", b"", lines, (body,), self)
-        self._timer = asyncio.get_running_loop().call_later(ABORT_S, self._request.abort)
+        self._request: UpstreamRequest = pool.send(
+            b"POST", b"/abort_request", b"", b"".join(kept), (body,), self
+        )
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._request.abort)
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """See `UpstreamSink`."""

@@ -1,4 +1,4 @@
-"""What is simulated of PrfaaS's case study: what fleets sustain, how long requests wait, what a link does.
+"""What is simulated of PrfaaS's case study: what fleets sustain, how long requests wait, bad links.
 
     sustained   each fleet's highest rate, on Poisson arrivals and on bursts      bisection
     curve       time to first token over a range of rates

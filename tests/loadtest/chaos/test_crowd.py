@@ -7,7 +7,7 @@ import pytest
 from fakes.running import free_port, until
 
 from loadtest.chaos import Crowd, End
-from loadtest.chaos.crowd import PRIORITIES, SHARES, Client, Draw, mean_service_s
+from loadtest.chaos.crowd import KINDS, PRIORITIES, Client, Draw, mean_service_s
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.workload import MODEL
 
@@ -33,7 +33,7 @@ def test_the_same_seed_draws_the_same_requests() -> None:
 def test_every_kind_class_and_tenant_comes() -> None:
     draw = Draw(CLIENTS, 1.0, 1)
     drawn = [draw.next() for _ in range(300)]
-    assert {request.kind for request in drawn} == set(SHARES)
+    assert {request.kind for request in drawn} == set(KINDS)
     assert {request.priority for request in drawn} == set(PRIORITIES)
     asked = Counter(request.client.tenant for request in drawn)
     assert asked["one"] == pytest.approx(3 * asked["two"], rel=0.3)

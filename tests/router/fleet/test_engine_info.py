@@ -7,6 +7,7 @@ import pytest
 from router.fleet.engine_info import (
     ServedModel,
     served_models,
+    sglang_bootstrap_port,
     sglang_capacity_tokens,
     sglang_running_max,
     started_unix_ms,
@@ -109,3 +110,17 @@ def test_vllm_says_its_capacity_in_blocks() -> None:
 def test_a_process_says_when_it_started(line: str, expected_ms: int) -> None:
     text = f"# TYPE process_start_time_seconds gauge\n{line}\nother 1\n"
     assert started_unix_ms(text) == expected_ms
+
+
+@pytest.mark.parametrize(
+    ("answer", "port"),
+    [
+        ({"disaggregation_bootstrap_port": 9123}, 9123),
+        ({"disaggregation_bootstrap_port": None}, 0),
+        ({"disaggregation_bootstrap_port": 70_000}, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_sglang_says_where_decode_workers_come(answer: Any, port: int) -> None:
+    assert sglang_bootstrap_port(answer) == port

@@ -1,5 +1,6 @@
 """What a replica knows of one worker, in words."""
 
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -27,3 +28,19 @@ def test_a_worker_that_has_not_said_may_serve_any_model() -> None:
     assert one.serves("m")
     one.models = (ServedModel("m"),)
     assert (one.serves("m"), one.serves("n"), one.serves(None)) == (True, False, True)
+
+
+# How it hands over.
+
+
+def test_site_and_protocol_come_from_labels_before_the_engine() -> None:
+    one = local()
+    assert (one.site, one.protocol) == ("", "")
+    one.engine = "sglang"
+    assert one.protocol == "sglang"
+    one.engine = "vllm"
+    assert one.protocol == "nixl"
+    one.worker = replace(one.worker, site="far", labels={"handover": "mooncake"})
+    assert (one.site, one.protocol) == ("far", "mooncake")
+    one.worker = replace(one.worker, labels={"handover": "carrier pigeon"})
+    assert one.protocol == "nixl"

@@ -12,10 +12,11 @@ The laws, for every protocol:
 
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
-* nothing of a body that a client sent is written anew: fields are added at its end, where every JSON parser
-  of an engine takes them for the last word, also if the client wrote the same ones.
+* nothing of a body that a client sent is written anew but the fields of the protocol: neither can a client
+  forge these, nor is a long prompt copied (`router.handover.fields`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
@@ -96,12 +97,14 @@ class Handover(Protocol):
         concurrent: Whether both legs are sent at once; else the decode leg follows the prefill leg's answer.
         decode_keeps_prefixes: Whether a decode worker keeps the prefixes it was handed, for later requests.
         decode_prefills: Whether a decode worker can do a whole request alone.
+        counts: What happened beside answers and failures, by name, since the start.
     """
 
     name: str
     concurrent: bool
     decode_keeps_prefixes: bool
     decode_prefills: bool
+    counts: Counter[str]
 
     def splits(self, parsed: "ParsedRequest") -> bool:
         """Whether a request may have two legs; if not, one worker does all of it."""

@@ -1,0 +1,82 @@
+"""What a gateway promises whose workers prefill and decode apart (`loadtest.chaos.prefill_decode`).
+
+A client loses an answer that has begun only with the worker that decodes it, or with the replica that passes
+it on; everything else that fails costs time. So who was cut must have had a request open when a decode worker
+or its replica was killed.
+"""
+
+from collections import Counter
+
+from loadtest.chaos.crowd import KINDS, Served
+from loadtest.chaos.prefill_decode import PrefillDecodeRun
+from loadtest.chaos.promises import Promise
+from loadtest.chaos.two_sites import FAR
+from loadtest.chaos.visitor import End
+
+ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT))
+CAP_SLACK = 1.01
+"""Of the link's second: bytes are counted in tenths."""
+
+NOTICED_S = 2.0
+"""After a kill its streams are over: the gateway hears of it from the system at once."""
+
+
+def judge_pairs(run: PrefillDecodeRun) -> list[Promise]:
+    """Judge all promises."""
+    return [
+        Promise(
+            "every client is accounted for",
+            len(run.served) == run.sent and not run.unsent,
+            f"{run.sent} sent, {len(run.served)} ended, {run.unsent} not sent for want of connections",
+        ),
+        _answered(run),
+        _all_kinds(run),
+        _remote(run),
+        _egress(run),
+        Promise("nothing is left behind", not run.left, "; ".join(run.left[:5]) or "all empty"),
+        Promise("no replica logs an error", not run.errors, run.errors[0][:300] if run.errors else "none"),
+    ]
+
+
+def cut_by_a_kill(run: PrefillDecodeRun, one: Served) -> bool:
+    """Whether a request may have lost its answer with the process that gave it."""
+    if one.replica == run.dead and one.visit.end in (End.CUT, End.REFUSED):
+        return True
+    broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
+    return broken and any(
+        kill.name.startswith("d")
+        and one.visit.written_s <= kill.at_s + NOTICED_S
+        and one.visit.ended_s >= kill.at_s
+        for kill in run.kills
+    )
+
+
+def _answered(run: PrefillDecodeRun) -> Promise:
+    wrong = [one for one in run.served if one.visit.end not in ANSWERS and not cut_by_a_kill(run, one)]
+    ends = Counter(one.visit.end.value for one in run.served)
+    seen = ", ".join(f"{count} {end}" for end, count in ends.most_common())
+    if wrong:
+        seen += f"; the first of {len(wrong)}: {wrong[0].visit.problem or wrong[0].visit.end}"
+    return Promise("only who was at a killed decode worker or replica loses an answer", not wrong, seen)
+
+
+def _all_kinds(run: PrefillDecodeRun) -> Promise:
+    answered = Counter(one.kind for one in run.served if one.visit.end is End.ANSWERED)
+    asked = Counter(one.kind for one in run.served)
+    seen = ", ".join(f"{answered[kind]} of {asked[kind]} {kind}" for kind in KINDS)
+    return Promise("every kind is answered", all(answered[kind] for kind in KINDS if asked[kind]), seen)
+
+
+def _remote(run: PrefillDecodeRun) -> Promise:
+    far = sum(count for name, count in run.prefilled.items() if name.startswith("far"))
+    seen = (
+        f"{far} of {run.prefilled.total()} prefills in {FAR}, {run.link['arrived']} transfers over the link"
+    )
+    return Promise("some prompts are prefilled in the other site", far > 0, seen)
+
+
+def _egress(run: PrefillDecodeRun) -> Promise:
+    """In every window of a second, whatever its beginning; the capacity itself is above the cap."""
+    most, cap = run.link["bytes_per_s_max"], run.plan.cap_bytes_per_s
+    seen = f"at most {most * 8e-9:.1f} Gbit/s in a second, of {cap * 8e-9:.1f} allowed on {run.plan.gbps:g}"
+    return Promise("KV keeps below its share of the link in every second", most <= cap * CAP_SLACK, seen)

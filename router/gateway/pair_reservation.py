@@ -1,0 +1,263 @@
+"""What one attempt has reserved on its two workers and the link between them, until its release.
+
+    prefill   Placed ──prefill leg over──────────────> Finished
+    decode    Placed ──KV arrived──> FirstToken ─────> Finished
+    link      Shipping ──KV arrived──> Shipped      (or the decode worker's Finished)
+
+Both are ordinary attempts in the log, with ids of their own. The decode worker's room is reserved from the
+start, before anything is sent: its engine makes room for the KV before the prefill begins. Whatever comes
+first, `release` ends what has not ended yet, and each of the three once.
+
+A leg that fails is its own worker's fault: its circuit, its metrics, and the worker that the next attempt
+avoids. The partner is innocent; it is let go of without an outcome.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from policies import Finished, FirstToken, Placed, Shipped, Shipping
+from router.errors import UpstreamError
+from router.fleet import LocalWorker
+from router.gateway.answer import answered_error
+from router.gateway.feedback import Attempt
+from router.gateway.parsing import ParsedRequest
+from router.gateway.usage import Usage
+from router.handover import Leg, PairedRequest
+from router.pair_metrics import PairEnd
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+
+class PairReservation(msgspec.Struct, eq=False):
+    """Two attempts in the log, and a part of a link, in place of a `router.gateway.reservation.Reservation`.
+
+    Attributes:
+        gateway: Publishes, and counts.
+        parsed: The request.
+        prefill: The worker that prefills.
+        decode: The worker that decodes.
+        attempt: What was predicted of the prefill.
+        decode_attempt: What was predicted of the decode.
+        placed: What the log is told of the prefill.
+        decode_placed: What the log is told of the decode.
+        shipping: What the log is told of the link; None if it is no matter.
+        request: The request on its way; None until it is sent.
+        prefilled: Whether the prefill leg is over.
+        arrived: Whether the KV is at the decode worker.
+        prefill_s: How long the prefill leg took; 0 until it says so itself.
+        end: How it ends, as far as is known; if nothing is said of it, since it is not wanted any more.
+        released: Whether nothing is reserved: before `make`, and after `release`.
+    """
+
+    gateway: "Gateway"
+    parsed: ParsedRequest
+    prefill: LocalWorker
+    decode: LocalWorker
+    attempt: Attempt
+    decode_attempt: Attempt
+    placed: Placed
+    decode_placed: Placed
+    shipping: Shipping | None
+    request: PairedRequest | None = None
+    prefilled: bool = False
+    arrived: bool = False
+    prefill_s: float = 0.0
+    end: PairEnd = PairEnd.CLIENT_LEFT
+    released: bool = True
+
+    @property
+    def leg(self) -> Leg:
+        """Whose answer or failure is heard now."""
+        return Leg.DECODE if self.request is None else self.request.leg
+
+    @property
+    def local(self) -> LocalWorker:
+        """The worker that gives the answer that is heard now, or is to blame for the failure."""
+        return self.prefill if self.leg is Leg.PREFILL else self.decode
+
+    @property
+    def usage(self) -> bytes:
+        """Where the prefill worker's counts are; empty while there are none."""
+        return b"" if self.request is None else self.request.usage
+
+    def make(self) -> None:
+        """Reserve."""
+        gateway, attempt = self.gateway, self.attempt
+        circuits = gateway.registry.circuits
+        circuits.dispatched(self.prefill, attempt.placed_us)
+        circuits.dispatched(self.decode, attempt.placed_us)
+        gateway.publish(self.placed)
+        gateway.publish(self.decode_placed)
+        if self.shipping is not None:
+            gateway.publish(self.shipping)
+        gateway.at_workers(1)
+        self.released = False
+        decision_s = gateway.now_s() - attempt.started_s
+        gateway.metrics.decided(gateway.decider.policy.name, attempt.chosen.reason, decision_s)
+
+    def prefill_over(self) -> None:
+        """The prefill leg ended well: its worker is free."""
+        if self.prefilled or self.released:
+            return
+        self.prefilled = True
+        gateway, attempt = self.gateway, self.attempt
+        if self.usage:  # else the decode leg's answer said it
+            self.prefill_s = gateway.now_s() - attempt.started_s
+        now_us = gateway.clock.now_us()
+        circuits = gateway.registry.circuits
+        circuits.succeeded(self.prefill, now_us, attempt.placed_us)
+        gateway.publish(Finished(attempt.request_id, now_us, now_us))
+        circuits.released(self.prefill, now_us, attempt.placed_us)
+        self._relieved()
+
+    def shipped(self) -> None:
+        """The KV is at the decode worker: it decodes, and the link is free."""
+        if self.arrived or self.released:
+            return
+        self.arrived = True
+        gateway, attempt = self.gateway, self.decode_attempt
+        now_us = gateway.clock.now_us()
+        gateway.publish(FirstToken(attempt.request_id, now_us))
+        if self.shipping is not None:
+            gateway.publish(Shipped(attempt.request_id, now_us))
+            gateway.metrics.pairs.shipped(self.shipping.link, self.shipping.kv_bytes)
+        self._relieved()
+
+    def prefill_ended(self) -> None:
+        """The answer began: all that comes before it is over."""
+        self.prefill_over()
+        self.shipped()
+
+    def renew(self, left_us: int, now_us: int) -> None:
+        """Reserve again what was lost because this replica was given up although it lives.
+
+        Args:
+            left_us: Log time up to which its placements were dropped.
+            now_us: Log time, later than that.
+        """
+        if self.released or self.decode_placed.at_us > left_us:
+            return
+        publish, replace = self.gateway.publish, msgspec.structs.replace
+        if not self.prefilled:
+            self.placed = replace(self.placed, at_us=now_us, paths=())
+            publish(self.placed)
+        self.decode_placed = replace(self.decode_placed, at_us=now_us, paths=())
+        publish(self.decode_placed)
+        if self.arrived:
+            publish(FirstToken(self.decode_placed.request_id, now_us))
+        elif self.shipping is not None:
+            self.shipping = replace(self.shipping, at_us=now_us)
+            publish(self.shipping)
+
+    def worker_failed(self, error: UpstreamError) -> None:
+        """The worker of the leg that is heard now is to blame for the end of this attempt."""
+        gateway, local = self.gateway, self.local
+        gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
+        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        self._leg_failed(error.code)
+
+    def refused(self, status: int) -> None:
+        """An error answer of one worker is the request's."""
+        if status < 500:
+            self.end = PairEnd.REFUSED
+        else:
+            self._leg_failed(answered_error(status).code)
+
+    def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
+        """Release, once, what has not been released yet.
+
+        Args:
+            abandoned: Whether it is to be doubted that the workers computed anything that they have not said.
+            prefilled_us: Log time of the first token, if that is known and may not have been said.
+        """
+        if self.released:
+            return
+        self.released = True
+        gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
+        gateway.at_workers(-1)
+        now_us = gateway.clock.now_us()
+        circuits = gateway.registry.circuits
+        if not self.prefilled:
+            gateway.publish(Finished(attempt.request_id, now_us))
+            circuits.released(self.prefill, now_us, attempt.placed_us)
+        gateway.publish(Finished(decode_attempt.request_id, now_us, 0 if self.arrived else prefilled_us))
+        circuits.released(self.decode, now_us, attempt.placed_us)
+        self._relieved()
+        arrived = self.arrived or prefilled_us > 0
+        gateway.metrics.pairs.ended(self.prefill.protocol, PairEnd.COMPLETED if prefilled_us else self.end)
+        if not self.prefilled:
+            gateway.feedback.abandoned(self.parsed, attempt)
+        if not arrived and self.decode_placed.paths:
+            gateway.feedback.abandoned(self.parsed, decode_attempt)
+
+    def _leg_failed(self, code: str) -> None:
+        leg = self.leg
+        self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
+        self.gateway.metrics.pairs.leg_failed(self.prefill.protocol, leg.value, code)
+
+    # What is told and learned of it.
+
+    def told(self) -> dict[str, object]:
+        """Fields of the request's log line."""
+        fields: dict[str, object] = {
+            "worker_id": self.decode_attempt.worker_id,
+            "prefill_worker_id": self.attempt.worker_id,
+            "decode_worker_id": self.decode_attempt.worker_id,
+            "handover": self.prefill.protocol,
+        }
+        if self.shipping is not None:
+            fields["link"] = self.shipping.link
+            fields["kv_bytes"] = self.shipping.kv_bytes
+        return fields
+
+    def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
+        """What both workers counted, as one.
+
+        What was cached only the prefill worker knows: vLLM's decode worker counts what its own cache had
+        before the transfer (wire.md 2), SGLang's repeats the other. What was generated only the decode
+        worker knows, and a stream says it only if the client asked for it.
+        """
+        if prefill is not None:
+            prefill = self.gateway.feedback.understood(self.attempt.worker_id, prefill)
+        counted = decode or prefill
+        if counted is None:
+            return None
+        return Usage(
+            counted.prompt_tokens,
+            None if prefill is None else prefill.cached_tokens,
+            None if decode is None else decode.completion_tokens,
+        )
+
+    def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> None:
+        """Learn from a completed answer.
+
+        Where both legs go at once the prefill leg ends when its KV has been sent: what of that was
+        predicted to be exposed is no prefill.
+
+        Args:
+            usage: See `understood`.
+            first_byte_s: Monotonic seconds of the first body byte.
+            now_us: Log time.
+        """
+        gateway, attempt = self.gateway, self.attempt
+        transfer_s = attempt.chosen.transfer_s
+        concurrent = gateway.handovers[self.prefill.protocol].concurrent
+        prefill_s: float | None = None
+        if self.prefill_s:
+            prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s
+        gateway.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
+        if usage.completion_tokens is None:
+            return
+        if not self.parsed.stream:
+            if not self.prefill_s:
+                return
+            first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
+        gateway.feedback.decoded(
+            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens
+        )
+
+    def _relieved(self) -> None:
+        if self.gateway.fleet.relieved:
+            self.gateway.room.changed()

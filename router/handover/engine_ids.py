@@ -1,0 +1,159 @@
+"""What decode engines must call a Mooncake prefill engine: the ids of its data-parallel ranks.
+
+    unknown ──ask──> asking: requests wait, for a second at most ──> known ──10 s──> known, and asked anew
+                        └─ no answer: the requests that wait fail       └─ its worker is gone ──> unknown
+
+An engine makes its ids up when it starts and tells them at ``GET {bootstrap}/query``
+(``mooncake/mooncake_connector.py``, ``MooncakeBootstrapServer``). With another's id, or an old one, a
+decode engine fails. An engine that ends takes its connections with it, so ids are trusted only while there
+is one to its worker; and they are asked for anew, beside the requests, now and then.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from router.errors import HandoverFailed, UpstreamError
+from router.handover.bootstrap import Bootstrap, bootstrap_of
+from router.proxy import UpstreamRequest, UpstreamTimeouts, WorkerPool
+
+if TYPE_CHECKING:
+    from router.fleet import LocalWorker
+
+QUERY_S = 1.0
+"""How long a request waits for the ids, at most."""
+
+REFRESH_S = 10.0
+"""An engine that restarts between two looks at its connections is found out after this long."""
+
+ENGINES_MAX = 4096
+"""Engines whose ids are kept, those asked for last."""
+
+ANSWER_BYTES_MAX = 1 << 20
+
+Rank = tuple[int, str]
+"""A data-parallel rank, and its id."""
+
+Told = Callable[[Sequence[Rank], UpstreamError | None], None]
+"""Hears the ids, at least one, or why there are none."""
+
+
+class EngineIds:
+    """The ids of all prefill engines.
+
+    Args:
+        counts: Where failed queries are counted.
+        refresh_s: How old ids may be before they are asked for anew, in seconds.
+    """
+
+    def __init__(self, counts: Counter[str], refresh_s: float = REFRESH_S) -> None:
+        self._counts = counts
+        self._refresh_s = refresh_s
+        self._engines: OrderedDict[Bootstrap, _Engine] = OrderedDict()
+
+    def ask(self, worker: "LocalWorker", told: Told) -> None:
+        """Tell the ids of a worker: before this returns if they are known, and never an error."""
+        bootstrap = bootstrap_of(worker)
+        engine = self._engines.get(bootstrap)
+        if engine is None:
+            engine = self._engines[bootstrap] = _Engine(bootstrap, self._counts, self._refresh_s)
+            if len(self._engines) > ENGINES_MAX:
+                self._engines.popitem(last=False)
+        self._engines.move_to_end(bootstrap)
+        engine.ask(told, trusted=worker.pool.open > 0)
+
+    def forget(self, worker: "LocalWorker") -> None:
+        """Something went wrong that might be due to old ids."""
+        self._engines.pop(bootstrap_of(worker), None)
+
+
+class _RankInfo(msgspec.Struct, gc=False):
+    engine_id: str
+
+
+_decode = msgspec.json.Decoder(dict[str, _RankInfo]).decode
+
+
+class _Engine:
+    """The ids of one engine; the sink of its queries."""
+
+    def __init__(self, bootstrap: Bootstrap, counts: Counter[str], refresh_s: float) -> None:
+        self._counts = counts
+        self._refresh_s = refresh_s
+        self._url = f"http://{bootstrap.host}:{bootstrap.port}"
+        timeouts = UpstreamTimeouts(QUERY_S, QUERY_S, QUERY_S)
+        self._pool = WorkerPool(self._url, connections_max=1, timeouts=timeouts)
+        self._pool.drain()  # a query now and then needs no kept connection
+        self._ranks: Sequence[Rank] = ()
+        self._heard_s = 0.0
+        self._waiting: list[Told] = []
+        self._query: UpstreamRequest | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._status = 0
+        self._answer = b""
+
+    def ask(self, told: Told, *, trusted: bool) -> None:
+        """Tell the ids now if they are known and trusted, else when they are."""
+        age_s = asyncio.get_running_loop().time() - self._heard_s
+        if self._ranks and trusted:
+            told(self._ranks, None)
+        else:
+            self._waiting.append(told)
+        if self._query is None and (self._waiting or age_s > self._refresh_s):
+            self._answer = b""
+            self._query = self._pool.send(b"GET", b"/query", b"", b"", (), self)
+            self._timer = asyncio.get_running_loop().call_later(QUERY_S, self._late)
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """See `UpstreamSink`."""
+        self._status = status
+
+    def upstream_data(self, data: bytes) -> None:
+        """See `UpstreamSink`."""
+        self._answer += data
+        if len(self._answer) > ANSWER_BYTES_MAX:
+            self._fail("says too much")
+
+    def upstream_end(self) -> None:
+        """See `UpstreamSink`."""
+        try:
+            found = _decode(self._answer) if self._status == 200 else {}
+            ranks = sorted((int(rank), info.engine_id) for rank, info in found.items())
+        except (ValueError, RecursionError):
+            ranks = []
+        if not ranks:
+            self._fail("does not tell its ids")
+            return
+        self._ranks = ranks
+        self._heard_s = asyncio.get_running_loop().time()
+        for told in self._over():
+            told(ranks, None)
+
+    def upstream_failed(self, error: Exception) -> None:
+        """See `UpstreamSink`."""
+        self._fail(str(error))
+
+    def _late(self) -> None:
+        self._fail(f"did not answer within {QUERY_S:g} s")
+
+    def _fail(self, why: str) -> None:
+        """No ids: what is known stays, whoever had to wait fails."""
+        self._counts["query_failed"] += 1
+        error = HandoverFailed(f"The bootstrap server {self._url} {why}.")
+        for told in self._over():
+            told((), error)
+
+    def _over(self) -> Sequence[Told]:
+        """The query is over: who waits for it?"""
+        query, self._query = self._query, None
+        if query is not None:
+            query.abort()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._answer = b""
+        waiting, self._waiting = self._waiting, []
+        return waiting

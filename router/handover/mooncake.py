@@ -1,0 +1,102 @@
+"""vLLM's hand-over by Mooncake: both legs at once, which know each other by a transfer's id.
+
+    GET {bootstrap}/query  ->  {"0": {"engine_id": ...}, ...}     once per prefill engine, by data-parallel
+    rank prefill leg   "kv_transfer_params": {"do_remote_decode": true, "transfer_id"}, max_tokens 1, no
+    stream decode leg    "kv_transfer_params": {"do_remote_prefill": true, "transfer_id",
+    "remote_bootstrap_addr",
+                  "remote_engine_id"}
+
+As in vLLM's own proxy (``examples/disaggregated/mooncake_connector/mooncake_connector_proxy.py``). The ids
+of a prefill engine change when it restarts: see `router.handover.engine_ids`. Whoever asks for the KV waits
+until it is there, so the decode leg's first byte says that it has been shipped.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from os import urandom
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from router.errors import UpstreamError
+from router.handover.bootstrap import bootstrap_of
+from router.handover.engine_ids import EngineIds, Rank
+from router.handover.legs import Legs
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.vllm import FIELDS, PARAMS, prefill_only, splits
+
+if TYPE_CHECKING:
+    from router.gateway.parsing import ParsedRequest
+
+
+class MooncakeHandover:
+    """See `router.handover.ports.Handover`."""
+
+    name = "mooncake"
+    concurrent = True
+    decode_keeps_prefixes = True
+    decode_prefills = True
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._engines = EngineIds(self.counts)
+
+    def splits(self, parsed: "ParsedRequest") -> bool:
+        """See `Handover`."""
+        return splits(parsed)
+
+    def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
+        """See `Handover`."""
+        legs = _TransferLegs(sink, self._engines, pair)
+        self._engines.ask(pair.prefill, legs.known)
+        return legs
+
+
+class _TransferLegs(Legs):
+    """Both legs of one request, sent when the ids of the prefill engine are known."""
+
+    __slots__ = ("_engines", "_pair")
+
+    def __init__(self, sink: PairSink, engines: EngineIds, pair: Pair) -> None:
+        super().__init__(sink, pair.prefill)
+        self._engines = engines
+        self._pair: Pair | None = pair
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """See `UpstreamSink`."""
+        if status >= 500:
+            self._engines.forget(self._prefill_worker)
+        super().upstream_head(status, lines, length)
+
+    def prefill_failed(self, error: UpstreamError) -> None:
+        """See `Legs`."""
+        self._engines.forget(self._prefill_worker)
+        super().prefill_failed(error)
+
+    def known(self, ranks: Sequence[Rank], error: UpstreamError | None) -> None:
+        """The prefill engine's ids are here, or they are not to be had."""
+        pair, self._pair = self._pair, None
+        if self._sink is None or pair is None:
+            return
+        if error is not None:
+            self._fail(Leg.PREFILL, error)
+            return
+        random = urandom(24)
+        transfer_id = "xfer-" + random[8:].hex()
+        rank, engine_id = ranks[int.from_bytes(random[:8], "little") % len(ranks)]
+        bootstrap = bootstrap_of(pair.prefill)
+        give = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
+        fetch = {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": transfer_id,
+            "remote_bootstrap_addr": f"http://{bootstrap.host}:{bootstrap.port}",
+            "remote_engine_id": engine_id,
+        }
+        body = FIELDS.find(pair.body)
+        self.begin(
+            pair,
+            body.having(prefill_only(pair.parsed, body, msgspec.json.encode(give))),
+            body.having({PARAMS: msgspec.json.encode(fetch)}),
+            b"x-data-parallel-rank: %d\r\n" % rank if len(ranks) > 1 else b"",
+        )

@@ -1,0 +1,135 @@
+"""vLLM's hand-over by NIXL: first the prefill leg, then the decode leg with what the first one answered.
+
+    prefill leg   max_tokens 1, no stream, "kv_transfer_params": {"do_remote_decode": true, ...}
+                    └─> answer: "kv_transfer_params": where its blocks are
+    decode leg    the client's request with these parameters, to the byte
+                    └─> pulls the blocks, answers
+
+As in vLLM's own proxy (``tests/v1/kv_connector/nixl_integration/toy_proxy_server.py``). Both legs carry the
+same ``x-request-id``. An answer without parameters (no connector configured, or a prefill that was aborted)
+makes the decode engine compute the prompt itself: it is right, and dear, so it is counted and logged.
+
+If no decode leg comes for them the blocks stay with the prefill engine until their lease is over (30 s);
+there is nothing that a gateway could do about that.
+"""
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from router.errors import HandoverFailed
+from router.handover.fields import Body
+from router.handover.legs import Legs
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.vllm import FIELDS, PARAMS, prefill_only, splits
+
+if TYPE_CHECKING:
+    from router.gateway.parsing import ParsedRequest
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES_MAX = 32 << 20
+"""Longest answer of a prefill leg. The ids of the blocks of a million tokens take half a megabyte for each
+cache group; the rest is for those who ask for the log probabilities of a prompt."""
+
+_ASK = (
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
+    b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
+)
+
+
+class _Answer(msgspec.Struct, gc=False):
+    """What matters of a prefill leg's answer."""
+
+    kv_transfer_params: msgspec.Raw = msgspec.Raw()
+    usage: msgspec.Raw = msgspec.Raw()
+
+
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
+class NixlHandover:
+    """See `router.handover.ports.Handover`."""
+
+    name = "nixl"
+    concurrent = False
+    decode_keeps_prefixes = True
+    decode_prefills = True
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def splits(self, parsed: "ParsedRequest") -> bool:
+        """See `Handover`."""
+        return splits(parsed)
+
+    def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
+        """See `Handover`."""
+        return _PullLegs(pair, sink, self.counts)
+
+
+class _PullLegs(Legs):
+    """One leg after the other."""
+
+    __slots__ = ("_body", "_counts", "_pair", "_parts", "_size")
+
+    def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str]) -> None:
+        super().__init__(sink, pair.prefill)
+        self.leg = Leg.PREFILL
+        self._counts = counts
+        self._parts: list[bytes] = []
+        self._size = 0
+        body = FIELDS.find(pair.body)
+        # Both are let go with the decode leg: its long answer must not keep a long prompt.
+        self._pair: Pair | None = pair
+        self._body: Body | None = body
+        self._send_prefill(pair, body.having(prefill_only(pair.parsed, body, _ASK)))
+
+    def prefill_data(self, data: bytes) -> None:
+        """See `Legs`."""
+        self._size += len(data)
+        if self._size > ANSWER_BYTES_MAX:
+            self._parts.clear()
+            self._fail(Leg.PREFILL, HandoverFailed("The prefill leg's answer is too long."))
+        else:
+            self._parts.append(data)
+
+    def prefilled(self, sink: PairSink) -> None:
+        """See `Legs`: now it is the decode leg's turn."""
+        pair, body = self._pair, self._body
+        assert pair is not None
+        assert body is not None
+        self._pair = self._body = None
+        params, self.usage = _read(b"".join(self._parts))
+        self._parts.clear()
+        self._say_prefilled(sink)
+        if self._sink is None:
+            return
+        if params is None:
+            self._counts["params_missing"] += 1
+            logger.warning(
+                "a prefill leg answered without kv_transfer_params: its decode worker prefills again",
+                extra={
+                    "event": "handover.params_missing",
+                    "request_id": pair.request_id.decode("latin-1"),
+                    "worker_id": pair.prefill.worker.worker_id,
+                },
+            )
+            fields = {PARAMS: b"null"} if PARAMS in body else {}
+        else:
+            fields = {PARAMS: params}
+        self.leg = Leg.DECODE
+        self._send_decode(pair, body.having(fields))
+
+
+def _read(answer: bytes) -> tuple[bytes | None, bytes]:
+    """The parameters in an answer, None without, and its counts."""
+    try:
+        fields = _decode_answer(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None, b""
+    params = bytes(fields.kv_transfer_params)
+    usage = bytes(fields.usage)
+    return params if params.startswith(b"{") else None, b'{"usage":%b}' % usage if usage else b""
