@@ -25,6 +25,7 @@ from policies import (
     Waiting,
     class_of,
     decode_policy,
+    make_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
@@ -176,6 +177,11 @@ class Gateway:
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
             matchmaker=matchmaker,
+            prefill_policy=make_policy(
+                placement.prefill_policy, placement.options_of(placement.prefill_policy)
+            )
+            if placement.prefill_policy
+            else None,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
