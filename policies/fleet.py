@@ -550,7 +550,8 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
             if op.home_uncached_tokens >= 0:
-                cached_tokens = op.safe_blocks * self.rules.block_tokens
+                prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
+                cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         self._hold(op, slot)
         if slot in self._pools.slots:

@@ -27,6 +27,8 @@ import httpx
 from fastapi import FastAPI
 
 from policies import (
+    DECODE,
+    PREFILL,
     PROFILES,
     BreakerRules,
     CachePool,
@@ -35,6 +37,7 @@ from policies import (
     KvBytes,
     LengthBuckets,
     LinkRules,
+    RoleRules,
     make_policy,
 )
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
@@ -47,12 +50,14 @@ from router.fleet import (
     HealthRules,
     LocalWorker,
     Registry,
+    RolePlanner,
 )
 from router.gateway import Gateway, weights
 from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
+from router.pair_metrics import PlanSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
@@ -234,6 +239,23 @@ class GatewayProcess:
             handovers=self._handovers,
         )
         self.gateway.encode = Encoding(self.gateway)
+        self._roles = RolePlanner(
+            self.fleet,
+            self.registry,
+            self._client,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            replicas=lambda: self.shared.status.replicas,
+            connected=lambda: self.shared.status.connected,
+            decode_fit=self.gateway.feedback.decode_fit,
+            mode=settings.roles.mode,
+            rules=_role_rules(settings),
+            interval_s=settings.roles.interval_s,
+            tpot_slo_s=settings.admission.tpot_slo_s,
+            turned=self.metrics.pairs.role_changed,
+        )
+        self.metrics.pairs.plan = self._plan_sample
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
         if self._keys is not None:
@@ -267,6 +289,7 @@ class GatewayProcess:
                     refusals=self.gateway.refusals,
                     now_us=self.clock.now_us,
                 ),
+                roles=self._roles,
             ),
             self._lifespan,
         )
@@ -302,6 +325,8 @@ class GatewayProcess:
             loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
+        if self._roles.mode != "off":
+            loops.append(("roles", self._roles.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
@@ -378,6 +403,16 @@ class GatewayProcess:
             observability.prometheus_port,
             self.metrics.exposition,
             alone=self.settings.server.workers == 1,
+        )
+
+    def _plan_sample(self) -> PlanSample | None:
+        plan = self.fleet.offload_plan
+        if plan is None:
+            return None
+        return PlanSample(
+            float(plan.threshold_tokens) if plan.threshold_tokens >= 0 else None,
+            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
+            plan.gain_ratio,
         )
 
     def _report(self) -> None:
@@ -559,6 +594,13 @@ def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[st
         )
 
     return make
+
+
+def _role_rules(settings: Settings) -> RoleRules:
+    roles = settings.roles
+    return RoleRules(
+        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
+    )
 
 
 def _breaker_rules(settings: Settings) -> BreakerRules | None:

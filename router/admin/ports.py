@@ -8,7 +8,7 @@ import httpx
 
 from policies import FleetState, Op
 from router.admin.queue_view import QueuePorts
-from router.fleet import Registry
+from router.fleet import Registry, RolePlanner
 from router.metrics import Metrics
 from router.shared import LogStatus
 from router.tenants import Door, KeysWatch, Limiter
@@ -34,3 +34,4 @@ class AdminPorts:
     queue: QueuePorts
     now_unix_s: Callable[[], float] = time.time
     limiter: Limiter | None = None
+    roles: RolePlanner | None = None

@@ -8,6 +8,7 @@ from router.fleet.health import HealthChecks, HealthRules
 from router.fleet.link_watch import LinkWatch
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
+from router.fleet.role_planner import RolePlanner
 
 __all__ = [
     "BucketPlanner",
@@ -18,6 +19,7 @@ __all__ = [
     "LinkWatch",
     "LocalWorker",
     "Registry",
+    "RolePlanner",
     "ServedModel",
     "normal_url",
     "worker_id_of",

@@ -342,6 +342,11 @@ class Decider:
             profile.needs_ends,
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
+            -1
+            if look is None
+            else chosen.uncached_tokens
+            if verdict is None or verdict.uncached_local < 0
+            else verdict.uncached_local,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)
