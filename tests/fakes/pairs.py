@@ -118,6 +118,13 @@ class Pairs:
         """Let a fault hit requests of a role."""
         self.faults[role].add(fault)
 
+    def kill(self, role: str) -> None:
+        """Let those engines of a role die that have to do with a request. They stay away until `mended`."""
+        busy = [engine for engine in self.engines[role] if engine.answering or held(engine)]
+        assert busy
+        for engine in busy:
+            engine.inject(Fault("crash"))
+
     def total(self, role: str, of: Callable[[EmulatedEngine], int]) -> int:
         """A number, over all engines of a role."""
         return sum(of(engine) for engine in self.engines[role])
