@@ -36,6 +36,7 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.fairness import Fairness, equal_weights
+from policies.kv_bytes import KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
@@ -61,6 +62,7 @@ from policies.ops import (
     WorkerGone,
     WorkerPut,
 )
+from policies.pairing import SITE_LABEL
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.views import Candidates, Ships, Slots
@@ -98,6 +100,7 @@ class Worker:
         version: ``(log time, replica)`` of the newest change.
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
     """
 
     worker_id: str
@@ -110,6 +113,7 @@ class Worker:
     version: tuple[int, str, bool] = (0, "", False)
     gone: bool = False
     gone_us: int = 0
+    site: str = ""
 
     @property
     def worker_class(self) -> str:
@@ -135,7 +139,9 @@ class FleetRules:
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
+        site: Where workers stand that have no label ``site``.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
+        kv_bytes: What the KV of each model weighs; ``*`` for all others.
     """
 
     block_tokens: int = 256
@@ -151,7 +157,9 @@ class FleetRules:
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
+    site: str = ""
     links: Mapping[str, LinkRules] = field(default_factory=dict)
+    kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
 
 
 class FleetState:
@@ -376,6 +384,26 @@ class FleetState:
             if match.parted:
                 matches.append(match)
         return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+
+    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            candidates.ships,
+        )
 
     # Snapshot.
 
@@ -618,6 +646,7 @@ class FleetState:
                 dict(op.labels),
                 version,
                 gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
             )
         )
 

@@ -55,6 +55,11 @@ def link_name(from_site: str, to_site: str) -> str:
     return f"{from_site}>{to_site}"
 
 
+def site_after(link: str) -> str:
+    """The site to which a link leads."""
+    return link.partition(">")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class LinkRules:
     """What is configured of a link.
@@ -64,11 +69,13 @@ class LinkRules:
         rtt_s: Round trip, while none was measured.
         cap_ratio: So much of what it can carry may be reserved, 0 to 1: the rest is for retransmissions,
             and for replicas that decide in the same moment.
+        loss_ratio_max: More failed transfers, as a share of the latest, make it scarce.
     """
 
     bytes_per_s: float
     rtt_s: float = 0.0
     cap_ratio: float = 0.9
+    loss_ratio_max: float = 0.01
 
 
 class Quote(msgspec.Struct, frozen=True, gc=False):
@@ -241,6 +248,11 @@ class Links:
         """What of it may be reserved."""
         rules = self.rules.get(link)
         return 0.0 if rules is None else self.capacity_bytes_per_s(link, now_us) * rules.cap_ratio
+
+    def under_way(self, link: str) -> int:
+        """Transfers that a link has reserved."""
+        load = self._loads.get(link)
+        return load.transfers if load is not None else 0
 
     def reserved_bytes_per_s(self, link: str, now_us: int) -> float:
         """What is reserved of a link now."""

@@ -18,8 +18,9 @@ a full one takes to get it: decodes end at random, after t_d on average, so a pa
 asked for (`Look`). What does not change with every request is kept for a list of workers (`Matchmaker`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -30,9 +31,11 @@ from policies.buckets import ANY_BUCKET
 from policies.costs import Floats
 from policies.decodes import DecodeFit
 from policies.fleet import FleetState
-from policies.pairing import ALONE, HandOver, Pairing
+from policies.links import site_after
+from policies.pairing import ALONE, HandOver, Pairing, Partners
 from policies.placement import cheapest_row
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.sides import Sides, SiteMap
 from policies.views import Candidates, Chosen, RequestView, Ships, Slots
 
 DECODE_COST = "decode_cost"
@@ -58,17 +61,21 @@ KEPT_MAX = 100
 """Lists of workers (one per model and bucket) of which anything is kept."""
 
 
-def decode_policy(name: str) -> Policy | None:
+def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy | None:
     """Make a decode policy by name; None is `DECODE_COST`.
 
+    Args:
+        name: One of `DECODE_POLICIES`.
+        options: Its options; what is missing keeps its default. `DECODE_COST` has none.
+
     Raises:
-        ValueError: Unknown name; the message lists what is valid.
+        ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
     """
     if name == DECODE_COST:
         return None
     if name not in POLICIES:
         raise ValueError(f"unknown decode policy {name!r}; known are: {', '.join(DECODE_POLICIES)}")
-    return make_policy(name)
+    return make_policy(name, options)
 
 
 class Partner(msgspec.Struct, frozen=True, gc=False):
@@ -94,16 +101,18 @@ class Partner(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Pool(msgspec.Struct, frozen=True, eq=False):
-    """Decode workers that take over from the same prefill workers: of one protocol and length bucket.
+    """Decode workers that take over from the same prefill workers: of one protocol, length bucket and site.
 
     Attributes:
         hand_over: The protocol.
+        link: What the KV crosses on its way there; empty if they stand in the site of the prefill workers.
         slots: Of each worker.
         worker_hash: Of each worker id.
         classes: Worker classes, and the rows of each.
     """
 
     hand_over: HandOver
+    link: str
     slots: Slots
     worker_hash: NDArray[np.uint64]
     classes: tuple[tuple[str, NDArray[np.intp]], ...]
@@ -119,6 +128,7 @@ class _Halves(msgspec.Struct, frozen=True, eq=False):
         pools: All of them.
         splits: By slot, see `Ships`.
         decodes: By slot, see `Ships`.
+        sites: Whose KV crosses which link.
     """
 
     pairing: Pairing
@@ -127,6 +137,7 @@ class _Halves(msgspec.Struct, frozen=True, eq=False):
     pools: tuple[_Pool, ...]
     splits: Floats
     decodes: Floats
+    sites: SiteMap
 
 
 class _Columns(msgspec.Struct, frozen=True, eq=False):
@@ -143,6 +154,9 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
     wait_s: Floats
     tpot_s: Floats
     cost_s: Floats
+
+
+_NOBODY = _Columns(np.zeros(0, dtype=np.bool_), np.zeros(0), np.zeros(0), np.zeros(0))
 
 
 class Matchmaker:
@@ -170,40 +184,84 @@ class Matchmaker:
 
     def look(self, pairing: Pairing, request: RequestView, now_us: int) -> "Look":
         """Look at the decode workers for a request."""
+        return Look(self, self._halves_of(pairing), request, now_us)
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        """Which of some candidates could begin a request, if only a short one (`Look.open`)."""
+        halves = self._halves_of(pairing)
+        rooms = [self._has_room(pool.slots, 1.0, now_us) for pool in halves.pools]
+        return self.opened(halves, slots, rooms)
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
+        """The same of one candidate."""
+        halves = self._halves_of(pairing)
+        pool = halves.pool_of.item(slot)
+        if pool != ALONE:
+            return self._has_room(halves.pools[pool].slots, 1.0, now_us)
+        return not (halves.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
+
+    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
+        """Whether some decode worker has room for a request of so many tokens."""
+        return any(self._has_room(pool.slots, tokens, now_us) for pool in self._halves_of(pairing).pools)
+
+    def opened(self, halves: _Halves, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
+        """The same, where it is known which pools have room."""
+        busy = halves.decodes[slots] * self.fleet.loads.inflight_requests[slots]
+        open_: NDArray[np.bool_] = np.array([*rooms, True])[halves.pool_of[slots]] & (busy == 0)
+        return open_
+
+    def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
+        return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
+
+    def _halves_of(self, pairing: Pairing) -> _Halves:
         kept = self._kept.get(id(pairing))
         if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
             kept = self._kept[id(pairing)] = self._halves(pairing)
-        return Look(self, kept, request, now_us)
+        return kept
 
     def _halves(self, pairing: Pairing) -> _Halves:
         fleet, rows = self.fleet, len(self.fleet.loads.prefill_us)
         pool_of = np.full(rows, ALONE, dtype=np.intp)
         splits, decodes = np.zeros(rows), np.zeros(rows)
-        numbers: dict[tuple[int, int], int] = {}
+        sites = SiteMap(fleet.links, rows)
+        numbers: dict[tuple[int, int, str], int] = {}
         pools: list[_Pool] = []
         for slot, group in zip(pairing.slots.tolist(), pairing.groups.tolist(), strict=True):
             if group == ALONE:
                 decodes[slot] = fleet.at_slot(slot).role == "decode"
                 continue
             splits[slot] = 1.0
-            key = (group, fleet.buckets.of(slot))
+            site = fleet.at_slot(slot).site
+            key = (group, fleet.buckets.of(slot), site)
             if key not in numbers:
                 numbers[key] = len(pools)
-                partners = pairing.partners[group]
-                pools.append(
-                    self._pool(partners.hand_over, fleet.buckets.together_with(partners.slots, slot))
-                )
+                pools.append(self._reached(pairing.partners[group], slot, sites))
             pool_of[slot] = numbers[key]
-        return _Halves(pairing, fleet.revision, pool_of, tuple(pools), splits, decodes)
+            pool = pools[numbers[key]]
+            sites.put(slot, site, pool.link if len(pool.slots) else None)
+        return _Halves(pairing, fleet.revision, pool_of, tuple(pools), splits, decodes, sites)
 
-    def _pool(self, hand_over: HandOver, slots: Slots) -> _Pool:
+    def _reached(self, partners: Partners, slot: int, sites: SiteMap) -> _Pool:
+        """Those of some decode workers that the prefill worker in a slot may hand over to; maybe nobody."""
+        fleet = self.fleet
+        slots = fleet.buckets.together_with(partners.slots, slot)
+        stand = np.array([fleet.at_slot(each).site for each in slots.tolist()])
+        link = sites.way(fleet.at_slot(slot).site, sorted(set(stand.tolist())))
+        if link is None:
+            slots = slots[:0]
+        elif fleet.links.rules:
+            slots = slots[stand == (site_after(link) if link else fleet.at_slot(slot).site)]
+        return self._pool(partners.hand_over, link or "", slots)
+
+    def _pool(self, hand_over: HandOver, link: str, slots: Slots) -> _Pool:
         classes: dict[str, list[int]] = {}
         for row, slot in enumerate(slots.tolist()):
             classes.setdefault(self.fleet.at_slot(slot).worker_class, []).append(row)
         return _Pool(
             hand_over,
+            link,
             slots,
             self.fleet.columns.hashes(slots),
             tuple((name, np.array(rows, dtype=np.intp)) for name, rows in classes.items()),
@@ -220,7 +278,7 @@ class Look:
         now_us: Log time.
     """
 
-    __slots__ = ("_halves", "_matchmaker", "_now_us", "_request", "_seen")
+    __slots__ = ("_full", "_halves", "_matchmaker", "_now_us", "_request", "_seen")
 
     def __init__(self, matchmaker: Matchmaker, halves: _Halves, request: RequestView, now_us: int) -> None:
         self._matchmaker = matchmaker
@@ -228,17 +286,51 @@ class Look:
         self._request = request
         self._now_us = now_us
         self._seen: dict[int, _Columns] = {}
+        self._full = ""
 
-    def ships(self) -> Ships:
-        """What it costs to split the request."""
-        halves = self._halves
+    def ships(self, kv_bytes: float = 0.0) -> Ships:
+        """What it costs to split the request.
+
+        Args:
+            kv_bytes: What all of its KV weighs; 0 if nobody knows.
+        """
+        halves, links = self._halves, self._matchmaker.fleet.links
         routes = len(halves.pools) + 1
-        room_s = np.zeros(routes)
-        for number in range(len(halves.pools)):
-            columns = self._columns(number)
-            room_s[number + 1] = 0.0 if columns.room.any() else columns.wait_s.min()
-        nothing = np.zeros(routes)
-        return Ships(halves.pool_of + 1, room_s, nothing, nothing, nothing, halves.splits, halves.decodes)
+        room_s, base_s, send_s, overlap_ratio = np.zeros((4, routes))
+        for number, pool in enumerate(halves.pools, 1):
+            columns = self._columns(number - 1)
+            room_s[number] = 0.0 if columns.room.any() else columns.wait_s.min(initial=inf)
+            cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._now_us) if pool.link else 0.0
+            if cap_bytes_per_s:
+                base_s[number] = links.rtt_s(pool.link)
+                send_s[number] = kv_bytes / cap_bytes_per_s
+                overlap_ratio[number] = pool.hand_over.overlap_ratio
+        return Ships(halves.pool_of + 1, room_s, base_s, send_s, overlap_ratio, halves.splits, halves.decodes)
+
+    def sides(self, slots: Slots) -> Sides | None:
+        """Some candidates by what their KV crosses; None if nothing crosses a link."""
+        return self._halves.sites.sides(slots)
+
+    def link(self, slot: int) -> str:
+        """The link that the KV of the candidate in a slot crosses; empty for none."""
+        return self._halves.sites.link(slot)
+
+    def overlap_ratio(self, slot: int) -> float:
+        """Share of the prefill of the candidate in a slot, who splits, during which its KV is on its way."""
+        return self._halves.pools[self._halves.pool_of.item(slot)].hand_over.overlap_ratio
+
+    def held_tokens(self, slot: int, candidates: Candidates) -> float:
+        """The most of the prompt that one of its partners holds already, who splits."""
+        pool = self._halves.pools[self._halves.pool_of.item(slot)]
+        return candidates.most_safe_tokens(pool.slots) if pool.hand_over.keeps_prefixes else 0.0
+
+    def wait_for(self, link: str) -> None:
+        """A link has no room for the request now: who would send its KV over it has none."""
+        self._full = link
+
+    def waits_for_link(self, slot: int) -> bool:
+        """Whether the candidate in a slot would send its KV over that link."""
+        return bool(self._full) and self._halves.sites.link(slot) == self._full
 
     def splits(self, slot: int) -> bool:
         """Whether the candidate in a slot needs a partner."""
@@ -252,7 +344,7 @@ class Look:
         halves = self._halves
         pool = halves.pool_of.item(slot)
         if pool != ALONE:
-            return bool(self._columns(pool).room.any())
+            return self._open(pool)
         if not halves.decodes.item(slot):
             return True
         tokens = self._request.prompt_tokens + self._request.output_tokens
@@ -271,10 +363,8 @@ class Look:
         does, it is not idle, although it has nothing to prefill.
         """
         halves = self._halves
-        rooms = np.array([self._columns(number).room.any() for number in range(len(halves.pools))] + [True])
-        busy = halves.decodes[slots] * self._matchmaker.fleet.loads.inflight_requests[slots]
-        open_: Slots = slots[rooms[halves.pool_of[slots]] & (busy == 0)]
-        return open_
+        rooms = [self._open(number) for number in range(len(halves.pools))]
+        return slots[self._matchmaker.opened(halves, slots, rooms)]
 
     def partner(self, chosen: Chosen, candidates: Candidates) -> Partner | None:
         """The decode worker that ends what a prefill worker begins.
@@ -319,6 +409,11 @@ class Look:
             pool.hand_over.keeps_prefixes,
         )
 
+    def _open(self, number: int) -> bool:
+        """Whether there is room in a pool, and on the way to it."""
+        link = self._halves.pools[number].link
+        return bool(self._columns(number).room.any()) and (not link or link != self._full)
+
     def _columns(self, number: int) -> _Columns:
         """A pool as columns."""
         columns = self._seen.get(number)
@@ -328,6 +423,8 @@ class Look:
 
     def _look_at(self, pool: _Pool) -> _Columns:
         matchmaker, request, slots = self._matchmaker, self._request, pool.slots
+        if not len(slots):
+            return _NOBODY
         tokens = request.prompt_tokens + request.output_tokens
         lacking = matchmaker.admission.lacking(slots, tokens, self._now_us)
         loads = matchmaker.fleet.loads

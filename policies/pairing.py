@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from policies.views import Slots
 
 SITE_LABEL = "site"
-"""Label of a worker that names where it stands; without one it is in the local site, whose name is empty."""
+"""Label of a worker that names where it stands; `policies.fleet.Worker.site` also knows those without one."""
 
 HANDOVER_LABEL = "handover"
 """Label that names its hand-over protocol, a key of `HAND_OVERS`."""

@@ -416,6 +416,16 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             match.add_safe(blocks, slots)
         return blocks
 
+    def most_safe_tokens(self, slots: Slots) -> float:
+        """The longest window-safe match of some workers, candidates or not."""
+        if not self.matches:
+            return 0.0
+        blocks = self.matches[0].safe[slots]
+        for match in self.matches[1:]:
+            blocks = blocks + match.safe[slots]
+        most: int = blocks.max(initial=0).item()
+        return min(most * self.tokens_per_block, self.prompt_tokens)
+
     @property
     def deepest_tokens(self) -> float:
         """No match is longer, not even of a worker that is no candidate; there are ``matches``."""

@@ -26,7 +26,17 @@ from math import inf
 import httpx
 from fastapi import FastAPI
 
-from policies import PROFILES, BreakerRules, CachePool, FleetRules, FleetState, LengthBuckets, make_policy
+from policies import (
+    PROFILES,
+    BreakerRules,
+    CachePool,
+    FleetRules,
+    FleetState,
+    KvBytes,
+    LengthBuckets,
+    LinkRules,
+    make_policy,
+)
 from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
 from router.encoding import Encoding
 from router.fleet import (
@@ -201,6 +211,7 @@ class GatewayProcess:
             loop=asyncio.get_running_loop(),
         )
         limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
+        self._handovers = handovers()
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -219,7 +230,7 @@ class GatewayProcess:
             requests_max=requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
-            handovers=handovers(),
+            handovers=self._handovers,
         )
         self.gateway.encode = Encoding(self.gateway)
         self.metrics.collect_hooks.append(self._report)
@@ -269,6 +280,7 @@ class GatewayProcess:
             ),
             self.ending,
         )
+        _warn_of_unpriced_links(settings)
         for worker in settings.fleet.workers:
             self.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
 
@@ -396,6 +408,8 @@ class GatewayProcess:
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
             self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
+        for name, handover in self._handovers.items():
+            self.metrics.pairs.problems(name, handover.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(
@@ -430,6 +444,8 @@ class GatewayProcess:
             reported_running=reported.running if reported is not None else -1,
             reported_waiting=reported.waiting if reported is not None else -1,
             reported_kv_tokens=reported.kv_tokens if reported is not None else -1,
+            role=local.worker.role,
+            site=local.worker.site,
         )
 
 
@@ -489,7 +505,36 @@ def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
         weight_of=weights(settings.queue.classes, keys.weight_of),
         quantum_s=settings.queue.fairness_quantum_s,
         fairness_window_s=settings.queue.fairness_window_s,
+        links={
+            name: LinkRules(
+                bytes_per_s=link.gbps * 1e9 / 8,
+                rtt_s=link.rtt_ms / 1e3,
+                cap_ratio=link.cap_ratio,
+                loss_ratio_max=link.loss_ratio_max,
+            )
+            for name, link in settings.fleet.links.items()
+        },
+        site=settings.fleet.site,
+        kv_bytes={
+            name: KvBytes(
+                model.kv_bytes_per_token, model.window_bytes_per_token, model.window_tokens, model.state_bytes
+            )
+            for name, model in placement.models.items()
+        },
     )
+
+
+def _warn_of_unpriced_links(settings: Settings) -> None:
+    """Say it if prompts could be prefilled in another site and never will be."""
+    weighed = any(
+        model.kv_bytes_per_token or model.window_bytes_per_token or model.state_bytes
+        for model in settings.placement.models.values()
+    )
+    if settings.fleet.links and not weighed:
+        logger.warning(
+            "nothing is prefilled in another site: placement.models does not say what any model's KV weighs",
+            extra={"event": "links.unpriced"},
+        )
 
 
 def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[str], WorkerPool]:

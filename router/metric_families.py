@@ -158,19 +158,6 @@ REDISPATCHES = Family(
 UPSTREAM_ERRORS = Family(
     "upstream_errors", "counter", "Failed attempts, by worker and error code.", ("worker", "kind")
 )
-HANDOVERS = Family(
-    "handover",
-    "counter",
-    "Attempts of a prefill and a decode worker that are over, by hand-over protocol, and by whether the KV "
-    "arrived or was given up: one of them failed, or the client left.",
-    ("protocol", "outcome"),
-)
-LEG_FAILURES = Family(
-    "leg_failures",
-    "counter",
-    "Failed attempts of a prefill and a decode worker, by whose leg failed and error code.",
-    ("role", "error"),
-)
 CLIENT_DISCONNECTS = Family(
     "client_disconnects", "counter", "Clients that left before their answer was complete."
 )
@@ -279,6 +266,48 @@ KEYS_READ = Family(
     "Times a new keys file was read: loaded, or refused because something in it is wrong.",
     ("outcome",),
 )
+HANDOVERS = Family(
+    "handovers",
+    "counter",
+    "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
+    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
+    ("protocol", "outcome"),
+)
+LEG_FAILURES = Family(
+    "leg_failures",
+    "counter",
+    "Legs that failed before the other one did, by hand-over protocol, leg (prefill, decode) and error code.",
+    ("protocol", "leg", "kind"),
+)
+HANDOVER_PROBLEMS = Family(
+    "handover_problems",
+    "counter",
+    "What went wrong in a hand-over and failed no request: params_missing (a prefill worker answered "
+    "without kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap "
+    "server did not say its engine ids).",
+    ("protocol", "problem"),
+)
+WHOLE_AT_DECODE = Family(
+    "whole_at_decode",
+    "counter",
+    "Requests that a decode worker was given whole, since what it had cached made that the sooner answer.",
+    ("worker",),
+)
+LINK_KV_BYTES = Family(
+    "link_kv_bytes", "counter", "Bytes of KV that crossed a link, as predicted from lengths.", ("link",)
+)
+OFFLOAD_DECISIONS = Family(
+    "offload_decisions",
+    "counter",
+    "Requests for which it was decided in which site they are prefilled, by why; GET /offload explains.",
+    ("reason",),
+)
+ROLE_CHANGES = Family(
+    "role_changes",
+    "counter",
+    "Workers to which the slow loop of this gateway gave another role, by the new one.",
+    ("role",),
+)
 BUILD_INFO = Family("build_info", "gauge", "1, with the version as a label.", ("version",))
 
 WORKER_STATE = Family(
@@ -286,6 +315,12 @@ WORKER_STATE = Family(
     "worker",
     "1 for the state a worker is in, as this gateway sees it.",
     ("worker", "state"),
+)
+WORKER_ROLE = Family(
+    "worker_role",
+    "worker",
+    "1 for the role of a worker: plain, prefill, decode or encode; with the site it stands in.",
+    ("worker", "role", "site"),
 )
 CIRCUIT_STATE = Family(
     "circuit_state",
@@ -370,6 +405,59 @@ REPORTED_KV = Family(
     ("worker",),
 )
 
+LINK_CAPACITY = Family(
+    "link_capacity_bytes_per_second",
+    "worker",
+    "What a link between two sites can carry: as configured or, if that is less, as measured.",
+    ("link",),
+)
+LINK_RESERVED = Family(
+    "link_reserved_bytes_per_second",
+    "worker",
+    "What KV under way takes of a link, as reserved by all replicas.",
+    ("link",),
+)
+LINK_UTILISATION = Family(
+    "link_utilisation_ratio",
+    "worker",
+    "The same as a share of what KV may take; above 1 if the link became slower meanwhile.",
+    ("link",),
+)
+LINK_STATE = Family(
+    "link_state",
+    "worker",
+    "1 for the state a link is in: abundant, scarce, down, or probing with one transfer.",
+    ("link", "state"),
+)
+LINK_GOODPUT = Family(
+    "link_goodput_bytes_per_second",
+    "worker",
+    "What transfers over a link were last measured to get; no series before the first.",
+    ("link",),
+)
+LINK_RTT = Family(
+    "link_rtt_seconds", "worker", "Round trip time of a link, measured or configured.", ("link",)
+)
+LINK_LOSS = Family(
+    "link_loss_ratio", "worker", "Share of what was last sent over a link that was lost.", ("link",)
+)
+OFFLOAD_THRESHOLD = Family(
+    "offload_threshold_tokens",
+    "worker",
+    "Uncached tokens above which a prompt may be prefilled in another site; no series before the first plan.",
+)
+ROLE_WORKERS_BEST = Family(
+    "role_workers_best",
+    "worker",
+    "How many workers should have a role, as the slow loop says.",
+    ("role",),
+)
+ROLE_GAIN = Family(
+    "role_gain_ratio",
+    "worker",
+    "By how much more requests those roles would serve than the present ones, as a share.",
+)
+
 TENANT_KEYS_END = Family(
     "tenant_keys_end_timestamp_seconds",
     "worker",
@@ -400,12 +488,17 @@ histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
 # share of the moments in which the event loop was more than 2 ms late
 1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m]))
   / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
+# share of the attempts with two workers that one of them failed
+sum(rate(cacheway_handovers_total{outcome=~".*_failed"}[5m])) / sum(rate(cacheway_handovers_total[5m]))
+# Gbit/s of KV on each link, and how full it is of what KV may take
+8e-9 * rate(cacheway_link_kv_bytes_total[1m])
+max by (link) (cacheway_link_utilisation_ratio)
 # share of requests that did not complete
 1 - sum(rate(cacheway_requests_total{outcome="completed"}[5m])) / sum(rate(cacheway_requests_total[5m]))
 ```
 
-Gauges with a `worker` label describe the whole fleet as one replica sees it: take `max` or `avg` over
-replicas, not `sum`.
+Gauges with a `worker` or `link` label describe the whole fleet as one replica sees it: take `max` or `avg`
+over replicas, not `sum`.
 """
 
 

@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 
 from router import metric_families as families
 from router.metric_families import Family
+from router.pair_metrics import PairMetrics
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 
 FLUSH_INTERVAL_S = 1.0
@@ -82,6 +83,8 @@ class WorkerSample:
         reported_running: Requests running.
         reported_waiting: Requests waiting.
         reported_kv_tokens: Tokens held.
+        role: What it is for.
+        site: Where it stands; empty for the local site.
     """
 
     worker_id: str
@@ -100,6 +103,8 @@ class WorkerSample:
     reported_running: int = -1
     reported_waiting: int = -1
     reported_kv_tokens: int = -1
+    role: str = "plain"
+    site: str = ""
 
 
 class ReportedUsage(Protocol):
@@ -149,8 +154,6 @@ class Metrics:
         self._redispatches = self._count(families.REDISPATCHES)
         self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
-        self._handovers = self._count(families.HANDOVERS)
-        self._leg_failures = self._count(families.LEG_FAILURES)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
@@ -200,6 +203,10 @@ class Metrics:
         self._keys_loaded = Total(keys_read.labels("loaded"))
         self._keys_refused = Total(keys_read.labels("refused"))
 
+        collectors: list[Collector] = [_Workers(self), _Tenants(self)]
+        self.pairs = PairMetrics(self._count, self._sums, self._counter, collectors.append)
+        """What happens to requests that two workers share, and to links."""
+
         for component in Component:
             self.degraded(component, on=False)
         self._multiprocess_dir = multiprocess_dir
@@ -207,8 +214,8 @@ class Metrics:
         if multiprocess_dir is not None:
             self._exposed = CollectorRegistry()
             MultiProcessCollector(self._exposed, multiprocess_dir)  # type: ignore[no-untyped-call]
-        self._exposed.register(_Workers(self))
-        self._exposed.register(_Tenants(self))
+        for collector in collectors:
+            self._exposed.register(collector)
 
     # The hot path.
 
@@ -307,19 +314,6 @@ class Metrics:
     def upstream_failed(self, worker_id: str, kind: str) -> None:
         """An attempt failed on a worker."""
         self._upstream_errors.add((worker_id, kind))
-
-    def handed_over(self, protocol: str, outcome: str) -> None:
-        """An attempt of a prefill and a decode worker is over.
-
-        Args:
-            protocol: How they hand over.
-            outcome: ``arrived`` or ``given_up``: what became of the KV.
-        """
-        self._handovers.add((protocol, outcome))
-
-    def leg_failed(self, role: str, code: str) -> None:
-        """The prefill or the decode worker failed an attempt of both, as `upstream_failed` says, too."""
-        self._leg_failures.add((role, code))
 
     def client_left(self) -> None:
         """A client left before its answer was complete."""
@@ -531,6 +525,10 @@ class _Workers(Collector):
             for state in WorkerState:
                 states.add_metric([sample.worker_id, state.value], float(sample.state == state.value))
         yield states
+        roles = _family(families.WORKER_ROLE)
+        for sample in samples:
+            roles.add_metric([sample.worker_id, sample.role, sample.site], 1.0)
+        yield roles
         for family, value in _WORKER_VALUES:
             gauge = _family(family)
             for sample in samples:

@@ -209,7 +209,7 @@ class LinkSettings(Section):
         default=0.01,
         gt=0,
         le=1,
-        description="Lost segments, as a share of those sent, above which it counts as scarce.",
+        description="Transfers that failed, as a share of the latest, above which it counts as scarce.",
     )
 
 
@@ -272,8 +272,8 @@ class FleetSettings(Section):
         {},
         "Ways between sites that KV may take from prefill to decode, as 'FROM>TO': {gbps: capacity, rtt_ms: "
         "round trip time, cap_ratio: 0.9, loss_ratio_max: 0.01}. cap_ratio is the share of the capacity that "
-        "KV takes at most in any second; above loss_ratio_max of lost segments a link counts as scarce. Two "
-        "directions are two links. Sites without a link between them never work on one request together. "
+        "KV takes at most in any second; above loss_ratio_max of failed transfers a link counts as scarce. "
+        "Two directions are two links. Sites without a link between them never work on one request together. "
         "Must be equal in all replicas of a namespace.",
         allowed="a YAML mapping such as {'dc2>dc1': {gbps: 100, rtt_ms: 20}}",
     )

@@ -3,6 +3,8 @@
     trace or histogram ──> bounds ──> search by simulation ──> one step around it ──> table, page, curve
 
 It says how sure it is and what it assumed. The same command gives the same plan.
+
+``cacheway plan prfaas`` is a command of its own (`loadtest.plan.prfaas.cli`).
 """
 
 import argparse
@@ -72,6 +74,10 @@ def main(argv: list[str]) -> int:
         The exit status: 0 with a plan, 1 without one or if something cannot be read or written, 2 for a
         wrong command line, 130 after Ctrl-C.
     """
+    if argv[:1] == ["prfaas"]:
+        from loadtest.plan.prfaas.cli import main as prfaas
+
+        return prfaas(argv[1:])
     parser = _parser()
     options = parser.parse_args(argv)
     if options.pool_gib[0] and not options.host_gib[-1]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies import HAND_OVERS, HANDOVER_LABEL, SITE_LABEL, Breaker, Worker
+from policies import HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
@@ -69,8 +69,8 @@ class LocalWorker:
 
     @property
     def site(self) -> str:
-        """Where it stands; empty for the local site."""
-        return self.worker.labels.get(SITE_LABEL, "")
+        """Where it stands."""
+        return self.worker.site
 
     @property
     def protocol(self) -> str:

@@ -17,7 +17,7 @@ is back it has lost its cache, unless a sibling has said so since.
 A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -166,10 +166,8 @@ class Registry:
         if self._fleet.revision != self._revision:
             self._sync()
         if self._encoders is None:
-            slots = [slot for slot, local in self._by_slot.items() if local.worker.role == "encode"]
-            self._encoders = np.array(
-                sorted(slot for slot in slots if self._ready(self._by_slot[slot])), dtype=np.intp
-            )
+            found = [local for local in self._well(self._local.values()) if local.worker.role == "encode"]
+            self._encoders = np.array(sorted(local.worker.slot for local in found), dtype=np.intp)
         return (
             self.circuits.allowed(self._encoders, now_us) if self._fleet.circuits.tripped else self._encoders
         )
@@ -304,6 +302,7 @@ class Registry:
         self,
         worker_id: str,
         *,
+        role: str | None = None,
         draining: bool | None = None,
         capacity_tokens: int | None = None,
         labels: dict[str, str] | None = None,
@@ -319,7 +318,7 @@ class Registry:
                 self.now_us(),
                 self._replica,
                 worker.url,
-                worker.role,
+                worker.role if role is None else role,
                 worker.draining if draining is None else draining,
                 worker.capacity_tokens if capacity_tokens is None else capacity_tokens,
                 worker.labels if labels is None else labels,
@@ -443,8 +442,11 @@ class Registry:
 
     def _ready(self, kind: Kind) -> list[LocalWorker]:
         """Those of the fitting workers that are well and do not drain."""
-        fitting = [self._by_slot[slot] for slot in self._fitting(*kind).tolist()]
-        return [local for local in fitting if local.health is Health.HEALTHY and not local.worker.draining]
+        return self._well(self._by_slot[slot] for slot in self._fitting(*kind).tolist())
+
+    @staticmethod
+    def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:
+        return [local for local in workers if local.health is Health.HEALTHY and not local.worker.draining]
 
     def _lost_cache(self, local: LocalWorker) -> bool:
         """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""

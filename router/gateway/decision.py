@@ -34,6 +34,7 @@ import numpy as np
 from policies import (
     ANY_BUCKET,
     NO_WORKER_RETRY_AFTER_S,
+    UNKNOWN_KV,
     Admission,
     AdmissionRules,
     Candidates,
@@ -42,13 +43,15 @@ from policies import (
     FleetState,
     Look,
     Matchmaker,
-    Op,
+    Offload,
+    OffloadVerdict,
     Outlook,
     Pairing,
     Placed,
     Policy,
     RequestView,
     Shed,
+    Shipping,
     Waiting,
     place,
     prospect,
@@ -59,6 +62,7 @@ from radix import AttentionProfile
 from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes
 
@@ -81,12 +85,14 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         placed: What the log must hear, before anybody else decides.
         decode: The same of the decode worker, under an id of its own; None if one worker does all.
         shipping: What the log must hear of the KV that will cross a link; None if none does.
+        offload: Why the prefill is in this site or in another; None if there was no choice.
     """
 
     attempt: Attempt
     placed: Placed
     decode: "Decision | None" = None
-    shipping: Op | None = None
+    shipping: Shipping | None = None
+    offload: OffloadVerdict | None = None
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
@@ -161,9 +167,11 @@ class Decider:
         expected_output_tokens: Of a request that states no limit.
         order: How requests take turns; None: nobody ever waits.
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
+        offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
 
     Attributes:
         policy: As given.
+        offloading: As given.
         placed_count: Requests placed so far.
     """
 
@@ -180,6 +188,7 @@ class Decider:
         expected_output_tokens: int,
         order: Order | None = None,
         matchmaker: Matchmaker | None = None,
+        offloading: Offloading | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
@@ -193,6 +202,7 @@ class Decider:
         self._matchmaker = matchmaker or Matchmaker(
             fleet, order.admission if order else Admission(AdmissionRules(), fleet), feedback.decode_fit
         )
+        self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
         self.placed_count = 0
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
@@ -246,16 +256,27 @@ class Decider:
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
-        look = ships = None
+        look = ships = sides = verdict = None
+        kv = UNKNOWN_KV
         if pairing is not None:
             look = self._matchmaker.look(pairing, view, now_us)
-            ships = look.ships()
+            kv = fleet.rules.kv_of(parsed.model)
+            ships = look.ships(kv.of(prompt_tokens))
             if self.policy.price is None:
                 slots = look.without_decode(slots)
+            sides = look.sides(slots)
         candidates = fleet.candidates(
             slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket, ships
         )
-        match place(view, candidates, self.policy):
+        if look is None or sides is None:
+            first = place(view, candidates, self.policy)
+        else:
+            failed = claim is not None and claim.again
+            candidates, first, verdict = self.offloading.place(
+                view, candidates, sides, look, self.policy, kv, bucket, failed=failed
+            )
+            slots = candidates.slots
+        match first:
             case Shed() as shed:
                 return shed
             case Chosen() as chosen:
@@ -295,16 +316,24 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                gated = look is not None and not look.has_room(chosen.slot)
+                gated = (
+                    look is not None
+                    and not look.has_room(chosen.slot)
+                    and not look.waits_for_link(chosen.slot)
+                )
                 return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
             chosen = turn
-        decode = None
+        decode = shipping = None
         if look is not None and look.splits(chosen.slot):
             decode = self._decode_half(
                 look, view, parsed, profile, chosen, candidates, tokens_per_block, now_us, now_s
             )
             if decode is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
+            if sides is not None:
+                shipping = self.offloading.shipping(
+                    decode.attempt.request_id, view, candidates, look, kv, chosen
+                )
         self.placed_count += 1
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
@@ -329,7 +358,9 @@ class Decider:
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
         )
-        return Decision(attempt, placed, decode)
+        if verdict is not None:
+            self.offloading.went(attempt.request_id, verdict, now_us)
+        return Decision(attempt, placed, decode, shipping, verdict)
 
     def _decode_half(
         self,
@@ -439,7 +470,9 @@ class Decider:
                 return other
         ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
         declined = offered or (ticket is not None and ticket.slot == chosen.slot)
-        prefers = claim.narrowed or (open_ and (follows or ahead.affine or declined))
+        # What waits for a link waits for what is behind it: room elsewhere is nothing to it.
+        paced = look is not None and look.waits_for_link(chosen.slot)
+        prefers = claim.narrowed or paced or (open_ and (follows or ahead.affine or declined))
         return Waiting(
             claim.ticket_id or self._next_attempt_id(),
             now_us,

@@ -195,6 +195,8 @@ class RequestExchange(Dispatching):
         if status < 400:
             reservation.release(abandoned=False, prefilled_us=now_us)
         else:
+            if record.pair is not None:
+                record.pair.refused(status)
             reservation.release(abandoned=True)  # an error is no sign that anything was computed
         self._finish("completed" if status < 400 else "worker_error", status)
         self._client.finish()
@@ -315,6 +317,8 @@ class RequestExchange(Dispatching):
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
+        if local.worker.role == "decode":
+            gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
         self._reservation = Reservation(gateway, parsed, local, attempt, decision.placed)
         self._reservation.make()
         salt = record.tenant.salt

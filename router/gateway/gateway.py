@@ -14,7 +14,9 @@ from policies import (
     AdmissionRules,
     EarlyRejection,
     FleetState,
+    Matchmaker,
     Op,
+    Pairing,
     Policy,
     RedispatchRules,
     RetryBudget,
@@ -22,6 +24,7 @@ from policies import (
     Slots,
     Waiting,
     class_of,
+    decode_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
@@ -124,7 +127,14 @@ class Gateway:
         )
         queue = settings.queue
         self.admission = Admission(_admission_rules(settings.admission), fleet)
-        lanes = Lanes(self._slots_of)
+        placement = settings.placement
+        matchmaker = Matchmaker(
+            fleet,
+            self.admission,
+            self.feedback.decode_fit,
+            decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy)),
+        )
+        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
         level = ServiceLevel(
             settings.admission.ttft_slo_s,
             settings.admission.ttft_slo_s_per_1k_tokens,
@@ -165,6 +175,7 @@ class Gateway:
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
+            matchmaker=matchmaker,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -308,6 +319,13 @@ class Gateway:
         """Who may take the requests of a lane now."""
         model, bucket = model_and_bucket(lane)
         return self.registry.eligible(model, self.clock.now_us(), bucket)
+
+    def _pairing_of(self, lane: str) -> Pairing | None:
+        """Who of them needs a partner."""
+        if not self.registry.pairs.active:
+            return None
+        (model, bucket), now_us = model_and_bucket(lane), self.clock.now_us()
+        return self.registry.pairing(self.registry.eligible(model, now_us, bucket), model, now_us, bucket)
 
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)

@@ -19,10 +19,12 @@ import msgspec
 from policies import Finished, FirstToken, Placed, Shipped, Shipping
 from router.errors import UpstreamError
 from router.fleet import LocalWorker
+from router.gateway.answer import answered_error
 from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
 from router.handover import Leg, PairedRequest
+from router.pair_metrics import PairEnd
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
@@ -45,6 +47,7 @@ class PairReservation(msgspec.Struct, eq=False):
         prefilled: Whether the prefill leg is over.
         arrived: Whether the KV is at the decode worker.
         prefill_s: How long the prefill leg took; 0 until it says so itself.
+        end: How it ends, as far as is known; if nothing is said of it, since it is not wanted any more.
         released: Whether nothing is reserved: before `make`, and after `release`.
     """
 
@@ -61,6 +64,7 @@ class PairReservation(msgspec.Struct, eq=False):
     prefilled: bool = False
     arrived: bool = False
     prefill_s: float = 0.0
+    end: PairEnd = PairEnd.CLIENT_LEFT
     released: bool = True
 
     @property
@@ -118,6 +122,7 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(FirstToken(attempt.request_id, now_us))
         if self.shipping is not None:
             gateway.publish(Shipped(attempt.request_id, now_us))
+            gateway.metrics.pairs.shipped(self.shipping.link, self.shipping.kv_bytes)
         self._relieved()
 
     def prefill_ended(self) -> None:
@@ -151,7 +156,14 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway, local = self.gateway, self.local
         gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
-        gateway.metrics.leg_failed(self.leg.value, error.code)
+        self._leg_failed(error.code)
+
+    def refused(self, status: int) -> None:
+        """An error answer of one worker is the request's."""
+        if status < 500:
+            self.end = PairEnd.REFUSED
+        else:
+            self._leg_failed(answered_error(status).code)
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
         """Release, once, what has not been released yet.
@@ -174,11 +186,16 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.released(self.decode, now_us, attempt.placed_us)
         self._relieved()
         arrived = self.arrived or prefilled_us > 0
-        gateway.metrics.handed_over(self.prefill.protocol, "arrived" if arrived else "given_up")
+        gateway.metrics.pairs.ended(self.prefill.protocol, PairEnd.COMPLETED if prefilled_us else self.end)
         if not self.prefilled:
             gateway.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
             gateway.feedback.abandoned(self.parsed, decode_attempt)
+
+    def _leg_failed(self, code: str) -> None:
+        leg = self.leg
+        self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
+        self.gateway.metrics.pairs.leg_failed(self.prefill.protocol, leg.value, code)
 
     # What is told and learned of it.
 

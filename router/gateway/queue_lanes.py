@@ -4,13 +4,16 @@ A *lane* is a model and a length bucket, ``MODEL|BUCKET``: all requests of one l
 workers. Whoever looks at a worker that has room asks for the lanes that it serves, thousands of times a
 second, and the answer changes only when workers or the waiting models do: so it is kept,
 and `Lanes.follow` looks whether it still holds.
+
+In a fleet of prefill and decode workers a worker with room is not enough: what it begins, another must have
+room to decode (`policies.Matchmaker`). Only those for which this is so are worth looking at (`Lanes.open`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from policies import ANY_BUCKET, Slots
+from policies import ANY_BUCKET, Matchmaker, Pairing, Slots
 
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 
@@ -31,16 +34,27 @@ class Lanes:
 
     Args:
         slots_of: Who may take the requests of a lane now; the same array as long as that does not change.
+        pairing_of: Who of them needs a partner, None if nobody does; likewise the same object.
+        matchmaker: Knows which partners have room.
 
     Attributes:
         slots: Everybody who serves one of them.
+        pairs: Whether anybody of them needs a partner.
     """
 
-    def __init__(self, slots_of: Callable[[str], Slots]) -> None:
+    def __init__(
+        self,
+        slots_of: Callable[[str], Slots],
+        pairing_of: Callable[[str], Pairing | None] = lambda _: None,
+        matchmaker: Matchmaker | None = None,
+    ) -> None:
         self._slots_of = slots_of
-        self._known: dict[str, Slots] = {}
+        self._pairing_of = pairing_of
+        self._matchmaker = matchmaker
+        self._known: dict[str, tuple[Slots, Pairing | None]] = {}
         self._of: dict[int, list[str]] = {}
         self.slots: Slots = NO_SLOTS
+        self.pairs = False
 
     def serving(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
@@ -49,6 +63,37 @@ class Lanes:
     def of(self, slot: int) -> Sequence[str]:
         """The lanes that the worker in a slot serves, as of the last `follow`."""
         return self._of.get(slot, ())
+
+    def open(self, slots: Slots, now_us: int) -> Slots:
+        """Of some who serve a lane, those that need no partner in one of theirs, or of whom one has room.
+
+        A decode worker is one of them while it decodes nothing: it is then as good as any.
+        """
+        if not self.pairs or self._matchmaker is None:
+            return slots
+        open_ = np.zeros(len(slots), dtype=np.bool_)
+        for serving, pairing in self._known.values():
+            mask = np.isin(slots, serving, assume_unique=True)
+            if pairing is not None:
+                mask &= self._matchmaker.open(pairing, slots, now_us)
+            open_ |= mask
+        return slots if open_.all() else slots[open_]
+
+    def is_open(self, slot: int, now_us: int) -> bool:
+        """The same of one."""
+        if not self.pairs or self._matchmaker is None:
+            return True
+        pairings = (self._known[lane][1] for lane in self.of(slot))
+        return any(pairing is None or self._matchmaker.is_open(pairing, slot, now_us) for pairing in pairings)
+
+    def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
+        """Whether a decode worker has room for a request of a lane that has so many tokens."""
+        pairing = self._pairing_of(lane)
+        return (
+            pairing is not None
+            and self._matchmaker is not None
+            and self._matchmaker.any_room(pairing, tokens, now_us)
+        )
 
     def knows(self, lane: str) -> bool:
         """Whether a lane was among those of the last `follow`."""
@@ -60,13 +105,17 @@ class Lanes:
         Args:
             waiting: The lanes in which somebody waits.
         """
-        lanes = {lane: self._slots_of(lane) for lane in waiting}
+        lanes = {lane: (self._slots_of(lane), self._pairing_of(lane)) for lane in waiting}
         known = self._known
-        if len(lanes) == len(known) and all(known.get(lane) is slots for lane, slots in lanes.items()):
+        if len(lanes) == len(known) and all(
+            lane in known and known[lane][0] is slots and known[lane][1] is pairing
+            for lane, (slots, pairing) in lanes.items()
+        ):
             return
         self._known = lanes
+        self.pairs = any(pairing is not None for _, pairing in lanes.values())
         self._of = {}
         for lane in sorted(lanes):
-            for slot in lanes[lane].tolist():
+            for slot in lanes[lane][0].tolist():
                 self._of.setdefault(slot, []).append(lane)
         self.slots = np.array(sorted(self._of), dtype=np.intp)

@@ -22,6 +22,12 @@ backlog also drains with time. While a worker has room:
 Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
 the next one.
 
+**Decode workers.** Where another worker decodes what one begins, there must be room at both
+(`router.gateway.queue_lanes`). A request that lacks only the room to be decoded is *gated*: it waits for any
+worker of its lane, and when decode workers are relieved the best of its lane is asked, whatever worker is
+chosen then. The best one waits for as much room as it needs, and nobody smaller slips past it: with the room
+that each of them takes it would wait for ever. An empty decode worker takes any request, so none stands idle.
+
 **Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
 would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
 look, those first that did longest ago: their worker may have left, or nobody serves them any more.
@@ -70,6 +76,13 @@ CHANGE_MIN = 0.05
 DECLINED_MAX = 64
 """So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
 remembered."""
+
+GATED_MAX = 2
+"""Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
+
+UNMOVED_MAX = 16
+"""Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
+them for whom nobody goes, and the next one begins behind them."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -134,6 +147,10 @@ class RoomRules:
     timeout_s: float = 60.0
     look_s: float = LOOK_S
     ask_s: float = ASKED_S
+
+
+BestOf = Callable[..., Ticket | None]
+"""Who is next for a room, with the keywords of `policies.Tickets.best`."""
 
 
 class _Place(msgspec.Struct, gc=False, eq=False):
@@ -203,8 +220,12 @@ class WaitingRoom:
         self._round: deque[str] = deque()
         self._starts = PromptStarts()
         self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int, dict[str, tuple[str, int]]] = {}
-        """Slot with room: of the replicas that it was left to, their best ticket for it, and since when."""
+        self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
+        """Slot with room, or gated lane: of the replicas that it was left to, their best ticket for it, and
+        since when."""
+        self._gated: set[str] = set()
+        """Lanes in which somebody here lacks only the room to be decoded."""
+        self._turned = 0
         self._timer: Timer | None = None
         self._soon: Timer | None = None
         self.overdue = 0
@@ -245,6 +266,8 @@ class WaitingRoom:
         self._starts.add(op.request_id, hold.path)
         heappush(self._deadlines, (place.deadline_us, op.request_id))
         self._publish(op)
+        if hold.gated:
+            self._gated.add(op.lane)
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
@@ -290,7 +313,9 @@ class WaitingRoom:
         relieved = self._fleet.relieved
         slots = sorted(relieved)
         relieved.clear()
-        self._serve(slots, self._now_us())
+        now_us = self._now_us()
+        self._serve_gated(now_us)
+        self._serve(slots, now_us)
 
     def _look_at_all(self) -> None:
         self._timer = None
@@ -298,9 +323,14 @@ class WaitingRoom:
         self._expire(now_us)
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
-            slots = self._admission.with_room(self._lanes.slots, now_us).tolist()
+            self._serve_gated(now_us)
+            slots = self._admission.with_room(self._lanes.slots, now_us)
+            if self._lanes.pairs:
+                slots = np.roll(self._lanes.open(slots, now_us), -self._turned)
+            slots = slots.tolist()
             if self._left_to:
-                self._left_to = {slot: left for slot in slots if (left := self._left_to.get(slot))}
+                keys = (*slots, *self._gated)
+                self._left_to = {key: left for key in keys if (left := self._left_to.get(key))}
             self._serve(slots, now_us)
             self._ask_followers(now_us)
             self._ask_some(now_us)
@@ -308,12 +338,15 @@ class WaitingRoom:
             self._timer = self._call_later(self._rules.look_s, self._look_at_all)
         else:
             self._left_to.clear()
+            self._gated.clear()
 
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
-        moved, declined = 0, set[str]()
+        moved, unmoved, declined = 0, 0, set[str]()
+        admission, lanes = self._admission, self._lanes
         for slot in slots:
-            while self._places and self._admission.has_room(slot, now_us):
+            before = moved
+            while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
                 ticket_id, overdue = self._next(slot, now_us, declined)
                 if not ticket_id:
                     break
@@ -328,6 +361,43 @@ class WaitingRoom:
                     return
             else:
                 self._left_to.pop(slot, None)
+            unmoved += moved == before
+            if lanes.pairs and unmoved >= UNMOVED_MAX:
+                self._turned += unmoved
+                return
+
+    def _serve_gated(self, now_us: int) -> None:
+        """Let those go that lacked only the room to be decoded."""
+        for lane in sorted(self._gated):
+            self._serve_lane(lane, now_us)
+
+    def _serve_lane(self, lane: str, now_us: int) -> None:
+        tickets, lanes = self._fleet.tickets, self._lanes
+        best_of: BestOf = partial(tickets.best_of_lanes, (lane,))
+        moved, declined = 0, set[str]()
+        while lanes.can_decode(lane, 1.0, now_us) and not self._admission.closed:
+            best = best_of(now_us, skip=declined)
+            ticket_id, overdue = self._ours(lane, best, best_of, now_us, declined)
+            ticket = tickets.get(ticket_id)
+            if ticket is None:
+                if best_of(now_us, replica=self._replica) is None:
+                    self._gated.discard(lane)
+                return
+            if not lanes.can_decode(lane, ticket.context_tokens - 1.0, now_us):
+                return
+            self._gated.discard(lane)
+            if self._ask(ticket_id, -1, now_us):
+                self._gated.add(lane)
+                self.overdue += overdue
+                moved += 1
+                if moved >= MOVED_MAX:
+                    self._fleet.relieved.update(lanes.serving(lane)[:1].tolist())
+                    self.changed()
+                    return
+            else:
+                declined.add(ticket_id)
+                if lane not in self._gated or len(declined) >= GATED_MAX:
+                    return
 
     def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
         """Which request here may take the room of a worker now, and whether others left it unused.
@@ -337,31 +407,38 @@ class WaitingRoom:
         if len(declined) > DECLINED_MAX:
             return "", False
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
-        best_of: Callable[..., Ticket | None] = partial(tickets.best, slot)
-        best = best_of(lanes, now_us, skip=declined)
+        best_of: BestOf = partial(tickets.best, slot, lanes)
+        best = best_of(now_us, skip=declined)
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
                 return "", False
-            best_of = tickets.best_of_lanes
-            best = best_of(lanes, now_us, skip=declined)
+            best_of = partial(tickets.best_of_lanes, lanes)
+            best = best_of(now_us, skip=declined)
+        return self._ours(slot, best, best_of, now_us, declined)
+
+    def _ours(
+        self, room: int | str, best: Ticket | None, best_of: BestOf, now_us: int, declined: set[str]
+    ) -> tuple[str, bool]:
+        """The same of a room, whose best ticket is known."""
+        tickets = self._fleet.tickets
         passed = set[str]()
         while best is not None and best.replica != self._replica:
-            if not self._unused(slot, best, now_us):
+            if not self._unused(room, best, now_us):
                 return "", False
             passed.add(best.replica)
             others = tickets.replicas() - passed
-            firsts = (best_of(lanes, now_us, replica=replica, skip=declined) for replica in others)
+            firsts = (best_of(now_us, replica=replica, skip=declined) for replica in others)
             best = min((ticket for ticket in firsts if ticket is not None), default=None)
         if best is None:
             return "", False
         if best.request_id not in self._places:  # of a former life of this replica
             self._publish(Finished(best.request_id, now_us))
-            return self._next(slot, now_us, declined)
+            return self._ours(room, best_of(now_us, skip=declined), best_of, now_us, declined)
         return best.request_id, bool(passed)
 
-    def _unused(self, slot: int, best: Ticket, now_us: int) -> bool:
+    def _unused(self, room: int | str, best: Ticket, now_us: int) -> bool:
         """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
-        left_to = self._left_to.setdefault(slot, {})
+        left_to = self._left_to.setdefault(room, {})
         known = left_to.get(best.replica)
         if known is None or known[0] != best.request_id:
             left_to[best.replica] = (best.request_id, now_us)
@@ -410,8 +487,10 @@ class WaitingRoom:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Hold(waiting=op, safe_blocks=safe_blocks):
+            case Hold(waiting=op, safe_blocks=safe_blocks, gated=gated):
                 place.safe_blocks = safe_blocks
+                if gated:
+                    self._gated.add(op.lane)
                 if self._differs(place.op, op):
                     self._say(place, op)
                 lets_pass = turn >= 0 and op.worker == self._fleet.at_slot(turn).worker_id

@@ -27,7 +27,7 @@ QUERY_S = 1.0
 """How long a request waits for the ids, at most."""
 
 REFRESH_S = 10.0
-"""How old ids may be before they are asked for anew."""
+"""An engine that restarts between two looks at its connections is found out after this long."""
 
 ENGINES_MAX = 4096
 """Engines whose ids are kept, those asked for last."""
@@ -46,10 +46,12 @@ class EngineIds:
 
     Args:
         counts: Where failed queries are counted.
+        refresh_s: How old ids may be before they are asked for anew, in seconds.
     """
 
-    def __init__(self, counts: Counter[str]) -> None:
+    def __init__(self, counts: Counter[str], refresh_s: float = REFRESH_S) -> None:
         self._counts = counts
+        self._refresh_s = refresh_s
         self._engines: OrderedDict[Bootstrap, _Engine] = OrderedDict()
 
     def ask(self, worker: "LocalWorker", told: Told) -> None:
@@ -57,7 +59,7 @@ class EngineIds:
         bootstrap = bootstrap_of(worker)
         engine = self._engines.get(bootstrap)
         if engine is None:
-            engine = self._engines[bootstrap] = _Engine(bootstrap, self._counts)
+            engine = self._engines[bootstrap] = _Engine(bootstrap, self._counts, self._refresh_s)
             if len(self._engines) > ENGINES_MAX:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(bootstrap)
@@ -78,8 +80,9 @@ _decode = msgspec.json.Decoder(dict[str, _RankInfo]).decode
 class _Engine:
     """The ids of one engine; the sink of its queries."""
 
-    def __init__(self, bootstrap: Bootstrap, counts: Counter[str]) -> None:
+    def __init__(self, bootstrap: Bootstrap, counts: Counter[str], refresh_s: float) -> None:
         self._counts = counts
+        self._refresh_s = refresh_s
         self._url = f"http://{bootstrap.host}:{bootstrap.port}"
         timeouts = UpstreamTimeouts(QUERY_S, QUERY_S, QUERY_S)
         self._pool = WorkerPool(self._url, connections_max=1, timeouts=timeouts)
@@ -99,7 +102,7 @@ class _Engine:
             told(self._ranks, None)
         else:
             self._waiting.append(told)
-        if self._query is None and (self._waiting or age_s > REFRESH_S):
+        if self._query is None and (self._waiting or age_s > self._refresh_s):
             self._answer = b""
             self._query = self._pool.send(b"GET", b"/query", b"", b"", (), self)
             self._timer = asyncio.get_running_loop().call_later(QUERY_S, self._late)

@@ -8,8 +8,9 @@
           the sink hears of it     the prefill leg is ended, the sink hears of it
 
 Whoever fails first is to blame, and what the other one would have said is not heard: a decode engine that
-waits for a prefill that is gone fails, too, after seconds or minutes. To end a leg is to close its
-connection, and whatever else the protocol has for it.
+waits for a prefill that is gone fails, too, after seconds or minutes. If that is what one hears first,
+because a machine vanished without a word, the health of the prefill worker decides. To end a leg is to
+close its connection, and whatever else the protocol has for it.
 
 Until the first byte of the decode leg's answer nothing of it is passed on, not even its head (engines send
 that before they have begun), so that until then the failure of either leg can be redispatched unseen. That
@@ -21,11 +22,15 @@ sending KV.
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from router.errors import HandoverFailed, StreamBroken, UpstreamError
 from router.handover.fields import Piece
 from router.handover.ports import Leg, Pair, PairSink
 from router.proxy import UpstreamRequest
+
+if TYPE_CHECKING:
+    from router.fleet import LocalWorker
 
 LINGER_S = 5.0
 """How long a prefill leg may take to answer after the decode leg did: its connection can then be kept."""
@@ -48,10 +53,12 @@ class Legs:
 
     Args:
         sink: Who waits for the answer.
+        prefill_worker: Who prefills.
 
     Attributes:
         leg: Whose answer or failure the sink hears now.
         usage: The end of the prefill leg's answer.
+        linger_s: How long the prefill leg may take to answer after the decode leg did, in seconds.
     """
 
     __slots__ = (
@@ -61,21 +68,26 @@ class Legs:
         "_linger",
         "_paused",
         "_prefill",
+        "_prefill_worker",
         "_prefilled",
+        "_refused",
         "_shipped",
         "_sink",
         "leg",
         "usage",
     )
 
-    def __init__(self, sink: PairSink) -> None:
+    linger_s = LINGER_S
+
+    def __init__(self, sink: PairSink, prefill_worker: "LocalWorker") -> None:
         self.leg = Leg.DECODE
         self.usage = b""
+        self._prefill_worker = prefill_worker
         self._sink: PairSink | None = sink
         self._prefill: UpstreamRequest | None = None
         self._answering: UpstreamRequest | None = None  # whose answer the sink gets
         self._head: tuple[int, bytes, int | None] | None = None
-        self._begun = self._prefilled = self._shipped = self._paused = False
+        self._begun = self._refused = self._prefilled = self._shipped = self._paused = False
         self._linger: asyncio.TimerHandle | None = None
 
     # The client's side (`router.proxy.UpstreamRequest`): only who answers is slowed down.
@@ -108,7 +120,7 @@ class Legs:
         prefill, self._prefill = self._prefill, None
         self._end_answering()
         self.leg = Leg.PREFILL
-        self._begun = True
+        self._begun = self._refused = True
         self._answer_with(prefill)
         return self._sink
 
@@ -146,7 +158,7 @@ class Legs:
             self._head = (status, lines, length)
             return
         assert self._sink is not None
-        self.leg = Leg.DECODE
+        self.leg = self._blamed() if status >= 500 else Leg.DECODE
         self._begun = True
         self._end_prefill()
         self._sink.upstream_head(status, lines, length)
@@ -155,7 +167,8 @@ class Legs:
         """Pass bytes on; the first ones show that the KV is there."""
         if self._head is not None:
             if _FAILED_EVENT.match(data):
-                self._fail(Leg.DECODE, HandoverFailed("The decode leg's stream began with an error."))
+                error = HandoverFailed("The decode leg's stream began with an error.")
+                self._fail(self._blamed(), error)
                 return
             self._begin()
         if self._sink is not None:
@@ -232,6 +245,11 @@ class Legs:
 
     # Inside.
 
+    def _blamed(self) -> Leg:
+        """Who is to blame for an error of the decode engine: it has one, too, when its partner is gone."""
+        worker = self._prefill_worker
+        return Leg.PREFILL if worker.refused_us or worker.health == "unhealthy" else Leg.DECODE
+
     def _answer_with(self, request: UpstreamRequest | None) -> None:
         self._answering = request
         if self._paused and request is not None:
@@ -245,7 +263,7 @@ class Legs:
         self.leg = Leg.DECODE
         self._begun = True
         if self._prefill is not None:
-            self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._end_prefill)
+            self._linger = asyncio.get_running_loop().call_later(self.linger_s, self._end_prefill)
         self._say_shipped(self._sink)
         self._sink.upstream_head(*head)
 
@@ -267,7 +285,7 @@ class Legs:
         self._head = None
         if request is not None:
             request.abort()
-            self.ended(self.leg)
+            self.ended(Leg.PREFILL if self._refused else Leg.DECODE)
 
 
 class PrefillSink:

@@ -55,13 +55,12 @@ class MooncakeHandover:
 class _TransferLegs(Legs):
     """Both legs of one request, sent when the ids of the prefill engine are known."""
 
-    __slots__ = ("_engines", "_pair", "_prefill_worker")
+    __slots__ = ("_engines", "_pair")
 
     def __init__(self, sink: PairSink, engines: EngineIds, pair: Pair) -> None:
-        super().__init__(sink)
+        super().__init__(sink, pair.prefill)
         self._engines = engines
         self._pair: Pair | None = pair
-        self._prefill_worker = pair.prefill
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """See `UpstreamSink`."""

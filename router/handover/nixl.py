@@ -76,7 +76,7 @@ class _PullLegs(Legs):
     __slots__ = ("_body", "_counts", "_pair", "_parts", "_size")
 
     def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str]) -> None:
-        super().__init__(sink)
+        super().__init__(sink, pair.prefill)
         self.leg = Leg.PREFILL
         self._counts = counts
         self._parts: list[bytes] = []

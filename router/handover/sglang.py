@@ -124,7 +124,7 @@ class _RoomLegs(Legs):
     __slots__ = ("_counts", "_lines", "_pools", "_rids")
 
     def __init__(self, pair: Pair, sink: PairSink, rid: str, counts: Counter[str]) -> None:
-        super().__init__(sink)
+        super().__init__(sink, pair.prefill)
         self._counts = counts
         self._lines = pair.lines
         self._pools = {Leg.PREFILL: pair.prefill.pool, Leg.DECODE: pair.decode.pool}
@@ -156,11 +156,12 @@ class Abort:
         pool: Connections to the engine.
         lines: Header lines of the request.
         rid: Its id.
+        wait_s: How long the engine may take to answer, in seconds.
     """
 
     __slots__ = ("_request", "_timer")
 
-    def __init__(self, pool: WorkerPool, lines: bytes, rid: str) -> None:
+    def __init__(self, pool: WorkerPool, lines: bytes, rid: str, wait_s: float = ABORT_S) -> None:
         kept = [
             line for line in lines.splitlines(keepends=True) if not line.lower().startswith(b"content-type:")
         ]
@@ -169,7 +170,7 @@ class Abort:
         self._request: UpstreamRequest = pool.send(
             b"POST", b"/abort_request", b"", b"".join(kept), (body,), self
         )
-        self._timer = asyncio.get_running_loop().call_later(ABORT_S, self._request.abort)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._request.abort)
 
     def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
         """See `UpstreamSink`."""

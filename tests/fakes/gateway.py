@@ -157,6 +157,9 @@ class FakeClient:
 class FakeUpstream:
     """A request on its way to a fake worker; the test plays the worker."""
 
+    workers = 1
+    """At how many workers it is."""
+
     def __init__(self, pool: "FakePool", sent: dict[str, Any]) -> None:
         self.pool = pool
         self.sent = sent
@@ -369,7 +372,7 @@ class Bench:
     def check(self) -> None:
         """What must hold when all exchanges have ended, however they did."""
         attempts = {op.request_id: [op] for op in self.shared.said(Placed)}
-        assert len(attempts) == len(self.shared.said(Placed)) == len(self.upstreams)
+        assert len(attempts) == len(self.shared.said(Placed)) == sum(each.workers for each in self.upstreams)
         for op in self.shared.ops:
             if isinstance(op, FirstToken | Finished):
                 attempts[op.request_id].append(op)

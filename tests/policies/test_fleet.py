@@ -717,3 +717,22 @@ def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> No
     newcomer = FleetState()
     newcomer.restore(fleet.snapshot())
     assert fleet.offload_plan == newcomer.offload_plan == new
+
+
+# Sites.
+
+
+def test_a_worker_whose_label_does_not_say_stands_where_requests_come_to() -> None:
+    """Also after a snapshot, which carries labels, read by a replica of the same settings."""
+    rules = FleetRules(site="here")
+    puts = [put("a:1"), put("b:1", labels={"site": "there"}), put("c:1", labels={"site": ""})]
+    fleet = fleet_after(*puts, rules=rules)
+    copy = FleetState(rules)
+    copy.restore(fleet.snapshot())
+    for each in (fleet, copy):
+        assert {worker.worker_id: worker.site for worker in each.workers()} == {
+            "a:1": "here",
+            "b:1": "there",
+            "c:1": "here",
+        }
+    assert [worker.site for worker in fleet_after(put("a:1")).workers()] == [""]

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,9 @@ from policies import (
     Shipped,
     Shipping,
     WorkerPut,
+    link_name,
 )
+from policies.links import OVERDUE_US_MAX
 
 LINK, OTHER = "far>", "near>"
 SECOND = 1_000_000
@@ -208,3 +211,254 @@ def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, tic
     fleet.restore(folded(fleet_with_links(), ops[:covered]).snapshot(), "one", missed=True)
     folded(fleet, ops[covered:])
     assert seen(fleet.links, now_us) == naive(ops, now_us)
+
+
+def test_measurements_are_in_the_snapshot() -> None:
+    known = [measured(2, START, rtt_s=0.03), LinkMeasured(OTHER, START, "one", 1.0)]
+    again = fleet_with_links()
+    again.restore(folded(fleet_with_links(), [*known]).snapshot())
+    assert again.links.dump() == known
+
+
+def test_a_reservation_is_released_once_whoever_says_so() -> None:
+    """`Shipped`, then the end of its request; and a late repetition does not bring it back."""
+    fleet = folded(fleet_with_links(), [Placed("r", START, "a:1", "one", 0, 0, 500), shipping()])
+    assert fleet.links.utilisation(LINK, START) == pytest.approx(1 / 9)
+    for op in (Shipped("r", START), shipping(at_us=START + 5), Finished("r", START), Shipped("r", START)):
+        fleet.apply(op)
+        assert fleet.links.under_way(LINK) == 0
+        assert fleet.links.utilisation(LINK, START) == 0
+    assert fleet.links.peak_bytes_per_s(LINK, START, START + SECOND, START) == 0
+
+
+def test_what_is_never_released_is_released_for_its_age_and_counted() -> None:
+    fleet = folded(FleetState(FleetRules(links=RULES, lifetime_s_max=60.0)), [shipping()])
+    assert fleet.collect(START + 60 * SECOND) == 0
+    assert fleet.links.under_way(LINK) == 1
+    assert fleet.collect(START + 61 * SECOND) == 1
+    assert fleet.links.under_way(LINK) == 0
+
+
+def test_ended_transfers_are_forgotten_after_a_while() -> None:
+    """Two generations of 30 s; a repetition later than that is none of this log."""
+    links = links_after()
+    links.ended("r")
+    links.collect(START + 30 * SECOND, 10**12)
+    links.shipping(shipping())
+    assert not links.transfers
+    links.collect(START + 60 * SECOND, 10**12)
+    links.collect(START + 90 * SECOND, 10**12)
+    links.shipping(shipping())
+    assert links.transfers
+    links.ended("r")
+    links.collect(START + 900 * SECOND, 10**12)
+    links.shipping(shipping())
+    assert links.transfers
+
+
+def test_a_later_word_moves_a_transfer_to_another_time_and_link() -> None:
+    links = links_after(shipping(), shipping(at_us=START + 1, link=OTHER, start_us=START + 2 * SECOND))
+    assert links.utilisation(LINK, START) == 0
+    assert links.peak_bytes_per_s(OTHER, START, START + 3 * SECOND, START) == GB
+    assert [op.link for op in links.dump_steps() if op is not None] == [OTHER]
+
+
+def test_nonsense_from_the_log_does_no_harm() -> None:
+    """An end before its start, bytes below zero, or more than there are: all of it is released again."""
+    links = links_after(
+        shipping("a", s=-5.0),
+        shipping("b", gigabytes=-1.0),
+        shipping("c", gigabytes=1e15, s=0.0),
+        Shipping("d", START, "one", LINK, 2**60, 2**60, 2**60 + 1),
+    )
+    assert links.utilisation(LINK, START) > 1
+    assert links.quote(LINK, GB, 1.0, 0.0, START) is not None
+    for request_id in "abcd":
+        assert links.ended(request_id)
+    assert links.utilisation(LINK, START) == 0
+
+
+# What is late.
+
+
+def test_a_transfer_that_is_late_still_uses_the_link_for_a_while() -> None:
+    """1 s planned; it counts a quarter longer each time, and is stuck after another 30 s."""
+    links = links_after(shipping())
+    at_us = [START + round(s * SECOND) for s in (0.5, 1.0, 1.2, 1.3, 20.0, 30.9)]
+    assert [links.reserved_bytes_per_s(LINK, now_us) for now_us in at_us] == [GB] * 6
+    assert links.peak_bytes_per_s(LINK, START + 31 * SECOND, START + 40 * SECOND, at_us[-1]) == 0
+    stuck_us = START + SECOND + OVERDUE_US_MAX
+    assert links.reserved_bytes_per_s(LINK, stuck_us) == 0
+    assert links.under_way(LINK) == 1
+    assert links.ended("r")
+
+
+def test_the_next_transfer_is_planned_behind_one_that_is_late() -> None:
+    links = links_after(shipping(gigabytes=9.0))
+    assert quoted(links, 9.0, 0.0).start_us == START + SECOND
+    late_us = START + SECOND + SECOND // 8
+    assert quoted(links, 9.0, 0.0, now_us=late_us).start_us == START + SECOND + SECOND // 4
+
+
+def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
+    """One transfer stays, while a thousand come, are planned anew, and go."""
+    links = links_after(shipping("stays", s=100.0))
+    for number in range(1_000):
+        links.shipping(shipping(f"r{number}", s=50.0))
+        links.shipping(shipping(f"r{number}", at_us=START + 1, s=60.0))
+        links.ended(f"r{number}")
+    load = links._loads[LINK]
+    assert (load.transfers, len(load.timetable)) == (1, 2)
+    assert len(load.ends) < 20
+
+
+# What a link can carry.
+
+
+def test_a_measurement_counts_if_it_is_less_and_what_it_allows_grows() -> None:
+    """1 of 10 GB/s, doubled every 10 s; 0.9 of it may be reserved."""
+    links = links_after(measured(1.0, rtt_s=0.05, loss_ratio=0.25))
+    assert links.cap_bytes_per_s(LINK, START) == 0.9 * GB
+    assert links.cap_bytes_per_s(LINK, START + 20 * SECOND) == 3.6 * GB
+    assert links.cap_bytes_per_s(LINK, START + 10**6 * SECOND) == 9 * GB
+    assert links.cap_bytes_per_s(LINK, START - SECOND) == 0.9 * GB
+    assert (links.rtt_s(LINK), links.loss_ratio(LINK)) == (0.05, 0.25)
+    assert links_after(measured(100.0)).cap_bytes_per_s(LINK, START) == 9 * GB
+    assert links_after(measured(0.0)).cap_bytes_per_s(LINK, START) == 9 * GB
+
+
+def test_what_was_not_measured_is_as_configured() -> None:
+    links = links_after(LinkMeasured(LINK, START, "one", 0.0))
+    assert (links.rtt_s(LINK), links.rtt_s(OTHER), links.rtt_s("unknown>")) == (0.02, 0.0, 0.0)
+    assert (links.loss_ratio(OTHER), links.measurement(OTHER)) == (0.0, None)
+
+
+def test_a_link_without_rules_may_not_be_used_whatever_others_reserve_there() -> None:
+    links = links_after(shipping(link="unknown>"))
+    assert links.quote("unknown>", GB, 1.0, 0.0, START) is None
+    assert links.capacity_bytes_per_s("unknown>", START) == 0
+    assert links.utilisation("unknown>", START) == 0
+    assert links.reserved_bytes_per_s("unknown>", START) == GB
+    assert link_name("unknown", "") == "unknown>"
+
+
+# Quotes.
+
+
+def test_layers_leave_while_the_prefill_goes_on() -> None:
+    """1 GB in 2 s of prefill, from in half a second: 0.5 GB/s of the 9, and nothing is left when it ends."""
+    quote = quoted(links_after(), 1.0, 2.0, 0.5)
+    assert (quote.start_us, quote.end_us) == (START + SECOND // 2, START + 5 * SECOND // 2)
+    assert (quote.wait_s, quote.send_s, quote.exposed_s, quote.fits) == (0.0, 2.0, 0.0, True)
+
+
+def test_what_the_prefill_does_not_hide_is_exposed() -> None:
+    """18 GB need 2 s of the 9 GB/s that may be reserved."""
+    assert quoted(links_after(), 18.0, 0.5).exposed_s == pytest.approx(1.5, abs=1e-5)
+    assert quoted(links_after(), 18.0, 0.0).exposed_s == pytest.approx(2.0, abs=1e-5)
+
+
+def test_a_transfer_goes_slower_if_it_arrives_sooner_then() -> None:
+    """5 GB/s are taken for 8 s: 4 GB in 0.5 s (8 GB/s) would wait for that, at half that rate they fit."""
+    quote = quoted(links_after(shipping(gigabytes=40.0, s=8.0)), 4.0, 0.5)
+    assert (quote.wait_s, quote.send_s, quote.exposed_s, quote.fits) == (0.0, 1.0, 0.5, True)
+    assert quote.utilisation == pytest.approx(5 / 9)
+
+
+def test_a_transfer_waits_for_a_full_link() -> None:
+    quote = quoted(links_after(shipping(gigabytes=9.0)), 4.5, 0.5, 0.25)
+    assert (quote.start_us, quote.wait_s, quote.fits) == (START + SECOND, 0.75, False)
+    assert quote.utilisation == 1.0
+
+
+def test_nothing_to_send_fits_everywhere() -> None:
+    quote = quoted(links_after(shipping(gigabytes=9.0)), 0.0, 0.5)
+    assert (quote.fits, quote.exposed_s) == (True, 0.0)
+
+
+Asked = tuple[int, float, float, float, int]
+"""By whom, gigabytes, seconds of prefill, seconds until it begins, and microseconds since the one before."""
+
+DELAY_US = 3_000
+
+
+def asked(replicas: int, ready_s_max: float, later_us_max: int) -> st.SearchStrategy[list[Asked]]:
+    return st.lists(
+        st.tuples(
+            st.integers(0, replicas - 1),
+            st.floats(0.0, 9.0),
+            st.floats(0.0, 2.0),
+            st.floats(0.0, ready_s_max),
+            st.integers(0, later_us_max),
+        ),
+        max_size=40,
+    )
+
+
+def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Shipping]:
+    """What replicas say that reserve what they are quoted; transfers arrive when they should."""
+    fleets = [links_after() for _ in range(replicas)]
+    said: list[Shipping] = []
+    heard, now_us = 0, START
+    for number, (own, gigabytes, compute_s, ready_s, later_us) in enumerate(drawn):
+        now_us += later_us
+        while heard < len(said) and said[heard].at_us <= now_us - delay_us:
+            for links in fleets:
+                links.shipping(said[heard])
+            heard += 1
+        for op in said:
+            if op.end_us <= now_us:
+                for links in fleets:
+                    links.ended(op.request_id)
+        quote = quoted(fleets[own], gigabytes, compute_s, ready_s, now_us)
+        assert quote.start_us >= now_us + round(ready_s * 1e6)
+        assert quote.exposed_s >= 0
+        kv_bytes = int(gigabytes * GB)
+        said.append(Shipping(f"r{number}", now_us, f"{own}", LINK, kv_bytes, quote.start_us, quote.end_us))
+        fleets[own].shipping(said[-1])
+    return said
+
+
+def rates_at(said: list[Shipping], moment_us: int) -> dict[Shipping, float]:
+    """What is on the link in a moment."""
+    return {
+        op: op.kv_bytes * 1e6 / (op.end_us - op.start_us)
+        for op in said
+        if op.start_us <= moment_us < op.end_us
+    }
+
+
+@given(asked(1, 5.0, SECOND))
+def test_whoever_follows_the_quotes_never_exceeds_the_cap(drawn: list[Asked]) -> None:
+    """Whatever is asked for, in whatever order, at whatever time."""
+    said = planned(drawn)
+    for op in said:
+        assert sum(rates_at(said, op.start_us).values()) <= 9 * GB + 1
+
+
+@given(asked(4, 0.5, 4_000))
+def test_replicas_exceed_the_cap_at_most_by_what_they_had_not_heard_of(drawn: list[Asked]) -> None:
+    """Four replicas that hear of each other after 3 ms.
+
+    Of what is on the link in a moment, the transfer that was planned last fits beside all that its replica
+    knew of then. So there is never more than the cap and what others said in the 3 ms before it.
+    """
+    said = planned(drawn, 4, DELAY_US)
+    for moment_us in [op.start_us for op in said]:
+        rates = rates_at(said, moment_us)
+        last = max(rates, key=said.index)
+        unheard = sum(
+            rate
+            for op, rate in rates.items()
+            if op.replica != last.replica and op.at_us > last.at_us - DELAY_US
+        )
+        assert sum(rates.values()) <= 9 * GB + unheard + 1
+
+
+def test_replicas_that_decided_at_once_agree_as_soon_as_they_have_heard() -> None:
+    """Four take all of a free link in the same moment; the next waits until the four have been sent."""
+    said = planned([(own, 9.0, 1.0, 0.0, 0) for own in range(4)], 4, DELAY_US)
+    assert sum(rates_at(said, START).values()) == pytest.approx(4 * 9 * GB, rel=1e-5)
+    links = links_after(*said)
+    assert links.utilisation(LINK, START) == pytest.approx(4.0, rel=1e-5)
+    assert quoted(links, 9.0, 1.0).start_us == said[0].end_us

@@ -14,7 +14,7 @@ import pytest
 from fakes.running import FAST_ENGINE, free_port, until, until_async
 
 from loadtest.engine import EmulatedEngine
-from policies import PROFILES, Circuit, FleetState, Placed, Waiting
+from policies import PROFILES, Circuit, FleetState, KvBytes, LinkRules, Placed, Waiting
 from router.app import GatewayProcess
 from router.errors import WorkerSilent
 from router.fleet import Health
@@ -67,6 +67,43 @@ async def test_workers_in_the_settings_are_workers() -> None:
     process = await built(fleet={"worker_urls": ["http://b:1", "http://a:1"]})
     assert [local.worker.worker_id for local in process.registry.all()] == ["a:1", "b:1"]
     assert {local.health for local in process.registry.all()} == {Health.STARTING}
+
+
+async def test_prefill_and_decode_workers_in_the_settings_have_their_roles_and_labels() -> None:
+    process = await built(
+        fleet={"worker_urls": ["http://p:1"], "prefill": ["http://a:1 9 site=x"], "decode": ["http://d:1"]}
+    )
+    workers = {local.worker.worker_id: local.worker for local in process.registry.all()}
+    assert {name: worker.role for name, worker in workers.items()} == {
+        "a:1": "prefill",
+        "d:1": "decode",
+        "p:1": "plain",
+    }
+    assert workers["a:1"].labels == {"bootstrap_port": "9", "site": "x"}
+
+
+async def test_links_and_what_kv_weighs_come_from_the_settings() -> None:
+    """80 Gbit/s are ten thousand million bytes a second."""
+    window = {"attention": "sliding_window", "window_tokens": 128, "window_bytes_per_token": 3}
+    process = await built(
+        fleet={
+            "site": "a",
+            "links": {"b>a": {"gbps": 80, "rtt_ms": 20, "cap_ratio": 0.5, "loss_ratio_max": 0.2}},
+        },
+        placement={"models": {"m": {"kv_bytes_per_token": 7, "state_bytes": 5, **window}}},
+    )
+    rules = process.fleet.rules
+    assert rules.links == {"b>a": LinkRules(bytes_per_s=1e10, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.2)}
+    assert rules.site == "a"
+    assert rules.kv_bytes == {"m": KvBytes(7, 3, 128, 5)}
+
+
+async def test_a_link_whose_kv_nobody_has_weighed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    links = {"site": "a", "links": {"b>a": {"gbps": 80}}}
+    await built(fleet=links, placement={"models": {"*": {"kv_bytes_per_token": 7}}})
+    assert "links.unpriced" not in events(caplog)
+    await built(fleet=links, placement={"models": {"m": {"attention": "linear"}}})
+    assert "links.unpriced" in events(caplog)
 
 
 async def test_what_the_fold_assumes_comes_from_the_settings() -> None:

@@ -17,15 +17,13 @@ from math import inf
 import numpy as np
 
 from loadtest.plan.prfaas.engines import H20, H200
+from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
 from loadtest.simulator.fleet import SITE_LABEL, WorkerGroup
 from loadtest.simulator.records import Floats
 from policies import Candidates, Policy, RequestView, WorkerPut, make_policy
 
 HOME, REMOTE = "home", "remote"
 LINK = f"{REMOTE}>{HOME}"
-
-THRESHOLD_TOKENS = 19_400
-"""Table 6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,11 @@ class Contender:
     name: str
     groups: tuple[WorkerGroup, ...]
     choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
+
+    @property
+    def remote(self) -> int:
+        """How many of its workers prefill in the other site; they have the first slots."""
+        return sum(group.count for group in self.groups if group.site == REMOTE)
 
 
 def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:

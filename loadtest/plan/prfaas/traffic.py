@@ -9,16 +9,20 @@ of mean 1, since recorded traffic is overdispersed in minutes and nearly Poisson
 of dispersion 1-3 up to 1 s, 7-20 at 60 s; theory C).
 
 The same seed draws the same lengths and the same unit-rate arrivals at every rate.
+
+Agents, who reuse most of what they send, come in a closed loop.
 """
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
-from loadtest.plan.prfaas.engines import OUTPUT_TOKENS
+from loadtest.plan.prfaas.paper import MU, OUTPUT_TOKENS, SIGMA, TOKENS_MAX, TOKENS_MIN
+from loadtest.simulator.generated import CODING_AGENTS, generate_agentic
 from loadtest.simulator.identity import hashes_of, scope_root
+from loadtest.simulator.records import Floats
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
-
-MU, SIGMA = 9.90, 1.00
-TOKENS_MIN, TOKENS_MAX = 128, 131_072
 
 BURST_S = 60.0
 BURST_SHAPE = 15.0
@@ -60,9 +64,9 @@ def lognormal_workload(requests: int, rate_per_s: float, *, seed: int, bursts: b
     )
 
 
-def prompt_lengths(count: int, chance: np.random.Generator) -> "np.typing.NDArray[np.int64]":
+def prompt_lengths(count: int, chance: np.random.Generator) -> NDArray[np.int64]:
     """Draw lengths of prompts, tokens."""
-    kept: list[np.typing.NDArray[np.float64]] = []
+    kept: list[Floats] = []
     missing = count
     while missing > 0:
         drawn = np.exp(MU + SIGMA * chance.standard_normal(missing))
@@ -71,13 +75,23 @@ def prompt_lengths(count: int, chance: np.random.Generator) -> "np.typing.NDArra
     return np.concatenate(kept).astype(np.int64)
 
 
-def _bursty(
-    times_s: "np.typing.NDArray[np.float64]", chance: np.random.Generator
-) -> "np.typing.NDArray[np.float64]":
+def _bursty(times_s: Floats, chance: np.random.Generator) -> Floats:
     """Let time pass faster in some minutes than in others, the same number of arrivals in all."""
     minutes = int(times_s[-1] / BURST_S) + 2
     factors = chance.gamma(BURST_SHAPE, 1.0 / BURST_SHAPE, size=minutes)
     work = np.concatenate(([0.0], np.cumsum(factors))) * BURST_S
     work *= minutes * BURST_S / work[-1]
-    bursty: np.typing.NDArray[np.float64] = np.interp(times_s, work, np.arange(minutes + 1) * BURST_S)
+    bursty: Floats = np.interp(times_s, work, np.arange(minutes + 1) * BURST_S)
     return bursty
+
+
+def agents_workload(users: int, sessions: int, *, seed: int) -> Workload:
+    """Draw sessions of coding agents (`loadtest.simulator.generated`), not longer than the other prompts.
+
+    Args:
+        users: Sessions at work at the same time, > 0.
+        sessions: How many, > 0.
+        seed: Of everything.
+    """
+    shape = replace(CODING_AGENTS, context_tokens_max=TOKENS_MAX)
+    return generate_agentic(users=users, sessions=sessions, seed=seed, shape=shape)

@@ -40,7 +40,7 @@ def test_site_and_protocol_come_from_labels_before_the_engine() -> None:
     assert one.protocol == "sglang"
     one.engine = "vllm"
     assert one.protocol == "nixl"
-    one.worker = replace(one.worker, labels={"site": "far", "handover": "mooncake"})
+    one.worker = replace(one.worker, site="far", labels={"handover": "mooncake"})
     assert (one.site, one.protocol) == ("far", "mooncake")
     one.worker = replace(one.worker, labels={"handover": "carrier pigeon"})
     assert one.protocol == "nixl"

@@ -1,0 +1,125 @@
+"""One fleet on one traffic: what is simulated, and the figures that are taken of it."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from loadtest.plan.prfaas.engines import H20_MODEL, H200
+from loadtest.plan.prfaas.fleets import LINK, REMOTE, Contender
+from loadtest.plan.prfaas.paper import LINK_GBPS, OUTPUT_TOKENS
+from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
+from loadtest.simulator.records import Floats, Outcome, Result
+from loadtest.simulator.simulation import SimulationConfig
+from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
+from router.gateway.waiting_room import RoomRules
+
+LINK_BYTES_PER_S = LINK_GBPS * 1e9 / 8
+
+RTT_S = 0.02
+"""[guess] datacentres of one region."""
+
+CAP_RATIO = 0.9
+"""So much of the link may be used (``links``, ``cap_ratio``)."""
+
+QUEUE_TIMEOUT_S = 60.0
+"""The gateway's default: who waits for longer is rejected."""
+
+WINDOW_S = 1.0
+"""Egress is looked at within stretches of this length, wherever they begin."""
+
+
+def config_of(
+    contender: Contender, *, seed: int, warmup_s: float, weather: tuple[Weather, ...] = ()
+) -> SimulationConfig:
+    """The simulation of a contender.
+
+    Args:
+        contender: What is simulated.
+        seed: Of everything that is drawn.
+        warmup_s: Requests that come before are in no figure.
+        weather: What happens to the link.
+    """
+    room = RoomRules(requests_max=1_000_000, timeout_s=QUEUE_TIMEOUT_S, look_s=LOOK_S, ask_s=ASK_S)
+    return SimulationConfig(
+        engine=H200,
+        groups=contender.groups,
+        choice=contender.choice,
+        links={LINK: LinkPlan(bytes_per_s=LINK_BYTES_PER_S, rtt_s=RTT_S, weather=weather)},
+        rules={"default_model": H20_MODEL},
+        queue=QueueRules(room=room),
+        expected_output_tokens=OUTPUT_TOKENS,
+        seed=seed,
+        warmup_s=warmup_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What came of a trial, of the requests behind the warm-up.
+
+    Attributes:
+        requests: How many came.
+        completed_share: Share of them that were answered.
+        completed_per_s: Answered per second, from the warm-up to the last arrival.
+        rejected: Not let in, or waited for too long.
+        lost: Let in and never answered, though nobody said no.
+        ttft_mean_s: Time to first token, as the next ones.
+        ttft_p50_s: Its median.
+        ttft_p90_s: Its 90th percentile.
+        ttft_p99_s: Its 99th percentile.
+        wait_mean_s: In the gateway.
+        remote_share: Share of the answered ones that were prefilled in the other site.
+        egress_mean_bytes_per_s: From the first arrival to the last one.
+        egress_max_bytes_per_s: Within the busiest second.
+    """
+
+    requests: int
+    completed_share: float
+    completed_per_s: float
+    rejected: int
+    lost: int
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    wait_mean_s: float
+    remote_share: float
+    egress_mean_bytes_per_s: float
+    egress_max_bytes_per_s: float
+
+    @classmethod
+    def of(cls, result: Result) -> "Figures":
+        """Take the figures of a simulation."""
+        records = result.records.since(result.config.warmup_s)
+        done = records.outcome == Outcome.COMPLETED
+        ttft_s = records.ttft_s[done] if done.any() else np.array([np.inf])
+        remote = sum(group.count for group in result.config.groups if group.site == REMOTE)
+        times_s, sent_bytes = result.egress[LINK]
+        busiest_bytes, _ = busiest_window_bytes(times_s, sent_bytes, WINDOW_S)
+        last_s = max(float(result.records.arrival_s[-1]), WINDOW_S)
+        return cls(
+            requests=len(records),
+            completed_share=float(done.mean()),
+            completed_per_s=float((records.first_s < last_s).sum() / (last_s - result.config.warmup_s)),
+            rejected=int(np.isin(records.outcome, (Outcome.REJECTED, Outcome.EXPIRED)).sum()),
+            lost=int((records.outcome == Outcome.FAILED).sum()),
+            ttft_mean_s=float(ttft_s.mean()),
+            ttft_p50_s=float(np.quantile(ttft_s, 0.5)),
+            ttft_p90_s=float(np.quantile(ttft_s, 0.9)),
+            ttft_p99_s=float(np.quantile(ttft_s, 0.99)),
+            wait_mean_s=float(np.nanmean(records.wait_s)),
+            remote_share=float((records.worker[done] < remote).mean()) if done.any() else 0.0,
+            egress_mean_bytes_per_s=float(np.interp(last_s, times_s, sent_bytes)) / last_s,
+            egress_max_bytes_per_s=busiest_bytes / WINDOW_S,
+        )
+
+    def document(self) -> dict[str, float]:
+        """The same for JSON."""
+        return asdict(self)
+
+
+def rates(times_s: Floats, total: Floats, step_s: float) -> tuple[Floats, Floats]:
+    """A total that grows, as its rate within each of equal stretches of time: their ends and the rates."""
+    ends_s = np.arange(step_s, times_s[-1] + step_s, step_s)
+    grown = np.interp(ends_s, times_s, total) - np.interp(ends_s - step_s, times_s, total)
+    return ends_s, grown / step_s

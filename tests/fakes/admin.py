@@ -1,0 +1,91 @@
+"""The admin API with no gateway behind it: the test writes what workers answer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.queue_ports import queue_ports
+
+from router.admin import AdminPorts, make_api
+from router.fleet import LocalWorker
+from router.metrics import Metrics
+from router.shared import LogStatus
+from router.tenants import Door, KeysWatch
+
+WELL = LogStatus(
+    connected=True,
+    degraded_reason=None,
+    lag_s=0.0,
+    snapshot_age_s=1.0,
+    buffered_ops=0,
+    dropped_ops=0,
+    skipped_ops=0,
+    replicas=("r1",),
+    ready=True,
+    warming=None,
+)
+
+
+class Setup:
+    """An API without a gateway behind it; the test writes the workers' answers."""
+
+    def __init__(self, *, admin_key: bytes | None = None, keys: KeysWatch | None = None) -> None:
+        self.time = VirtualTime()
+        self.shared = FakeShared()
+        self.registry = registry(self.shared, self.time)
+        self.status = WELL
+        self.shutting_down = False
+        self.asked: list[str] = []
+        self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
+        self.workers_client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
+        self.api = make_api(
+            AdminPorts(
+                version="1.2.3",
+                replica="r1",
+                fleet=self.shared.fleet,
+                registry=self.registry,
+                publish=self.shared.publish,
+                now_us=self.time.clock.now_us,
+                log_status=lambda: self.status,
+                request_id_of=lambda headers: dict(headers).get(b"x-request-id", b"made"),
+                door=Door(
+                    admin_key=admin_key,
+                    tenant_header=b"x-tenant-id",
+                    keys=None if keys is None else keys.keyring,
+                ),
+                keys=keys,
+                metrics=Metrics("1.2.3"),
+                client=self.workers_client,
+                shutting_down=lambda: self.shutting_down,
+                queue=queue_ports(self.shared, self.registry, self.time),
+            )
+        )
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
+
+    async def _handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(f"{request.method} {request.url.host}{request.url.path}")
+        answer = self.answer(request)
+        return await answer if asyncio.iscoroutine(answer) else answer  # type: ignore[no-any-return]
+
+    def add(self, *names: str) -> list[LocalWorker]:
+        """Add healthy workers."""
+        locals_ = []
+        for name in names:
+            local = self.registry.get(self.registry.add(f"http://{name}"))
+            assert local is not None
+            self.registry.probed(local, ok=True, refused=False, detail="as told")
+            locals_.append(local)
+        return locals_
+
+
+def code(answer: httpx.Response) -> str:
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return str(error["code"])
+
+
+def unreachable(request: httpx.Request) -> httpx.Response:
+    """An answer of a worker that nobody reaches."""
+    raise httpx.ConnectError("refused")

@@ -1,0 +1,145 @@
+"""A hand-over protocol without sockets: the test plays both workers of a pair."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+from fakes.gateway import Bench, FakeUpstream
+
+from policies import Finished, FirstToken, Placed
+from router.fleet import LocalWorker
+from router.handover import Leg, Pair, PairSink
+
+if TYPE_CHECKING:
+    from fakes.gateway import FakePool
+
+    from router.gateway.parsing import ParsedRequest
+
+
+class FakePaired(FakeUpstream):
+    """A request on its way to two fake workers."""
+
+    workers = 2
+
+    def __init__(self, pair: Pair, sink: PairSink) -> None:
+        super().__init__(cast("FakePool", pair.decode.pool), {"sink": sink, "body": pair.body})
+        self.pair = pair
+        self.leg = Leg.DECODE
+        self.usage = b""
+        self._pair_sink = sink
+
+    def prefilled(self, usage: bytes = b"{}") -> None:
+        """The prefill leg's answer is complete."""
+        assert self.live
+        self.usage = usage
+        self._pair_sink.prefill_ended()
+
+    def shipped(self) -> None:
+        """The KV has arrived."""
+        assert self.live
+        self._pair_sink.shipped()
+
+    def began(self) -> None:
+        """Both, as the first byte of the decode leg's answer says."""
+        self._pair_sink.prefill_ended()
+        self._pair_sink.shipped()
+
+    def fail_leg(self, leg: Leg, error: Exception) -> None:
+        """One of the legs fails, and so does the request."""
+        self.leg = leg
+        self.fail(error)
+
+    def refuse(self, leg: Leg, status: int, body: bytes = b'{"theirs":1}') -> None:
+        """One of the legs answers with an error."""
+        self.leg = leg
+        self.answer(body, status)
+
+
+class FakeHandover:
+    """See `router.handover.Handover`; notes what is sent in the bench's list of requests at workers."""
+
+    decode_keeps_prefixes = False
+    decode_prefills = False
+
+    def __init__(self, name: str, sent: Callable[[FakeUpstream], None], *, concurrent: bool) -> None:
+        self.name = name
+        self.concurrent = concurrent
+        self._sent = sent
+
+    def splits(self, parsed: "ParsedRequest") -> bool:
+        return parsed.endpoint == "/v1/chat/completions" and parsed.n == 1
+
+    def send(self, pair: Pair, sink: PairSink) -> FakePaired:
+        request = FakePaired(pair, sink)
+        self._sent(request)
+        return request
+
+
+class PairBench(Bench):
+    """A gateway in front of pairs. Each decode worker decodes something of another replica's already.
+
+    So it does not take whole requests, where its protocol lets it, as long as prefill workers are idle.
+
+    Args:
+        prefill: How many prefill workers, ``p0:80`` and so on.
+        decode: How many decode workers, ``d0:80`` and so on.
+        plain: How many plain workers, ``w0:80`` and so on.
+        protocol: How they hand over.
+        sections: Of the settings.
+    """
+
+    def __init__(
+        self,
+        prefill: int = 2,
+        decode: int = 2,
+        plain: int = 0,
+        protocol: str = "sglang",
+        **sections: dict[str, object],
+    ) -> None:
+        super().__init__(plain, **sections)
+        self.gateway.handovers = {
+            name: FakeHandover(name, self.upstreams.append, concurrent=name != "nixl")
+            for name in ("sglang", "nixl", "mooncake")
+        }
+        for role, count in (("prefill", prefill), ("decode", decode)):
+            for number in range(count):
+                self.add_half(f"{role[0]}{number}:80", role, protocol)
+        self._foreign = [f"foreign-{number}" for number in range(decode)]
+        for number, request_id in enumerate(self._foreign):
+            now_us = self.time.clock.now_us()
+            self.shared.fleet.apply(Placed(request_id, now_us, f"d{number}:80", "r2", 0, 0, 0))
+            self.shared.fleet.apply(FirstToken(request_id, now_us))
+
+    def add_half(self, worker_id: str, role: str, protocol: str = "sglang") -> LocalWorker:
+        """Add a healthy worker with a role."""
+        self.registry.add(f"http://{worker_id}", role=role, labels={"handover": protocol})
+        local = self.local(worker_id)
+        self.registry.probed(local, ok=True, refused=False, detail="")
+        return local
+
+    def check(self) -> None:
+        """See `Bench`; the other replica has nothing left, either."""
+        for request_id in self._foreign:
+            self.shared.fleet.apply(Finished(request_id, self.time.clock.now_us()))
+        super().check()
+
+    @property
+    def own(self) -> list[str]:
+        """Workers of what this replica has in flight, by the log."""
+        fleet = self.shared.fleet
+        return sorted(
+            fleet.at_slot(request.slot).worker_id
+            for request in fleet.loads.requests.values()
+            if request.replica == "r1"
+        )
+
+    @property
+    def paired(self) -> FakePaired:
+        """The one request that two workers share now."""
+        upstream = self.upstream
+        assert isinstance(upstream, FakePaired)
+        return upstream
+
+    def course(self, worker: str) -> list[str]:
+        """What the log says of the attempts on a worker, in order."""
+        ids = {op.request_id for op in self.shared.said(Placed) if op.worker.startswith(worker)}
+        return [type(op).__name__ for op in self.shared.ops if getattr(op, "request_id", None) in ids]

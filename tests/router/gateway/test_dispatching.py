@@ -1,0 +1,189 @@
+"""A request on its way to a prefill and a decode worker: chosen, sent, and sent elsewhere if a leg fails."""
+
+import pytest
+from fakes.gateway import SSE, chat
+from fakes.handover import FakePaired, PairBench
+
+from policies import Circuit, Placed
+from router.errors import HandoverFailed, StreamBroken, WorkerRefused, WorkerUnreachable
+from router.fleet import ServedModel
+from router.handover import Leg
+
+
+def pair_of(request: FakePaired) -> dict[Leg, str]:
+    return {
+        Leg.PREFILL: request.pair.prefill.worker.worker_id,
+        Leg.DECODE: request.pair.decode.worker.worker_id,
+    }
+
+
+@pytest.mark.parametrize("leg", Leg)
+def test_the_worker_of_a_failed_leg_is_avoided_and_its_partner_is_not(leg: Leg) -> None:
+    bench = PairBench(2, 2)
+    bench.start(chat(stream=True))
+    first = bench.paired
+    first.fail_leg(leg, HandoverFailed("lost"))
+    second = bench.paired
+    assert pair_of(first)[leg] != pair_of(second)[leg]
+    second.began()
+    second.answer(b"data: [DONE]\n\n")
+    assert bench.clients[0].status == 200
+    bench.check()
+
+
+def test_the_innocent_partner_is_the_only_one_left_and_is_asked_again() -> None:
+    bench = PairBench(2, 1)
+    bench.start(chat(stream=True))
+    first = bench.paired
+    first.fail_leg(Leg.PREFILL, WorkerRefused("refused"))
+    second = bench.paired
+    assert pair_of(first)[Leg.PREFILL] != pair_of(second)[Leg.PREFILL]
+    assert pair_of(second)[Leg.DECODE] == "d0:80"
+    second.began()
+    second.answer(b"data: [DONE]\n\n")
+    bench.check()
+
+
+@pytest.mark.parametrize("leg", Leg)
+def test_the_only_pair_is_asked_again_after_a_pause(leg: Leg) -> None:
+    bench = PairBench(1, 1)
+    bench.start(chat(stream=True))
+    bench.paired.fail_leg(leg, WorkerUnreachable("reset"))
+    assert not any(upstream.live for upstream in bench.upstreams)
+    assert bench.own == []
+    bench.time.advance(0.2)
+    bench.paired.began()
+    bench.paired.answer(b"data: [DONE]\n\n")
+    assert bench.clients[0].status == 200
+    bench.check()
+
+
+@pytest.mark.parametrize("leg", Leg)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_error_of_either_leg_that_another_worker_may_better_is_redispatched(leg: Leg, status: int) -> None:
+    bench = PairBench(2, 2)
+    bench.start(chat())
+    first = bench.paired
+    first.refuse(leg, status)
+    assert first.aborted
+    second = bench.paired
+    assert pair_of(first)[leg] != pair_of(second)[leg]
+    second.began()
+    second.answer()
+    assert bench.clients[0].status == 200
+    bench.check()
+
+
+@pytest.mark.parametrize("leg", Leg)
+def test_an_error_that_blames_the_request_passes_through_with_both_workers_named(leg: Leg) -> None:
+    bench = PairBench(2, 2)
+    _, client = bench.start(chat())
+    pair = pair_of(bench.paired)
+    bench.paired.refuse(leg, 400)
+    assert (client.status, client.body) == (400, b'{"theirs":1}')
+    assert client.headers[b"x-cacheway-worker"] == pair[Leg.DECODE].encode()
+    assert client.headers[b"x-cacheway-prefill-worker"] == pair[Leg.PREFILL].encode()
+    bench.check()
+
+
+def test_without_attempts_left_the_failure_of_the_leg_is_the_answer() -> None:
+    bench = PairBench(2, 2, reliability={"retry_max_retries": 1})
+    _, client = bench.start(chat())
+    bench.paired.fail_leg(Leg.PREFILL, HandoverFailed("the room stayed empty"))
+    bench.paired.fail_leg(Leg.DECODE, HandoverFailed("no KV came"))
+    assert (client.status, client.error["code"]) == (502, "handover_failed")
+    assert client.error["message"] == "no KV came"
+    bench.check()
+
+
+def test_a_pair_that_fails_makes_way_for_a_plain_worker_and_the_other_way_round() -> None:
+    bench = PairBench(1, 1, plain=1)
+    bench.start(chat())
+    kinds = []
+    for _ in range(2):
+        upstream = bench.upstream
+        kinds.append(isinstance(upstream, FakePaired))
+        if len(kinds) == 2:
+            break
+        if isinstance(upstream, FakePaired):
+            upstream.fail_leg(Leg.DECODE, HandoverFailed("lost"))
+        else:
+            upstream.fail(WorkerUnreachable("reset"))
+    assert sorted(kinds) == [False, True]
+    if isinstance(bench.upstream, FakePaired):
+        bench.paired.began()
+    bench.upstream.answer()
+    log = bench.log[-1]
+    assert ("prefill_worker_id" in log) == kinds[-1]
+    assert (b"x-cacheway-prefill-worker" in bench.clients[0].headers) == kinds[-1]
+    bench.check()
+
+
+def test_a_circuit_opens_for_the_worker_that_fails_and_parts_no_other_pair() -> None:
+    """With `d0` refused by everybody, each prefill worker works with `d1`."""
+    bench = PairBench(2, 2, reliability={"retry_max_retries": 10})
+    for number in range(12):
+        bench.start(chat(f"{number} " * 1000, stream=True))
+        while pair_of(bench.paired)[Leg.DECODE] == "d0:80":
+            bench.paired.fail_leg(Leg.DECODE, WorkerUnreachable("reset"))
+        bench.paired.began()
+        bench.paired.answer(b"data: [DONE]\n\n")
+    circuits = bench.registry.circuits
+    states = {local.worker.worker_id: circuits.state(local) for local in bench.registry.all()}
+    assert states.pop("d0:80") is Circuit.OPEN
+    assert set(states.values()) == {Circuit.CLOSED}
+    bench.check()
+
+
+def test_a_stream_that_began_ends_with_its_error_and_is_not_redispatched() -> None:
+    bench = PairBench(2, 2)
+    _, client = bench.start(chat(stream=True))
+    paired = bench.paired
+    paired.began()
+    paired.head(200, SSE)
+    paired.data(b"data: {}\n\n")
+    paired.fail_leg(Leg.DECODE, StreamBroken("reset"))
+    assert client.finished
+    assert client.body.endswith(b"}}\n\n")
+    assert b"upstream_stream_broken" in client.body
+    assert len(bench.shared.said(Placed)) == 2
+    bench.check()
+
+
+# Who cannot be served.
+
+
+def test_what_is_missing_in_a_fleet_of_halves_is_said() -> None:
+    bench = PairBench(1, 0)
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (503, "no_worker_available")
+    assert "have no decode worker that is well: add one." in client.error["message"]
+    bench.add_half("d0:80", "decode", "nixl")
+    bench.registry.described(bench.local("d0:80"), (ServedModel("other"),), "", 0)
+    _, client = bench.start(chat())
+    assert "have no decode worker" in client.error["message"]
+    bench.check()
+
+
+def test_a_request_that_cannot_be_split_goes_to_a_worker_that_does_all_of_it() -> None:
+    """Several samples: NIXL's decode workers compute prompts, too; SGLang's do not."""
+    bench = PairBench(1, 1, protocol="nixl")
+    _, client = bench.start(chat(n=2))
+    assert not isinstance(bench.upstream, FakePaired)
+    bench.upstream.answer()
+    assert client.headers[b"x-cacheway-worker"] == b"d0:80"
+    assert 'cacheway_whole_at_decode_total{worker="d0:80"} 1.0' in bench.metrics.exposition()[0].decode()
+    bench.check()
+    bench = PairBench(1, 1, protocol="sglang")
+    _, client = bench.start(chat(n=2))
+    assert (client.status, client.error["code"]) == (503, "no_worker_available")
+    assert "they need a plain worker" in client.error["message"]
+    bench.check()
+
+
+def test_what_needs_no_prefill_goes_to_either_half() -> None:
+    bench = PairBench(1, 1)
+    _, client = bench.start({"model": "m", "prompt": "x"}, path=b"/tokenize")
+    bench.upstream.answer()
+    assert client.status == 200
+    bench.check()

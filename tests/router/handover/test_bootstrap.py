@@ -1,0 +1,37 @@
+import json
+
+import pytest
+from fakes.legs import FakePool, worker
+
+from policies import Worker
+from router.fleet import LocalWorker
+from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
+
+
+def at(url: str, **labels: str) -> LocalWorker:
+    return LocalWorker(Worker("w", 0, url, labels=labels), FakePool(), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "labels", "host", "port"),
+    [
+        ("http://prefill-3:30000", {}, "prefill-3", 8998),
+        ("https://10.0.0.7/base", {"bootstrap_port": "9100"}, "10.0.0.7", 9100),
+        ("http://[fd00::7]:30000", {}, "[fd00::7]", 8998),
+        ("http://a:1", {"bootstrap_host": "fd00::8", "bootstrap_port": "1"}, "[fd00::8]", 1),
+        ("http://a:1", {"bootstrap_host": 'o"dd', "bootstrap_port": "none"}, 'o"dd', 8998),
+        ("http://a:1", {"bootstrap_port": "65536"}, "a", 8998),
+    ],
+)
+def test_a_bootstrap_server_is_beside_its_worker_unless_labels_say_otherwise(
+    url: str, labels: dict[str, str], host: str, port: int
+) -> None:
+    bootstrap = bootstrap_of(at(url, **labels))
+
+    assert (bootstrap.host, bootstrap.port) == (host, port)
+    assert json.loads(bootstrap.host_json) == host
+
+
+@pytest.mark.parametrize(("label", "ranks"), [("8", 8), ("", 1), ("0", 1), ("-2", 1), ("many", 1)])
+def test_a_worker_has_one_rank_unless_its_label_says_more(label: str, ranks: int) -> None:
+    assert data_parallel_ranks(worker("w", FakePool(), dp_size=label)) == ranks

@@ -1,0 +1,76 @@
+import json
+from typing import Any
+
+import pytest
+
+from router.gateway.endpoints import Endpoint
+from router.gateway.parsing import Identifier
+from router.handover.vllm import FIELDS, PARAMS, prefill_only, splits
+
+
+def prefill_body(endpoint: Endpoint, sent: dict[str, Any]) -> dict[str, Any]:
+    """What of a request the prefill leg has else."""
+    body = json.dumps({"model": "m"} | sent).encode()
+    found = FIELDS.find((body,))
+    fields = prefill_only(Identifier("test").parse(endpoint, body), found, b"{}")
+    having: dict[str, Any] = json.loads(b"".join(found.having(fields)))
+    assert having.pop(PARAMS) == {}
+    assert having.pop("model") == "m"
+    assert having.pop("stream") is False
+    return having
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sent", "expected"),
+    [
+        (Endpoint.CHAT, {}, {"max_tokens": 1}),
+        (Endpoint.CHAT, {"max_tokens": 500, "stream": True}, {"max_tokens": 1}),
+        # Together the two limits may be refused: only what the client wrote.
+        (Endpoint.CHAT, {"max_completion_tokens": 500}, {"max_completion_tokens": 1}),
+        (
+            Endpoint.CHAT,
+            {"max_completion_tokens": 5, "max_tokens": 5},
+            {"max_completion_tokens": 1, "max_tokens": 1},
+        ),
+        # This endpoint does not know the other limit.
+        (
+            Endpoint.COMPLETIONS,
+            {"prompt": "x", "max_completion_tokens": 5},
+            {"prompt": "x", "max_completion_tokens": 1, "max_tokens": 1},
+        ),
+        (Endpoint.MESSAGES, {"max_tokens": 500}, {"max_tokens": 1}),
+        (Endpoint.CHAT, {"min_tokens": 10}, {"min_tokens": 1, "max_tokens": 1}),
+        (
+            Endpoint.CHAT,
+            {"stream": True, "stream_options": {"include_usage": True}},
+            {"stream_options": None, "max_tokens": 1},
+        ),
+        (Endpoint.CHAT, {PARAMS: {"do_remote_prefill": True, "remote_host": "evil"}}, {"max_tokens": 1}),
+    ],
+)
+def test_a_prefill_leg_stops_after_its_first_token_and_answers_whole(
+    endpoint: Endpoint, sent: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert prefill_body(endpoint, sent) == expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sent", "split"),
+    [
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": "a"}]}, True),
+        (Endpoint.MESSAGES, {"messages": [{"role": "user", "content": "a"}]}, True),
+        (Endpoint.COMPLETIONS, {"prompt": "a"}, True),
+        (Endpoint.COMPLETIONS, {"prompt": [1, 2, 3]}, True),
+        (Endpoint.COMPLETIONS, {"prompt": ["a"]}, True),
+        (Endpoint.COMPLETIONS, {"prompt": ["a", "b"]}, False),
+        (Endpoint.COMPLETIONS, {"prompt": [[1], [2]]}, False),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "n": 2}, False),
+        (Endpoint.CHAT, {"messages": [], "n": 4}, False),
+        (Endpoint.RESPONSES, {"input": "a"}, False),
+        (Endpoint.EMBEDDINGS, {"input": "a"}, False),
+    ],
+)
+def test_only_one_sequence_is_split(endpoint: Endpoint, sent: dict[str, Any], split: bool) -> None:
+    parsed = Identifier("test").parse(endpoint, json.dumps({"model": "m"} | sent).encode())
+
+    assert splits(parsed) is split
