@@ -30,6 +30,12 @@ PROTOCOLS = ("sglang", "nixl", "mooncake")
 ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16
 )
+SLOW_CLASS = "8xh200-1t-hybrid"
+"""Of the decode workers: a class whose prefill never takes less than 0.4 s, so that no request is given to
+one of them whole. What the gateway believes of prefill workers is too good, so that it holds for all prompts."""
+
+BELIEVED_TOKENS_PER_S = 100_000.0
+
 LEASE_S = 0.3
 """How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
 
@@ -93,20 +99,24 @@ class Pairs:
                 fleet={
                     "prefill": [self._line(worker) for worker in self.engines["prefill"]],
                     "decode": [self._line(worker) for worker in self.engines["decode"]],
-                    "health_check_interval_s": 30.0,
+                    "health_check_interval_s": 0.3,
                 },
                 upstream=limits,
-                placement={"prefill_tokens_per_s": ENGINE.prefill_tokens_per_s},
+                placement={"prefill_tokens_per_s": BELIEVED_TOKENS_PER_S},
                 reliability={"retry_max_retries": 3, "disable_circuit_breaker": True},
                 shared={"replica_id": name, "snapshot_interval_s": 3600.0},
             )
+        await self._all_well()
+
+    async def _all_well(self) -> None:
         for gateway in self.replicas.values():
             await until(lambda gateway=gateway: self._well(gateway))  # type: ignore[misc]
 
     def _line(self, worker: EmulatedEngine) -> str:
         assert worker.handover is not None
         port = f" {worker.handover.port}" if worker.handover.port else ""
-        return f"{worker.url}{port} handover={self.protocol}"
+        slow = f" worker_class={SLOW_CLASS}" if worker in self.engines["decode"] else ""
+        return f"{worker.url}{port} handover={self.protocol}{slow}"
 
     def _well(self, gateway: RunningGateway) -> bool:
         workers = list(gateway.process.registry.all())
@@ -184,9 +194,10 @@ class Pairs:
             await until(lambda engine=engine: not held(engine))  # type: ignore[misc]
 
     async def mended(self) -> None:
-        """End all faults; what they held is over, and everything is free again."""
+        """End all faults, and wait until every worker is well and everything is free again."""
         for engine in itertools.chain(*self.engines.values()):
             engine.mend()
+        await self._all_well()
         await self.empty()
 
 
