@@ -52,3 +52,6 @@ class KvBytes:
         if not tokens:
             return 0.0
         return (tokens - cached_tokens) * self.token_bytes + self.request_bytes(tokens)
+
+
+UNKNOWN_KV = KvBytes()
