@@ -30,11 +30,12 @@ PROTOCOLS = ("sglang", "nixl", "mooncake")
 ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16
 )
-SLOW_CLASS = "8xh200-1t-hybrid"
-"""Of the decode workers: a class whose prefill never takes less than 0.4 s, so that no request is given to
-one of them whole. What the gateway believes of prefill workers is too good, so that it holds for all prompts."""
+SLOW_CLASS, SLOW_MS = "8xh200-1t-hybrid", 400.0
+"""Of the decode workers: their prefill takes 0.4 s, and the gateway knows it from the start, so that no
+request is given to one of them whole while there is a prefill worker."""
 
 BELIEVED_TOKENS_PER_S = 100_000.0
+"""Of prefill workers, which is too good, so that this holds for long prompts, too."""
 
 LEASE_S = 0.3
 """How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
@@ -91,7 +92,8 @@ class Pairs:
             if self.protocol == "mooncake" and role == "prefill":
                 waits["waiting_s"] = LEASE_S
             handover = HandoverSettings(protocol=self.protocol, part=part, **waits)  # type: ignore[arg-type]
-            worker = EmulatedEngine(replace(engine, handover=handover))
+            own = replace(engine, prefill_base_ms=SLOW_MS) if role == "decode" else engine
+            worker = EmulatedEngine(replace(own, handover=handover))
             worker.faults = self.faults[role]
             self.engines[role].append(await self.fleet.stack.enter_async_context(worker))
         for name, limits in (("calm", MINUTE), ("strict", STRICT)):
@@ -100,6 +102,7 @@ class Pairs:
                     "prefill": [self._line(worker) for worker in self.engines["prefill"]],
                     "decode": [self._line(worker) for worker in self.engines["decode"]],
                     "health_check_interval_s": 0.3,
+                "slow_start_s": 0.0,
                 },
                 upstream=limits,
                 placement={"prefill_tokens_per_s": BELIEVED_TOKENS_PER_S},
@@ -170,7 +173,7 @@ class Pairs:
                 await until(lambda: self.total("prefill", lambda engine: engine.scheduler.running))
             case Step.SHIPPING:
                 await until(lambda: self.total("prefill", lambda engine: engine.scheduler.held))
-                await until(self.receiving)
+                await until(lambda: self.receiving() and not self.faults["prefill"].armed)
             case Step.FETCHING:
                 await until(lambda: not self.faults["decode"].armed)
             case Step.HEADED:

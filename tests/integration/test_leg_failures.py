@@ -155,8 +155,12 @@ async def test_a_leg_that_falls_silent_is_given_up(pairs: Pairs, step: Step) -> 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_where_every_pair_fails_the_client_hears_of_it(pairs: Pairs, role: str) -> None:
+    """Without prefill workers vLLM's decode workers do all of it."""
     pairs.arm(role, Fault("reset"))
     course = await pairs.ask("calm", streamed=True)
+    if role == "prefill" and pairs.protocol != "sglang":
+        await course.answered()
+        return
     client = await course.client.finished()
 
     assert client.complete
