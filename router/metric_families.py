@@ -266,6 +266,18 @@ KEYS_READ = Family(
     "Times a new keys file was read: loaded, or refused because something in it is wrong.",
     ("outcome",),
 )
+ENCODER_PARTS = Family(
+    "encoder_parts",
+    "counter",
+    "Parts of requests that came for encoders, by outcome: completed, failed (no encoder answered, or the "
+    "last one with an error), rejected (it was no call, or nobody may take it) or client_left.",
+    ("outcome",),
+)
+ENCODER_MOVES = Family(
+    "encoder_moves",
+    "counter",
+    "Parts that went to another encoder than that of their media, because it had too much to do.",
+)
 HANDOVERS = Family(
     "handovers",
     "counter",
