@@ -83,6 +83,7 @@ from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, place
 from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
+from policies.role_demand import role_demand
 from policies.role_plan import (
     DECODE,
     NEVER_TOKENS,
@@ -253,6 +254,7 @@ __all__ = [
     "prospect",
     "redispatch",
     "repeated_blocks",
+    "role_demand",
     "role_taken",
     "service_curve",
     "shares",

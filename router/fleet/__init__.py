@@ -7,6 +7,7 @@ from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
+from router.fleet.role_planner import RolePlanner
 
 __all__ = [
     "BucketPlanner",
@@ -16,6 +17,7 @@ __all__ = [
     "HealthRules",
     "LocalWorker",
     "Registry",
+    "RolePlanner",
     "ServedModel",
     "normal_url",
     "worker_id_of",

@@ -168,9 +168,11 @@ class Decider:
         order: How requests take turns; None: nobody ever waits.
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
+        prefill_policy: How workers are priced if some of them only prefill; None: as all others.
 
     Attributes:
         policy: As given.
+        prefill_policy: As given, or the same.
         offloading: As given.
         placed_count: Requests placed so far.
     """
@@ -189,9 +191,11 @@ class Decider:
         order: Order | None = None,
         matchmaker: Matchmaker | None = None,
         offloading: Offloading | None = None,
+        prefill_policy: Policy | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
+        self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
         self._replica = replica
         self._next_attempt_id = next_attempt_id
@@ -257,23 +261,24 @@ class Decider:
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
         look = ships = sides = verdict = None
-        kv = UNKNOWN_KV
+        kv, policy = UNKNOWN_KV, self.policy
         if pairing is not None:
+            policy = self.prefill_policy
             look = self._matchmaker.look(pairing, view, now_us)
             kv = fleet.rules.kv_of(parsed.model)
             ships = look.ships(kv.of(prompt_tokens))
-            if self.policy.price is None:
+            if policy.price is None:
                 slots = look.without_decode(slots)
             sides = look.sides(slots)
         candidates = fleet.candidates(
             slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket, ships
         )
         if look is None or sides is None:
-            first = place(view, candidates, self.policy)
+            first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
             candidates, first, verdict = self.offloading.place(
-                view, candidates, sides, look, self.policy, kv, bucket, failed=failed
+                view, candidates, sides, look, policy, kv, bucket, failed=failed
             )
             slots = candidates.slots
         match first:
@@ -305,7 +310,7 @@ class Decider:
                             bucket,
                             ships,
                         ),
-                        self.policy,
+                        policy,
                     )
 
                 turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
@@ -357,6 +362,11 @@ class Decider:
             profile.needs_ends,
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
+            -1
+            if look is None
+            else chosen.uncached_tokens
+            if verdict is None or verdict.uncached_local < 0
+            else verdict.uncached_local,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)

@@ -95,7 +95,7 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.at_workers(1)
         self.released = False
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(gateway.decider.policy.name, attempt.chosen.reason, decision_s)
+        gateway.metrics.decided(gateway.decider.prefill_policy.name, attempt.chosen.reason, decision_s)
 
     def prefill_over(self) -> None:
         """The prefill leg ended well: its worker is free."""

@@ -200,8 +200,8 @@ def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outc
     bench.start(chat(stream=True))
     ends(bench)
     metrics = bench.metrics.exposition()[0].decode()
-    counted = [line for line in metrics.splitlines() if line.startswith("cacheway_pairs_total")]
-    assert counted == [f'cacheway_pairs_total{{outcome="{outcome}",protocol="sglang"}} 1.0']
+    counted = [line for line in metrics.splitlines() if line.startswith("cacheway_handovers_total")]
+    assert counted == [f'cacheway_handovers_total{{outcome="{outcome}",protocol="sglang"}} 1.0']
     bench.check()
 
 
