@@ -314,8 +314,6 @@ class RequestExchange(Dispatching):
         record.pair = None
         record.tail = None
         self._answer_head = None
-        if decision.offload is not None:
-            gateway.metrics.pairs.offload_decided(decision.offload.reason.value)
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
