@@ -20,9 +20,9 @@ from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
-from policies.kv_bytes import KvBytes
-from policies.link_states import LinkState, LinkStateRules, LinkStates
-from policies.links import LinkRules, Links, Quote, link_name
+from policies.kv_bytes import UNKNOWN_KV, KvBytes
+from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
+from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
@@ -83,7 +83,23 @@ from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, place
 from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
+from policies.role_demand import role_demand
+from policies.role_plan import (
+    DECODE,
+    NEVER_TOKENS,
+    PREFILL,
+    TURNING_LABEL,
+    RoleDemand,
+    RoleMember,
+    RoleRules,
+    RoleVerdict,
+    StageLoad,
+    live_lengths,
+    plan_roles,
+)
+from policies.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.sides import Side, Sides, SiteMap
 from policies.slow_start import admitted, shares
 from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
 from policies.waiting import Inversions, Tickets
@@ -98,17 +114,23 @@ __all__ = [
     "BOOTSTRAP_PORT_LABEL",
     "BUCKET_LABEL",
     "CONVERTIBLE_LABEL",
+    "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
+    "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
     "HANDOVER_LABEL",
     "HAND_OVERS",
+    "NEVER_TOKENS",
     "NO_WORKER_RETRY_AFTER_S",
     "POLICIES",
+    "PREFILL",
     "PROFILES",
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
+    "TURNING_LABEL",
+    "UNKNOWN_KV",
     "Admission",
     "AdmissionRules",
     "AttentionProfile",
@@ -178,6 +200,11 @@ __all__ = [
     "Reported",
     "RequestView",
     "RetryBudget",
+    "RoleDemand",
+    "RoleMember",
+    "RoleRules",
+    "RoleStep",
+    "RoleVerdict",
     "ServiceFit",
     "ServiceLevel",
     "ServiceModel",
@@ -185,11 +212,16 @@ __all__ = [
     "Shipped",
     "Shipping",
     "Ships",
+    "Side",
+    "Sides",
+    "SiteMap",
     "Slots",
     "Split",
     "Stage",
+    "StageLoad",
     "Stages",
     "Started",
+    "Switched",
     "Throughput",
     "ThroughputModel",
     "Ticket",
@@ -214,15 +246,21 @@ __all__ = [
     "encode_ops",
     "kv_bytes_per_s",
     "link_name",
+    "live_lengths",
     "make_policy",
     "place",
     "plan_buckets",
+    "plan_roles",
     "probe_from_us",
     "prospect",
     "redispatch",
     "repeated_blocks",
+    "role_demand",
+    "role_taken",
     "service_curve",
     "shares",
+    "site_after",
     "turn_of",
+    "turn_roles",
     "waits_for_leader",
 ]

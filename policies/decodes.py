@@ -71,9 +71,19 @@ class DecodeFit:
         """Whether enough was observed to predict anything."""
         return self._observations >= OBSERVATIONS_MIN
 
+    @property
+    def line_s(self) -> tuple[float, float]:
+        """Base and slope, both >= 0."""
+        return self._base_s, self._slope_s
+
     def tpot_s(self, requests: float) -> float:
         """Seconds per output token while so many decode together."""
         return self._base_s + self._slope_s * requests
+
+    def lasts_s(self, requests: float) -> float:
+        """How long a decode lasts while so many decode together; 0 before the first answer."""
+        usual_s = self.tpot_s(self._sum_n)
+        return self.decode_s * self.tpot_s(requests) / usual_s if usual_s > 0 else self.decode_s
 
     def requests_within(self, tpot_s: float) -> float:
         """How many may decode together so that each has a token in this time; 0 if not even one may."""

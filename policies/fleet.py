@@ -81,6 +81,8 @@ from radix import (
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
 
+ROLE_CHANGES_KEPT = 20
+
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
@@ -139,9 +141,9 @@ class FleetRules:
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
+        site: Where workers stand that have no label ``site``.
         links: Links between sites, by name (`policies.links`); without rules a link may not be used.
-        site: Where workers stand whose labels do not say: the site that requests come to.
-        kv_bytes: What the KV of models weighs, by name; ``*`` of all others.
+        kv_bytes: What the KV of each model weighs; ``*`` for all others.
     """
 
     block_tokens: int = 256
@@ -157,8 +159,8 @@ class FleetRules:
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
-    links: Mapping[str, LinkRules] = field(default_factory=dict)
     site: str = ""
+    links: Mapping[str, LinkRules] = field(default_factory=dict)
     kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
 
     def kv_of(self, model: str | None) -> KvBytes:
@@ -192,6 +194,8 @@ class FleetState:
         self.uncached_lengths = LengthHistogram()
         """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
@@ -368,7 +372,6 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
-        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -380,7 +383,6 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
-            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -388,7 +390,30 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+
+    def among(
+        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
+    ) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+            ships: What it costs to split the request; None: as is known of all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            ships or candidates.ships,
+        )
 
     # Snapshot.
 
@@ -529,7 +554,8 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
             if op.home_uncached_tokens >= 0:
-                cached_tokens = op.safe_blocks * self.rules.block_tokens
+                prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
+                cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         self._hold(op, slot)
         if slot in self._pools.slots:
@@ -698,6 +724,8 @@ class FleetState:
         known = self.offload_plan
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self.offload_plan = op
+            if op.changed_us and (known is None or op.changed_us != known.changed_us):
+                self.role_changes.append(op)
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

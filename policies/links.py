@@ -55,6 +55,11 @@ def link_name(from_site: str, to_site: str) -> str:
     return f"{from_site}>{to_site}"
 
 
+def site_after(link: str) -> str:
+    """The site to which a link leads."""
+    return link.partition(">")[2]
+
+
 @dataclass(frozen=True, slots=True)
 class LinkRules:
     """What is configured of a link.

@@ -266,8 +266,20 @@ KEYS_READ = Family(
     "Times a new keys file was read: loaded, or refused because something in it is wrong.",
     ("outcome",),
 )
-PAIRS = Family(
-    "pairs",
+ENCODER_PARTS = Family(
+    "encoder_parts",
+    "counter",
+    "Parts of requests that came for encoders, by outcome: completed, failed (no encoder answered, or the "
+    "last one with an error), rejected (it was no call, or nobody may take it) or client_left.",
+    ("outcome",),
+)
+ENCODER_MOVES = Family(
+    "encoder_moves",
+    "counter",
+    "Parts that went to another encoder than that of their media, because it had too much to do.",
+)
+HANDOVERS = Family(
+    "handovers",
     "counter",
     "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
     "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
@@ -279,11 +291,13 @@ LEG_FAILURES = Family(
     "Legs that failed before the other one did, by hand-over protocol, leg (prefill, decode) and error code.",
     ("protocol", "leg", "kind"),
 )
-PARAMS_MISSING = Family(
-    "handover_params_missing",
+HANDOVER_PROBLEMS = Family(
+    "handover_problems",
     "counter",
-    "Answers of a prefill worker without kv_transfer_params: the decode worker prefilled again.",
-    ("worker",),
+    "What went wrong in a hand-over and failed no request: params_missing (a prefill worker answered "
+    "without kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap "
+    "server did not say its engine ids).",
+    ("protocol", "problem"),
 )
 WHOLE_AT_DECODE = Family(
     "whole_at_decode",
@@ -487,7 +501,7 @@ histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
 1 - sum(rate(cacheway_event_loop_lag_seconds_bucket{le="0.002"}[5m]))
   / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
 # share of the attempts with two workers that one of them failed
-sum(rate(cacheway_pairs_total{outcome=~".*_failed"}[5m])) / sum(rate(cacheway_pairs_total[5m]))
+sum(rate(cacheway_handovers_total{outcome=~".*_failed"}[5m])) / sum(rate(cacheway_handovers_total[5m]))
 # Gbit/s of KV on each link, and how full it is of what KV may take
 8e-9 * rate(cacheway_link_kv_bytes_total[1m])
 max by (link) (cacheway_link_utilisation_ratio)

@@ -3,21 +3,21 @@
 Part of `router.metrics`: events are counted here when the gateway tells of them, links and the plan of the
 slow loop are read when somebody scrapes. A fleet of plain workers tells of nothing here.
 
-Outcomes are those of attempts: a request whose prefill leg fails and that is dispatched again counts twice,
-once as ``prefill_failed`` and once as what came of it then.
+Attempts are counted: a request whose first attempt fails and that is dispatched again counts twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from policies import LinkState
+from policies import LinkState, OffloadReason
 from router import metric_families as families
 from router.metric_families import Family
-from router.tallies import Count, Sums
+from router.tallies import Count, Sums, Total
 
 
 class PairEnd(StrEnum):
@@ -84,6 +84,7 @@ class PairMetrics:
         self,
         count: Callable[[Family], Count],
         sums: Callable[..., Sums],
+        counter: Callable[[Family], Counter],
         collected: Callable[[Collector], None],
     ) -> None:
         """Register the families.
@@ -91,38 +92,32 @@ class PairMetrics:
         Args:
             count: Makes a counter by labels.
             sums: Makes a counter of amounts with one label.
+            counter: Makes one that follows totals.
             collected: Registers what is read at a scrape.
         """
         self.links: Callable[[], Iterable[LinkSample]] = tuple
         self.plan: Callable[[], PlanSample | None] = lambda: None
-        self._pairs = count(families.PAIRS)
+        self._handovers = count(families.HANDOVERS)
         self._leg_failures = count(families.LEG_FAILURES)
-        self._params_missing = count(families.PARAMS_MISSING)
+        self._problems = counter(families.HANDOVER_PROBLEMS)
+        self._offload = counter(families.OFFLOAD_DECISIONS)
+        self._totals: dict[tuple[str, ...], Total] = {}
         self._whole = count(families.WHOLE_AT_DECODE)
-        self._offload = count(families.OFFLOAD_DECISIONS)
         self._role_changes = count(families.ROLE_CHANGES)
         self._kv_bytes = sums(families.LINK_KV_BYTES)
         collected(_Links(self))
 
     def ended(self, protocol: str, end: PairEnd) -> None:
         """An attempt with two workers ended."""
-        self._pairs.add((protocol, end.value))
+        self._handovers.add((protocol, end.value))
 
     def leg_failed(self, protocol: str, leg: str, kind: str) -> None:
         """One of its legs failed first, with the code of an error."""
         self._leg_failures.add((protocol, leg, kind))
 
-    def params_missing(self, worker_id: str) -> None:
-        """A prefill worker answered without what the decode worker needs to fetch its KV."""
-        self._params_missing.add((worker_id,))
-
     def whole_at_decode(self, worker_id: str) -> None:
         """A decode worker was given a whole request, since it would answer sooner."""
         self._whole.add((worker_id,))
-
-    def offload_decided(self, reason: str) -> None:
-        """It was decided in which site a request is prefilled."""
-        self._offload.add((reason,))
 
     def role_changed(self, role: str) -> None:
         """The slow loop gave a worker another role."""
@@ -131,6 +126,24 @@ class PairMetrics:
     def shipped(self, link: str, kv_bytes: float) -> None:
         """KV crossed a link."""
         self._kv_bytes.add((link, kv_bytes))
+
+    # What hooks tell: totals since the start of this process.
+
+    def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
+        """Set how often what went wrong in a hand-over protocol."""
+        for problem, total in totals.items():
+            self._follow(self._problems, (protocol, problem), total)
+
+    def offload_decided(self, totals: Mapping[OffloadReason, int]) -> None:
+        """Set for how many requests it was decided, and why, in which site they are prefilled."""
+        for reason, total in totals.items():
+            self._follow(self._offload, (reason.value,), total)
+
+    def _follow(self, counter: Counter, labels: tuple[str, ...], total: int) -> None:
+        known = self._totals.get(labels)
+        if known is None:
+            known = self._totals[labels] = Total(counter.labels(*labels))
+        known.follow(total)
 
 
 _LINK_VALUES: tuple[tuple[Family, Callable[[LinkSample], float | None]], ...] = (

@@ -1,12 +1,19 @@
-"""One real Valkey for the whole test session, and a namespace of its own for every test."""
+"""One real Valkey for the whole test session, and a namespace of its own for every test.
+
+No example of a property test has a deadline: how long it takes says more of the machine than of the code.
+"""
 
 import uuid
 from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, settings
 
 from router.shared import EmbeddedValkey
+
+settings.register_profile("cacheway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cacheway")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -346,7 +346,7 @@ class RequestExchange(Dispatching):
             half.attempt,
             decision.placed,
             half.placed,
-            decision.shipping,  # type: ignore[arg-type]
+            decision.shipping,
         )
         record.pair.make()
         salt = record.tenant.salt

@@ -14,7 +14,12 @@ from policies import (
     AdmissionRules,
     EarlyRejection,
     FleetState,
+    LinkStateRules,
+    Matchmaker,
+    Offload,
+    OffloadRules,
     Op,
+    Pairing,
     Policy,
     RedispatchRules,
     RetryBudget,
@@ -22,10 +27,12 @@ from policies import (
     Slots,
     Waiting,
     class_of,
+    decode_policy,
+    make_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
-from router.fleet import Registry
+from router.fleet import LinkWatch, Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
@@ -35,6 +42,7 @@ from router.gateway.forwarding import Forwarding
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
@@ -46,7 +54,7 @@ from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
-from router.settings import AdmissionSettings, Settings
+from router.settings import AdmissionSettings, OffloadSettings, Settings
 from router.shared import LogClock
 from router.tenants import Door, Keyring, Limiter, Tenant
 
@@ -103,6 +111,7 @@ class Gateway:
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
+        self.link_watch = LinkWatch(fleet, publish=publish, now_us=clock.now_us, replica=replica)
         block_tokens = settings.placement.block_tokens
         block_bytes = 4 * block_tokens
         self.expected_output_tokens = settings.placement.expected_output_tokens
@@ -124,7 +133,14 @@ class Gateway:
         )
         queue = settings.queue
         self.admission = Admission(_admission_rules(settings.admission), fleet)
-        lanes = Lanes(self._slots_of)
+        placement = settings.placement
+        matchmaker = Matchmaker(
+            fleet,
+            self.admission,
+            self.feedback.decode_fit,
+            decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy)),
+        )
+        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
         level = ServiceLevel(
             settings.admission.ttft_slo_s,
             settings.admission.ttft_slo_s_per_1k_tokens,
@@ -165,6 +181,19 @@ class Gateway:
             block_bytes=block_bytes,
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
+            matchmaker=matchmaker,
+            offloading=Offloading(
+                fleet,
+                Offload(fleet.links, _offload_rules(settings.offload)),
+                replica=replica,
+                threshold_tokens=settings.offload.threshold_tokens,
+                remote=not settings.offload.disable_remote_prefill,
+            ),
+            prefill_policy=make_policy(
+                placement.prefill_policy, placement.options_of(placement.prefill_policy)
+            )
+            if placement.prefill_policy
+            else None,
         )
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
@@ -309,6 +338,13 @@ class Gateway:
         model, bucket = model_and_bucket(lane)
         return self.registry.eligible(model, self.clock.now_us(), bucket)
 
+    def _pairing_of(self, lane: str) -> Pairing | None:
+        """Who of them needs a partner."""
+        if not self.registry.pairs.active:
+            return None
+        (model, bucket), now_us = model_and_bucket(lane), self.clock.now_us()
+        return self.registry.pairing(self.registry.eligible(model, now_us, bucket), model, now_us, bucket)
+
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
@@ -372,6 +408,15 @@ class Gateway:
 
 def _no_encoders(request: ClientRequest, connection: ClientConnection) -> Exchange:
     raise AssertionError("nobody serves the calls of encoders")
+
+
+def _offload_rules(settings: OffloadSettings) -> OffloadRules:
+    states = LinkStateRules(
+        scarce_above=settings.scarce_above,
+        abundant_below=settings.abundant_below,
+        wait_s_max=settings.wait_s_max,
+    )
+    return OffloadRules(states=states, surge_s=settings.wait_s_max)
 
 
 def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:

@@ -15,7 +15,6 @@ there is nothing that a gateway could do about that.
 
 import logging
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -59,14 +58,8 @@ class NixlHandover:
     decode_keeps_prefixes = True
     decode_prefills = True
 
-    def __init__(self, params_missing: Callable[[str], None] = lambda _: None) -> None:
-        """Have sent nothing yet.
-
-        Args:
-            params_missing: Told of each prefill worker that answers without parameters, by its id.
-        """
+    def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._params_missing = params_missing
 
     def splits(self, parsed: "ParsedRequest") -> bool:
         """See `Handover`."""
@@ -74,22 +67,18 @@ class NixlHandover:
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""
-        return _PullLegs(pair, sink, self._missing)
-
-    def _missing(self, worker_id: str) -> None:
-        self.counts["params_missing"] += 1
-        self._params_missing(worker_id)
+        return _PullLegs(pair, sink, self.counts)
 
 
 class _PullLegs(Legs):
     """One leg after the other."""
 
-    __slots__ = ("_body", "_missing", "_pair", "_parts", "_size")
+    __slots__ = ("_body", "_counts", "_pair", "_parts", "_size")
 
-    def __init__(self, pair: Pair, sink: PairSink, missing: Callable[[str], None]) -> None:
+    def __init__(self, pair: Pair, sink: PairSink, counts: Counter[str]) -> None:
         super().__init__(sink, pair.prefill)
         self.leg = Leg.PREFILL
-        self._missing = missing
+        self._counts = counts
         self._parts: list[bytes] = []
         self._size = 0
         body = FIELDS.find(pair.body)
@@ -119,7 +108,7 @@ class _PullLegs(Legs):
         if self._sink is None:
             return
         if params is None:
-            self._missing(pair.prefill.worker.worker_id)
+            self._counts["params_missing"] += 1
             logger.warning(
                 "a prefill leg answered without kv_transfer_params: its decode worker prefills again",
                 extra={

@@ -1,7 +1,8 @@
 """Waiting rooms of several replicas over one fleet of workers, in virtual time and with a late log.
 
-All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `WaitingRoom`. Workers prefill one
-request after the other, each for as long as was predicted, and decode nothing.
+All that decides is real: `FleetState`, `Decider`, `Admission`, `Lanes`, `WaitingRoom`, `Matchmaker`. Workers
+prefill one request after the other, each for as long as was predicted, and decode nothing. Decode workers, if
+there are any, have each request for the same time.
 """
 
 import itertools
@@ -14,6 +15,7 @@ import numpy as np
 from fakes.gateway import VirtualTime
 
 from policies import (
+    ALONE,
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
@@ -24,7 +26,10 @@ from policies import (
     FleetRules,
     FleetState,
     Left,
+    Matchmaker,
     Op,
+    Pairing,
+    Partners,
     ServiceLevel,
     Shed,
     Slots,
@@ -124,15 +129,20 @@ class Request:
         slots = replica.slots_of(lane_of(self.parsed.model))
         if not len(slots):
             raise NoWorker("nobody", retry_after_s=1)
-        claim = Claim(self.arrived_us, lane_of(self.parsed.model), self.flow, ticket_id, turn)
-        now_us = replica.now_us()
-        return replica.decider.decide(self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, claim)
+        lane = lane_of(self.parsed.model)
+        claim = Claim(self.arrived_us, lane, self.flow, ticket_id, turn)
+        now_us, pairing = replica.now_us(), replica.pairing_of(lane)
+        return replica.decider.decide(
+            self.parsed, FULL_ATTENTION, slots, now_us, now_us / 1e6, claim, pairing=pairing
+        )
 
     def dispatched(self, decision: Decision) -> None:
         assert self.decision is None
         self.decision = decision
         self.dispatched_us = self.replica.now_us()
         self.replica.publish(decision.placed)
+        if decision.decode is not None:
+            self.replica.publish(decision.decode.placed)
         self.replica.stage.workers[decision.placed.worker].send(self)
 
     def refused(self, error: RouterError) -> None:
@@ -141,12 +151,23 @@ class Request:
         self.error = error
 
     def prefilled(self) -> None:
-        self.done = True
         self.ttft_s = (self.replica.now_us() - self.arrived_us) / 1e6
         assert self.decision is not None
         now_us, attempt_id = self.replica.now_us(), self.decision.placed.request_id
+        if self.decision.decode is not None:
+            self.replica.publish(Finished(attempt_id, now_us, now_us))
+            self.replica.publish(FirstToken(self.decision.decode.placed.request_id, now_us))
+            self.replica.stage.time.call_later(self.replica.stage.decode_s, self.decoded)
+            return
+        self.done = True
         self.replica.publish(FirstToken(attempt_id, now_us))
         self.replica.publish(Finished(attempt_id, now_us))
+
+    def decoded(self) -> None:
+        self.done = True
+        assert self.decision is not None
+        assert self.decision.decode is not None
+        self.replica.publish(Finished(self.decision.decode.placed.request_id, self.replica.now_us()))
 
 
 class Replica:
@@ -161,9 +182,11 @@ class Replica:
         self.ended: list[tuple[Waiting, WaitEnd, float]] = []
         self.fleet = FleetState(FleetRules(weight_of=stage.weight_of))
         self._slots: dict[str, Slots] = {}
+        self._pairings: dict[str, Pairing] = {}
         self._revision = -1
         self.admission = Admission(admission, self.fleet)
-        self.lanes = Lanes(self.slots_of)
+        self.matchmaker = Matchmaker(self.fleet, self.admission, lambda _: DecodeFit())
+        self.lanes = Lanes(self.slots_of, self.pairing_of, self.matchmaker)
         self.room = WaitingRoom(
             replica=name,
             fleet=self.fleet,
@@ -194,6 +217,7 @@ class Replica:
                 if stage.level is None
                 else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
             ),
+            matchmaker=self.matchmaker,
         )
 
     def now_us(self) -> int:
@@ -211,10 +235,30 @@ class Replica:
                     worker.slot
                     for worker in self.fleet.workers()
                     if not worker.draining and worker.labels.get("model", "m") == model
+                    if worker.role != "decode" or worker.labels.get("handover") == "nixl"
                 ),
                 dtype=np.intp,
             )
         return slots
+
+    def pairing_of(self, lane: str) -> Pairing | None:
+        slots = self.slots_of(lane)
+        pairing = self._pairings.get(lane)
+        if pairing is None or pairing.slots is not slots:
+            decode = [worker for worker in self.fleet.workers() if worker.role == "decode"]
+            if not decode:
+                return None
+            needy = [self.fleet.at_slot(slot).role == "prefill" for slot in slots.tolist()]
+            pairing = self._pairings[lane] = Pairing(
+                slots,
+                np.where(needy, 0, ALONE),
+                (
+                    Partners(
+                        decode[0].labels.get("handover", "sglang"), np.array([each.slot for each in decode])
+                    ),
+                ),
+            )
+        return pairing
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Any:
         return self.stage.time.call_later(delay_s, lambda: self.alive and callback())
@@ -248,6 +292,10 @@ class Stage:
         weight_of: Of classes and flows.
         step_tokens: Of the engines, if they compute twice what one step shares (`policies.followers`).
         level: What is promised, if anything.
+        decode: How many decode workers there are.
+        decode_s: How long each of them has a request.
+        decode_tokens: How much KV each holds.
+        protocol: How they get it.
     """
 
     def __init__(
@@ -262,7 +310,12 @@ class Stage:
         weight_of: Callable[[str], float] = lambda _: 1.0,
         step_tokens: int = 0,
         level: ServiceLevel | None = None,
+        decode: int = 0,
+        decode_s: float = 1.0,
+        decode_tokens: int = 0,
+        protocol: str = "sglang",
     ) -> None:
+        self.decode_s = decode_s
         self.time = VirtualTime()
         self.delay_s = delay_s
         self.weight_of = weight_of
@@ -277,8 +330,12 @@ class Stage:
             for number in range(replicas)
         ]
         self.replicas += made
+        role = "prefill" if decode else "plain"
+        labels = {"handover": protocol}
         for number in range(workers):
-            self.put_worker(f"w{number}")
+            self.put_worker(f"w{number}", role=role, labels=labels if decode else {})
+        for number in range(decode):
+            self.put_worker(f"d{number}", role="decode", capacity_tokens=decode_tokens, labels=labels)
 
     def put_worker(self, worker_id: str, **changes: Any) -> None:
         self.workers.setdefault(worker_id, Worker(worker_id, self))

@@ -95,7 +95,7 @@ async def test_links_and_what_kv_weighs_come_from_the_settings() -> None:
     rules = process.fleet.rules
     assert rules.links == {"b>a": LinkRules(bytes_per_s=1e10, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.2)}
     assert rules.site == "a"
-    assert rules.kv_of("m") == KvBytes(7, 3, 128, 5)
+    assert rules.kv_bytes == {"m": KvBytes(7, 3, 128, 5)}
 
 
 async def test_a_link_whose_kv_nobody_has_weighed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

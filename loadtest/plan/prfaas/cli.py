@@ -1,6 +1,7 @@
 """``cacheway plan prfaas``: what PrfaaS publishes beside what comes out here.
 
 --case-study    tables 3, 5 and 6 in closed form; status 1 if a figure that must come out does not
+--simulate      the same fleets with queues (`loadtest.plan.prfaas.simulate`)
 """
 
 import argparse
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.plan.prfaas.case_study import TOLERANCE_RATIO, Figure, Part, parts
+from loadtest.plan.prfaas.simulate import add_simulate, simulate_study
 from loadtest.simulator.arguments import new_file
 
 
@@ -24,8 +26,12 @@ def main(argv: list[str]) -> int:
 
     Returns:
         The exit status: 0 if every checked figure comes out, 1 if one does not, 2 for a wrong command line.
+        A simulation checks none.
     """
     options = _parser().parse_args(argv)
+    if options.simulate:
+        simulate_study(Console(), options)
+        return 0
     found = parts()
     holds = shown(Console(), found)
     if options.json is not None:
@@ -111,11 +117,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="cacheway plan prfaas",
         description="Compute the case study of PrfaaS (arXiv:2604.15039) again, beside what it publishes.",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "--case-study",
         action="store_true",
-        required=True,
         help="tables 3, 5 and 6 by the throughput model that the gateway's slow loop solves",
     )
+    what.add_argument(
+        "--simulate", action="store_true", help="throughput, waiting and egress of the same fleets, simulated"
+    )
     parser.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
+    add_simulate(parser)
     return parser

@@ -23,7 +23,10 @@ def draw_study(study: Study, folder: Path) -> list[Path]:
     """Draw everything that a study has, as PNG, and say where it is."""
     paths = []
     with style():
-        for chart in (rates_chart(study), storm_chart(study.storm), queue_chart(study.storm)):
+        charts = []
+        if study.trials:
+            charts += [rates_chart(study), storm_chart(study.storm), queue_chart(study.storm)]
+        for chart in charts:
             path = folder / f"{chart.key}.png"
             chart.figure.suptitle(chart.title, fontsize=8.5, fontweight="bold", wrap=True)
             chart.figure.savefig(path, format="png", dpi=PNG_DPI, metadata={"Software": None})

@@ -10,12 +10,12 @@ Rates are requests per second. Seeds draw the same requests for every fleet.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
+from math import nan
+from statistics import mean
 
 from loadtest.plan.prfaas.fleets import CONTENDERS, Contender
 from loadtest.plan.prfaas.sustained import Laboratory, Trial, best_rates, sustained
-from loadtest.plan.prfaas.traffic import lognormal_workload
+from loadtest.plan.prfaas.traffic import agents_workload, lognormal_workload
 from loadtest.plan.prfaas.trials import config_of
 from loadtest.simulator.parallel import Cell, simulate_all
 from loadtest.simulator.records import Result
@@ -74,6 +74,15 @@ FULL = Size(
     sessions=200,
 )
 
+QUICK = Size(
+    requests=600,
+    warmup_s=30.0,
+    rounds=4,
+    curve_rates=(1.2, 1.8, 2.4, 3.0),
+    users=(32,),
+    sessions=32,
+)
+
 
 @dataclass(slots=True)
 class Study:
@@ -101,7 +110,7 @@ class Study:
 
     def mean_best(self, arrivals: str, contender: str) -> float:
         """Their mean."""
-        return float(np.mean(self.best(arrivals, contender)))
+        return mean(self.best(arrivals, contender) or [nan])
 
 
 class Progress:
@@ -117,16 +126,15 @@ class Progress:
         """They are over."""
 
 
-def lognormal_study(size: Size, seeds: Sequence[int], jobs: int, progress: Progress) -> Study:
+def lognormal_study(study: Study, jobs: int, progress: Progress) -> None:
     """Simulate everything of the lognormal traffic.
 
     Args:
-        size: How much.
-        seeds: Of the requests.
+        study: Where it goes.
         jobs: Simulations at a time.
         progress: Told how far it is.
     """
-    study = Study(size, seeds)
+    size, seeds = study.size, study.seeds
     fleets = list(CONTENDERS.values())
     for arrivals, bursts in (("Poisson", False), ("bursts", True)):
         laboratory = Laboratory(_lognormal(size, bursts=bursts), size.warmup_s, jobs, progress.told)
@@ -142,7 +150,23 @@ def lognormal_study(size: Size, seeds: Sequence[int], jobs: int, progress: Progr
     study.curve = laboratory.trials(asked)
     progress.ended("time to first token")
     study.storm = _storm(study, jobs, progress)
-    return study
+
+
+def agents_study(study: Study, jobs: int, progress: Progress) -> None:
+    """Simulate agents; the arguments are those of `lognormal_study`."""
+    size, seed = study.size, study.seeds[0]
+    asked = [(fleet, users) for users in size.users for fleet in CONTENDERS.values()]
+    cells = [
+        Cell(
+            agents_workload(users, size.sessions, seed=seed),
+            config_of(fleet, seed=seed, warmup_s=size.warmup_s),
+        )
+        for fleet, users in asked
+    ]
+    progress.begins("agents", len(cells))
+    found = dict(simulate_all(cells, jobs, progress.told))
+    progress.ended("agents")
+    study.agents = {(fleet.name, users): found[number] for number, (fleet, users) in enumerate(asked)}
 
 
 def _lognormal(size: Size, *, bursts: bool) -> Callable[[float, int], Workload]:

@@ -18,14 +18,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from loadtest.plan.prfaas.engines import OUTPUT_TOKENS
+from loadtest.plan.prfaas.paper import MU, OUTPUT_TOKENS, SIGMA, TOKENS_MAX, TOKENS_MIN
 from loadtest.simulator.generated import CODING_AGENTS, generate_agentic
 from loadtest.simulator.identity import hashes_of, scope_root
 from loadtest.simulator.records import Floats
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
-
-MU, SIGMA = 9.90, 1.00
-TOKENS_MIN, TOKENS_MAX = 128, 131_072
 
 BURST_S = 60.0
 BURST_SHAPE = 15.0

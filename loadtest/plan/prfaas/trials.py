@@ -4,16 +4,16 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from loadtest.plan.prfaas.engines import H20_MODEL, H200, OUTPUT_TOKENS
+from loadtest.plan.prfaas.engines import H20_MODEL, H200
 from loadtest.plan.prfaas.fleets import LINK, REMOTE, Contender
+from loadtest.plan.prfaas.paper import LINK_GBPS, OUTPUT_TOKENS
 from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
 from router.gateway.waiting_room import RoomRules
 
-LINK_BYTES_PER_S = 100e9 / 8
-"""About 100 Gbit/s between the sites (PrfaaS, arXiv:2604.15039, 4.1)."""
+LINK_BYTES_PER_S = LINK_GBPS * 1e9 / 8
 
 RTT_S = 0.02
 """[guess] datacentres of one region."""
@@ -60,6 +60,7 @@ class Figures:
     Attributes:
         requests: How many came.
         completed_share: Share of them that were answered.
+        completed_per_s: Answered per second, from the warm-up to the last arrival.
         rejected: Not let in, or waited for too long.
         lost: Let in and never answered, though nobody said no.
         ttft_mean_s: Time to first token, as the next ones.
@@ -74,6 +75,7 @@ class Figures:
 
     requests: int
     completed_share: float
+    completed_per_s: float
     rejected: int
     lost: int
     ttft_mean_s: float
@@ -98,6 +100,7 @@ class Figures:
         return cls(
             requests=len(records),
             completed_share=float(done.mean()),
+            completed_per_s=float((records.first_s < last_s).sum() / (last_s - result.config.warmup_s)),
             rejected=int(np.isin(records.outcome, (Outcome.REJECTED, Outcome.EXPIRED)).sum()),
             lost=int((records.outcome == Outcome.FAILED).sum()),
             ttft_mean_s=float(ttft_s.mean()),

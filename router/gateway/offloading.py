@@ -1,0 +1,228 @@
+"""Where requests are prefilled, decided for one replica: locally, or in another site (`policies.offload`).
+
+What is done for a request whose candidates are on two sides of a link:
+
+    place on each side ──> an offer of each ──> the rule ──> the side's choice, and a `Shipping` when it goes
+
+Requests all of whose candidates are local never come here.
+"""
+
+from collections import Counter, deque
+from typing import NamedTuple
+
+import msgspec
+
+from policies import (
+    Candidates,
+    Chosen,
+    FleetState,
+    KvBytes,
+    Look,
+    Offer,
+    Offload,
+    OffloadReason,
+    OffloadVerdict,
+    Policy,
+    RequestView,
+    Shed,
+    Shipping,
+    Sides,
+    Slots,
+    place,
+)
+
+VERDICTS_KEPT = 64
+"""Of so many requests it is remembered why they went where they did."""
+
+PACE_S = 0.002
+"""Shorter waits for a link are no reason to wait: a look at the waiting room takes longer."""
+
+
+class Told(msgspec.Struct, frozen=True, gc=False):
+    """A verdict on a request that went.
+
+    Attributes:
+        at_us: Log time.
+        request_id: Of its prefill attempt.
+        verdict: Why it went there.
+    """
+
+    at_us: int
+    request_id: str
+    verdict: OffloadVerdict
+
+
+class Placing(NamedTuple):
+    """Where a request goes, if it is its turn.
+
+    Attributes:
+        candidates: Those of its side.
+        chosen: The worker among them; or that there is none.
+        verdict: Why that side; None if there was no choice.
+    """
+
+    candidates: Candidates
+    chosen: Chosen | Shed
+    verdict: OffloadVerdict | None
+
+
+class Offloading:
+    """Decides on which side of a link requests are prefilled.
+
+    Args:
+        fleet: What is known of the workers and the links.
+        offload: The rule.
+        replica: Who decides.
+        threshold_tokens: t if it is set by hand; 0: what the slow loop says, if it has.
+        remote: Whether anything may be prefilled in another site at all.
+
+    Attributes:
+        counts: Of each reason, how many requests went.
+        latest: The newest verdicts.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        offload: Offload,
+        *,
+        replica: str,
+        threshold_tokens: int = 0,
+        remote: bool = True,
+    ) -> None:
+        self.offload = offload
+        self.counts: Counter[OffloadReason] = Counter()
+        self.latest: deque[Told] = deque(maxlen=VERDICTS_KEPT)
+        self._fleet = fleet
+        self._replica = replica
+        self._threshold_tokens = threshold_tokens
+        self._remote = remote
+
+    @property
+    def threshold_tokens(self) -> int | None:
+        """t: by hand, else by the slow loop; None while there is none."""
+        if self._threshold_tokens:
+            return self._threshold_tokens
+        plan = self._fleet.offload_plan
+        return plan.threshold_tokens if plan is not None and plan.threshold_tokens >= 0 else None
+
+    def place(
+        self,
+        view: RequestView,
+        candidates: Candidates,
+        sides: Sides,
+        look: Look,
+        policy: Policy,
+        kv: KvBytes,
+        bucket: int,
+        *,
+        failed: bool,
+    ) -> Placing:
+        """Choose a side and a worker.
+
+        Args:
+            view: The request.
+            candidates: All who may take it.
+            sides: The same, parted.
+            look: At those who would decode it.
+            policy: How workers are priced.
+            kv: What the model's KV weighs, if anybody knows.
+            bucket: Length bucket of the request.
+            failed: Whether a worker has failed it before.
+        """
+        fleet, now_us = self._fleet, candidates.now_us
+        local_offer = local = None
+        if len(sides.local):
+            local = self._placed(view, candidates, sides.local, policy, bucket)
+            if isinstance(local.chosen, Chosen):
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen)
+        remotes: list[Placing] = []
+        offers: list[Offer] = []
+        for side in sides.remote if self._remote else ():
+            remote = self._placed(view, candidates, side.slots, policy, bucket)
+            if isinstance(remote.chosen, Chosen):
+                remotes.append(remote)
+                offers.append(
+                    msgspec.structs.replace(
+                        _offer(side.site, side.link, view, remote.candidates, remote.chosen),
+                        overlap_ratio=look.overlap_ratio(remote.chosen.slot),
+                        kv_bytes=self._kv_bytes(kv, view, look, remote.chosen),
+                    )
+                )
+        if not offers:
+            return local or Placing(candidates, place(view, None, policy), None)
+        verdict = self.offload.judge(local_offer, offers, self.threshold_tokens, now_us, failed=failed)
+        if verdict.remote:
+            if verdict.wait_s > PACE_S:
+                look.wait_for(verdict.link)
+            remote = next(
+                each for each, offer in zip(remotes, offers, strict=True) if offer.link == verdict.link
+            )
+            return remote._replace(verdict=verdict)
+        if local is None:
+            return Placing(candidates, place(view, None, policy), verdict)
+        return local._replace(verdict=verdict)
+
+    def shipping(
+        self,
+        request_id: str,
+        link: str,
+        kv_bytes: float | None,
+        chosen: Chosen,
+        overlap_ratio: float,
+        now_us: int,
+    ) -> Shipping | None:
+        """What the log must hear of the KV that a request sends over a link; None if it does not.
+
+        Args:
+            request_id: Of the attempt on the decode worker.
+            link: Which link; empty for none.
+            kv_bytes: What crosses; None if nobody knows.
+            chosen: Its prefill worker.
+            overlap_ratio: Share of the prefill during which its KV is on its way.
+            now_us: Log time.
+        """
+        if not link or kv_bytes is None:
+            return None
+        overlapped_s = overlap_ratio * chosen.service_s
+        ready_s = chosen.queue_s + chosen.service_s - overlapped_s
+        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us)
+        if quote is None:
+            return None
+        # It goes now, whatever the link offers: so that is when its KV will be there.
+        start_us = now_us + round(ready_s * 1e6)
+        end_us = start_us + round(quote.send_s * 1e6)
+        return Shipping(request_id, now_us, self._replica, link, round(kv_bytes), start_us, end_us)
+
+    def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
+        """Remember why a request went where it did."""
+        self.counts[verdict.reason] += 1
+        self.latest.append(Told(now_us, request_id, verdict))
+
+    def _placed(
+        self, view: RequestView, candidates: Candidates, slots: Slots, policy: Policy, bucket: int
+    ) -> Placing:
+        among = self._fleet.among(candidates, slots, bucket)
+        return Placing(among, place(view, among, policy), None)
+
+    def _kv_bytes(self, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> float | None:
+        """What would cross: all of the KV but what the decode side holds; None if nobody knows."""
+        if not kv.known:
+            return None
+        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot))
+
+
+def _offer(site: str, link: str, view: RequestView, candidates: Candidates, chosen: Chosen) -> Offer:
+    """What a side can do, by the worker that the policy chose there."""
+    slow, prefill_s = candidates.slow, chosen.service_s
+    congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    return Offer(
+        site,
+        link,
+        view.prompt_tokens - chosen.safe_tokens,
+        chosen.queue_s,
+        prefill_s,
+        chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
+        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + prefill_s / 2.0),
+        candidates.backlog_s.min().item(),
+    )

@@ -1,0 +1,301 @@
+"""Requests that may be prefilled in another site: decided, reserved, paced, and told."""
+
+from itertools import count
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from fakes.gateway import FakeShared
+
+from policies import (
+    ALONE,
+    FULL_ATTENTION,
+    Admission,
+    AdmissionRules,
+    Finished,
+    Fitted,
+    FleetRules,
+    KvBytes,
+    LinkMeasured,
+    LinkRules,
+    Offload,
+    OffloadPlan,
+    OffloadReason,
+    Pairing,
+    Partners,
+    Shed,
+    Shipped,
+    Shipping,
+    WorkerPut,
+    make_policy,
+)
+from policies.length_histogram import row_of
+from router.gateway.decision import Claim, Decider, Decision, Hold, Order
+from router.gateway.endpoints import Endpoint
+from router.gateway.feedback import Feedback
+from router.gateway.offloading import Offloading
+from router.gateway.parsing import ParsedRequest
+from router.gateway.queue_lanes import Lanes
+
+NOW_US = 1_700_000_000_000_000
+SECOND = 1_000_000
+LINK = "far>here"
+PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
+TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+CLAIM = Claim(NOW_US, "m|", "normal/")
+GB = 1_000_000_000
+TOKENS = 4096
+
+
+class Setup:
+    """One replica, r1, in the site "here"; a token takes 1 ms of prefill, 0.5 ms in other sites, and 100 KB.
+
+    Args:
+        workers: ``ROLE:SITE`` of each, in the order of their slots.
+    """
+
+    def __init__(
+        self,
+        *workers: str,
+        protocol: str = "sglang",
+        gigabytes_per_s: float | None = 1.0,
+        token_bytes: float = 100_000.0,
+        threshold_tokens: int = 1_000,
+        remote: bool = True,
+        queue: bool = True,
+    ) -> None:
+        links = {LINK: LinkRules(gigabytes_per_s * GB, rtt_s=0.02, cap_ratio=1.0)} if gigabytes_per_s else {}
+        kv_bytes = {"*": KvBytes(token_bytes=token_bytes)}
+        self.shared = FakeShared(FleetRules(site="here", links=links, kv_bytes=kv_bytes))
+        self.publish = self.shared.publish
+        for number, worker in enumerate(workers):
+            role, _, site = worker.partition(":")
+            labels = {"site": site, "worker_class": "fast"} if site else {}
+            self.publish(WorkerPut(f"w{number}", 1, "r1", f"http://w{number}", role, False, 100_000, labels))
+        self.publish(Fitted("default", 1, "r1", 0.0, 1e-3, 1e12))
+        self.publish(Fitted("fast", 1, "r1", 0.0, 0.5e-3, 1e12))
+        roles = [worker.partition(":")[0] for worker in workers]
+        begin = [slot for slot, role in enumerate(roles) if role != "decode"]
+        decode = [slot for slot, role in enumerate(roles) if role == "decode"]
+        groups = [0 if roles[slot] == "prefill" else ALONE for slot in begin]
+        self.slots = np.array(begin)
+        self.pairing = Pairing(self.slots, np.array(groups), (Partners(protocol, np.array(decode)),))
+        fleet = self.fleet = self.shared.fleet
+        self.offloading = Offloading(
+            fleet, Offload(fleet.links), replica="r1", threshold_tokens=threshold_tokens, remote=remote
+        )
+        order = Order(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
+        self.decider = Decider(
+            fleet,
+            make_policy("min_ttft"),
+            Feedback(fleet, publish=self.publish, replica="r1", bytes_per_token=4.0),
+            replica="r1",
+            next_attempt_id=map("a{}".format, count()).__next__,
+            block_tokens=256,
+            block_bytes=1024,
+            expected_output_tokens=100,
+            order=order if queue else None,
+            offloading=self.offloading,
+        )
+
+    def decide(
+        self, claim: Claim | None = CLAIM, now_us: int = NOW_US, **changes: Any
+    ) -> Decision | Hold | Shed:
+        parsed = msgspec.structs.replace(TEXT, **changes)
+        return self.decider.decide(
+            parsed, FULL_ATTENTION, self.slots, now_us, 5.0, claim, pairing=self.pairing
+        )
+
+    def place(self, claim: Claim | None = CLAIM, now_us: int = NOW_US, **changes: Any) -> Decision:
+        """Decide, and say so."""
+        decision = self.decide(claim, now_us, **changes)
+        assert isinstance(decision, Decision)
+        self.publish(decision.placed)
+        if decision.decode is not None:
+            self.publish(decision.decode.placed)
+        if decision.shipping is not None:
+            self.publish(decision.shipping)
+        return decision
+
+    def full(self, s: float, request_id: str = "full") -> None:
+        """The link is taken by somebody else."""
+        self.publish(Shipping(request_id, NOW_US, "r2", LINK, round(s * GB), NOW_US, NOW_US + round(s * 1e6)))
+
+
+SITES = ("prefill", "prefill:far", "decode")
+
+
+def reason(decision: Decision) -> OffloadReason:
+    assert decision.offload is not None
+    return decision.offload.reason
+
+
+def test_a_long_prompt_is_prefilled_far_away_and_its_kv_reserves_the_link() -> None:
+    """4,096 tokens: 2.048 s of prefill there, during which 0.41 GB leave."""
+    decision = Setup(*SITES).place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w1", OffloadReason.ABOVE_THRESHOLD)
+    assert decision.decode is not None
+    assert decision.decode.attempt.worker_id == "w2"
+    end_us = NOW_US + TOKENS * 500
+    assert decision.shipping == Shipping(
+        decision.decode.attempt.request_id, NOW_US, "r1", LINK, TOKENS * 100_000, NOW_US, end_us
+    )
+
+
+def test_a_short_prompt_stays() -> None:
+    setup = Setup(*SITES, threshold_tokens=TOKENS)
+    decision = setup.place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.BELOW_THRESHOLD)
+    assert decision.shipping is None
+    assert not setup.fleet.links.transfers
+
+
+def test_the_threshold_is_what_the_slow_loop_says_if_nobody_has_set_one() -> None:
+    setup = Setup(*SITES, threshold_tokens=0)
+    assert setup.offloading.threshold_tokens is None
+    assert reason(setup.place()) is OffloadReason.SOONER_REMOTE
+    setup.publish(OffloadPlan(1, "r2"))
+    assert setup.offloading.threshold_tokens is None
+    setup.publish(OffloadPlan(2, "r2", threshold_tokens=5_000))
+    assert reason(setup.place(paths=(PATH[::-1],))) is OffloadReason.BELOW_THRESHOLD
+    assert Setup(*SITES).offloading.threshold_tokens == 1_000
+
+
+def test_what_a_decode_worker_holds_does_not_cross_where_it_is_kept() -> None:
+    """NIXL: the second time half of the prompt is at the decode worker; SGLang's forget."""
+    half: dict[str, Any] = {"paths": (PATH[:64],), "prompt_bytes": 8192, "key": 2}
+    bytes_crossed = {}
+    for protocol in ("nixl", "sglang"):
+        setup = Setup("prefill:far", "decode", protocol=protocol)
+        setup.place(**half)
+        second = setup.place(now_us=NOW_US + 60 * SECOND)
+        assert second.shipping is not None
+        bytes_crossed[protocol] = second.shipping.kv_bytes
+    assert bytes_crossed == {"nixl": TOKENS * 50_000, "sglang": TOKENS * 100_000}
+
+
+def test_what_is_read_when_the_prefill_is_over_reserves_the_link_from_then() -> None:
+    decision = Setup(*SITES, protocol="nixl").place()
+    assert decision.shipping is not None
+    assert decision.shipping.start_us == NOW_US + TOKENS * 500
+    assert decision.shipping.end_us == pytest.approx(decision.shipping.start_us + TOKENS * 100, abs=2)
+
+
+def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None:
+    """NIXL's KV would need all of the link from when the prefill is over; until 1.5 s later it is taken."""
+    setup = Setup("prefill", "prefill:far", "decode", protocol="nixl")
+    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    setup.full(3.0)
+    hold = setup.decide()
+    assert isinstance(hold, Hold)
+    assert (hold.waiting.worker, hold.gated) == ("w1", False)
+    assert not setup.offloading.counts
+    setup.publish(hold.waiting)
+    turn = Claim(NOW_US, "m|", "normal/", hold.waiting.request_id, turn=1)
+    again = setup.decide(turn)
+    assert isinstance(again, Hold)
+    assert again.waiting.worker == "w1"
+    setup.publish(Shipped("full", NOW_US))
+    decision = setup.place(turn)
+    assert decision.attempt.worker_id == "w1"
+    assert decision.attempt.request_id == hold.waiting.request_id
+    assert setup.offloading.counts == {OffloadReason.ABOVE_THRESHOLD: 1}
+
+
+def test_who_never_waits_goes_at_once_and_reserves_what_is_there_then() -> None:
+    setup = Setup("prefill", "prefill:far", "decode", protocol="nixl", queue=False)
+    setup.offloading.offload.states.state(LINK, 0.0, NOW_US)
+    setup.full(3.0)
+    decision = setup.place()
+    assert decision.attempt.worker_id == "w1"
+    assert decision.shipping is not None
+    assert decision.shipping.start_us == NOW_US + TOKENS * 500
+
+
+def test_what_would_wait_longer_than_a_local_prefill_takes_is_local() -> None:
+    setup = Setup(*SITES, protocol="nixl")
+    setup.full(30.0)
+    decision = setup.place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.LINK_FULL)
+
+
+def test_nothing_crosses_a_link_that_is_down() -> None:
+    setup = Setup(*SITES)
+    setup.publish(LinkMeasured(LINK, NOW_US, "r2", 0.0, loss_ratio=0.8))
+    decision = setup.place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.LINK_DOWN)
+
+
+def test_who_has_failed_before_is_prefilled_locally() -> None:
+    decision = Setup(*SITES).place(Claim(NOW_US, "m|", "normal/", again=True))
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.FAILED_REMOTE)
+
+
+def test_kv_that_nobody_has_weighed_stays() -> None:
+    decision = Setup(*SITES, token_bytes=0.0).place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.UNKNOWN_KV)
+    assert isinstance(Setup("prefill:far", "decode", token_bytes=0.0).decide(), Shed)
+
+
+def test_where_nobody_prefills_locally_it_is_done_elsewhere() -> None:
+    decision = Setup("prefill:far", "decode", threshold_tokens=100_000).place()
+    assert (decision.attempt.worker_id, reason(decision)) == ("w0", OffloadReason.NO_LOCAL)
+
+
+def test_sites_without_a_link_never_share_a_request() -> None:
+    setup = Setup("prefill", "prefill:island", "decode")
+    decision = setup.place()
+    assert (decision.attempt.worker_id, decision.offload) == ("w0", None)
+    assert isinstance(Setup("prefill:island", "decode").decide(), Shed)
+
+
+def test_without_links_sites_mean_nothing() -> None:
+    decision = Setup("prefill", "prefill:far", "decode", gigabytes_per_s=None).place()
+    assert (decision.attempt.worker_id, decision.offload, decision.shipping) == ("w1", None, None)
+
+
+def test_remote_prefill_can_be_switched_off() -> None:
+    decision = Setup(*SITES, remote=False).place()
+    assert (decision.attempt.worker_id, decision.offload) == ("w0", None)
+    assert isinstance(Setup("prefill:far", "decode", remote=False).decide(), Shed)
+
+
+def test_a_site_with_its_own_decode_workers_is_as_local_as_any() -> None:
+    """The far prefill worker hands over to the far decode worker, and nothing crosses."""
+    decision = Setup("prefill", "prefill:far", "decode", "decode:far").place()
+    assert decision.decode is not None
+    assert (decision.attempt.worker_id, decision.decode.attempt.worker_id) == ("w1", "w3")
+    assert (decision.offload, decision.shipping) == (None, None)
+
+
+def test_verdicts_are_counted_and_the_newest_remembered() -> None:
+    setup = Setup(*SITES)
+    for number in range(70):
+        decision = setup.place(None, key=number, paths=(), prompt_bytes=4 * (400 if number % 2 else 4_000))
+        setup.publish(Finished(decision.attempt.request_id, NOW_US))
+        assert decision.decode is not None
+        setup.publish(Finished(decision.decode.attempt.request_id, NOW_US))
+        told = setup.offloading.latest[-1]
+        assert (told.request_id, told.verdict) == (decision.attempt.request_id, decision.offload)
+    assert setup.offloading.counts == {
+        OffloadReason.ABOVE_THRESHOLD: 35,
+        OffloadReason.BELOW_THRESHOLD: 35,
+    }
+    assert len(setup.offloading.latest) == 64
+
+
+def test_the_slow_loop_counts_what_would_be_left_to_prefill_at_home() -> None:
+    """The second time the far worker holds the prompt, and the one at home nothing of it."""
+    setup = Setup(*SITES)
+    for number in range(2):
+        decision = setup.place(None, now_us=NOW_US + number * SECOND)
+        assert decision.attempt.worker_id == "w1"
+        assert decision.placed.home_uncached_tokens == TOKENS
+        assert decision.decode is not None
+        assert decision.decode.placed.home_uncached_tokens == -1
+    assert decision.placed.uncached_tokens < TOKENS
+    requests, _, _ = setup.fleet.uncached_lengths.sums(NOW_US)
+    assert requests[row_of(TOKENS)] == requests.sum() == 2
+    away = Setup("prefill:far", "decode").place()
+    assert away.placed.home_uncached_tokens == away.placed.uncached_tokens == TOKENS
