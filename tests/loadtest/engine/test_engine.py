@@ -232,8 +232,10 @@ async def test_a_connection_that_was_accepted_in_the_moment_of_a_crash_is_reset(
     _, writer = await asyncio.open_connection("127.0.0.1", engine.port)
     try:
         engine.inject(Fault("crash"))
-        Connection(engine).connection_made(writer.transport)
+        late = Connection(engine)
+        late.connection_made(writer.transport)
         assert writer.transport.is_closing()
+        late.connection_lost(None)
     finally:
         writer.close()
         engine.mend()
