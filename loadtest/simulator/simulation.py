@@ -37,7 +37,16 @@ from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import CachePool, FleetRules, LengthBuckets, Policy, WorkerPut, make_policy
+from policies import (
+    DECODE_COST,
+    CachePool,
+    FleetRules,
+    LengthBuckets,
+    Policy,
+    WorkerPut,
+    decode_policy,
+    make_policy,
+)
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
@@ -94,7 +103,7 @@ class SimulationConfig:
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
     choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
-    decode_policy: str = "least_load"
+    decode_policy: str = DECODE_COST
     replicas: int = 1
     log_delay_s: float = 0.005
     flush_interval_s: float = 0.003
@@ -250,7 +259,7 @@ class _Simulation:
             policy=config.choice(puts)
             if config.choice is not None
             else make_policy(config.policy, config.policy_options),
-            decode_policy=make_policy(config.decode_policy),
+            decode_policy=decode_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(
                 **{

@@ -191,7 +191,7 @@ class Gateway:
             prefill_policy=make_policy(
                 placement.prefill_policy, placement.options_of(placement.prefill_policy)
             )
-            if placement.prefill_policy is not None
+            if placement.prefill_policy
             else None,
         )
         self.tracer = None
