@@ -198,6 +198,7 @@ class GatewayProcess:
                 timeout_s=settings.fleet.health_check_timeout_s,
                 endpoint=settings.fleet.health_check_endpoint,
             ),
+            lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
         )
         interval_s = settings.admission.engine_metrics_interval_s
         self._engine_metrics = None
@@ -336,6 +337,8 @@ class GatewayProcess:
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
             loops.append(("limits", self.leases.run))
+        if self.settings.fleet.links:
+            loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
         if self._roles.mode != "off":

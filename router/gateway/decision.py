@@ -196,6 +196,7 @@ class Decider:
     ) -> None:
         self._fleet = fleet
         self.policy = policy
+        self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
         self._replica = replica
         self._next_attempt_id = next_attempt_id
@@ -207,7 +208,6 @@ class Decider:
             fleet, order.admission if order else Admission(AdmissionRules(), fleet), feedback.decode_fit
         )
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
-        self.prefill_policy = prefill_policy or policy
         self.placed_count = 0
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
@@ -343,6 +343,11 @@ class Decider:
             profile.needs_ends,
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
+            -1
+            if look is None
+            else chosen.uncached_tokens
+            if verdict is None or verdict.uncached_local < 0
+            else verdict.uncached_local,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)
