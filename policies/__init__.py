@@ -21,7 +21,7 @@ from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
-from policies.link_states import LinkState, LinkStateRules, LinkStates
+from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
@@ -117,6 +117,7 @@ __all__ = [
     "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
+    "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
     "HANDOVER_LABEL",

@@ -81,6 +81,8 @@ from radix import (
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
 
+ROLE_CHANGES_KEPT = 20
+
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
@@ -192,6 +194,8 @@ class FleetState:
         self.uncached_lengths = LengthHistogram()
         """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
@@ -368,7 +372,6 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
-        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -380,7 +383,6 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
-            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -388,15 +390,18 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
 
-    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+    def among(
+        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
+    ) -> Candidates:
         """The same view of some of the candidates.
 
         Args:
             candidates: All of them.
             slots: Those, not empty. Callers that pass the same array again save the gathering.
             bucket: As given for all of them.
+            ships: What it costs to split the request; None: as is known of all of them.
         """
         slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
         return Candidates(
@@ -407,7 +412,7 @@ class FleetState:
             candidates.prompt_tokens,
             candidates.tokens_per_block,
             candidates.now_us,
-            candidates.ships,
+            ships or candidates.ships,
         )
 
     # Snapshot.
@@ -719,6 +724,8 @@ class FleetState:
         known = self.offload_plan
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self.offload_plan = op
+            if op.changed_us and (known is None or op.changed_us != known.changed_us):
+                self.role_changes.append(op)
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

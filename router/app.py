@@ -28,6 +28,7 @@ from fastapi import FastAPI
 
 from policies import (
     DECODE,
+    NEVER_TOKENS,
     PREFILL,
     PROFILES,
     BreakerRules,
@@ -40,7 +41,14 @@ from policies import (
     RoleRules,
     make_policy,
 )
-from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.admin import (
+    AdminPorts,
+    LinkPorts,
+    OffloadPorts,
+    QueuePorts,
+    make_api,
+    serve_metrics,
+)
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
@@ -57,7 +65,7 @@ from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
-from router.pair_metrics import PlanSample
+from router.pair_metrics import LinkSample, PlanSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
@@ -190,6 +198,7 @@ class GatewayProcess:
                 timeout_s=settings.fleet.health_check_timeout_s,
                 endpoint=settings.fleet.health_check_endpoint,
             ),
+            lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
         )
         interval_s = settings.admission.engine_metrics_interval_s
         self._engine_metrics = None
@@ -254,9 +263,10 @@ class GatewayProcess:
             tpot_slo_s=settings.admission.tpot_slo_s,
             turned=self.metrics.pairs.role_changed,
         )
-        self.metrics.pairs.plan = self._plan_sample
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        self.metrics.pairs.links = self._link_samples
+        self.metrics.pairs.plan = self._plan_sample
         if self._keys is not None:
             self._keys.load()
             self.metrics.tenant_keys_end = self._keys.keys_end
@@ -287,6 +297,13 @@ class GatewayProcess:
                     settings=settings.queue,
                     refusals=self.gateway.refusals,
                     now_us=self.clock.now_us,
+                ),
+                links=LinkPorts(self.fleet.links, self._link_state, self.clock.now_us),
+                offload=OffloadPorts(
+                    self.gateway.decider.offloading,
+                    settings.offload,
+                    tuple(self.fleet.rules.links),
+                    self.clock.now_us,
                 ),
                 roles=self._roles,
             ),
@@ -320,6 +337,8 @@ class GatewayProcess:
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
             loops.append(("limits", self.leases.run))
+        if self.settings.fleet.links:
+            loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
         if self._roles.mode != "off":
@@ -402,16 +421,6 @@ class GatewayProcess:
             alone=self.settings.server.workers == 1,
         )
 
-    def _plan_sample(self) -> PlanSample | None:
-        plan = self.fleet.offload_plan
-        if plan is None:
-            return None
-        return PlanSample(
-            float(plan.threshold_tokens) if plan.threshold_tokens >= 0 else None,
-            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
-            plan.gain_ratio,
-        )
-
     def _report(self) -> None:
         """Tell the metrics what is read rather than counted."""
         status = self.shared.status
@@ -445,6 +454,7 @@ class GatewayProcess:
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
             self.metrics.pairs.problems(name, handover.counts)
+        self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(
@@ -457,6 +467,39 @@ class GatewayProcess:
     def _worker_samples(self) -> list[WorkerSample]:
         now_us = self.clock.now_us()
         return [self._worker_sample(local, now_us) for local in self.registry.all()]
+
+    def _link_state(self, link: str, now_us: int) -> str:
+        """The state of a link for a request that would not wait."""
+        return self.gateway.decider.offloading.offload.states.state(link, 0.0, now_us).value
+
+    def _link_samples(self) -> list[LinkSample]:
+        links, now_us = self.fleet.links, self.clock.now_us()
+        samples = []
+        for link in sorted(links.rules):
+            known = links.measurement(link)
+            samples.append(
+                LinkSample(
+                    link=link,
+                    capacity_bytes_per_s=links.capacity_bytes_per_s(link, now_us),
+                    cap_bytes_per_s=links.cap_bytes_per_s(link, now_us),
+                    reserved_bytes_per_s=links.reserved_bytes_per_s(link, now_us),
+                    state=self._link_state(link, now_us),
+                    goodput_bytes_per_s=known.bytes_per_s if known is not None else None,
+                    rtt_s=links.rtt_s(link),
+                    loss_ratio=links.loss_ratio(link),
+                )
+            )
+        return samples
+
+    def _plan_sample(self) -> PlanSample | None:
+        plan, threshold_tokens = self.fleet.offload_plan, self.gateway.decider.offloading.threshold_tokens
+        if plan is None:
+            return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
+        return PlanSample(
+            threshold_tokens if threshold_tokens != NEVER_TOKENS else inf,
+            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
+            plan.gain_ratio,
+        )
 
     def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
         fleet, admission, slot = self.fleet, self.gateway.admission, local.worker.slot

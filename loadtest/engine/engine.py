@@ -77,6 +77,11 @@ class EmulatedEngine:
         """Base URL."""
         return f"http://{self.settings.host}:{self.port}"
 
+    @property
+    def answering(self) -> bool:
+        """Whether a client waits for an answer."""
+        return any(not connection.idle for connection in self._connections)
+
     async def start(self) -> None:
         """Listen.
 

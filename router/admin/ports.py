@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import httpx
 
 from policies import FleetState, Op
+from router.admin.link_view import LinkPorts
+from router.admin.offload_view import OffloadPorts
 from router.admin.queue_view import QueuePorts
 from router.fleet import Registry, RolePlanner
 from router.metrics import Metrics
@@ -32,6 +34,8 @@ class AdminPorts:
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
     queue: QueuePorts
+    links: LinkPorts
+    offload: OffloadPorts
+    roles: RolePlanner
     now_unix_s: Callable[[], float] = time.time
     limiter: Limiter | None = None
-    roles: RolePlanner | None = None

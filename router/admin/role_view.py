@@ -2,7 +2,8 @@
 
 Every replica folds the same log, so any of them may be asked for the plan and for what is turning; what would
 be decided now is worked out when asked, by the same rule that decides it (`router.fleet.role_planner`). It
-follows what the asked replica has learned of decode, which may differ a little from what the leader has.
+follows what the asked replica has learned of decode, which may differ a little from what the leader has. Only
+``changes`` count from the asked replica's own start.
 """
 
 from collections.abc import Sequence
@@ -39,6 +40,10 @@ def described(planner: RolePlanner) -> dict[str, Any]:
         "histogram": _histogram(demand),
         "plan": None if plan is None else _plan(plan),
         "now": None if planner.mode == "off" else _verdict(planner.verdict(members)),
+        "changes": [
+            {"at_unix_s": change.changed_us / 1e6, "replica": change.replica, "turned": change.turned}
+            for change in reversed(planner.fleet.role_changes)
+        ],
     }
 
 

@@ -47,6 +47,7 @@ from policies import (
     OffloadVerdict,
     Outlook,
     Pairing,
+    Partner,
     Placed,
     Policy,
     RequestView,
@@ -167,10 +168,12 @@ class Decider:
         expected_output_tokens: Of a request that states no limit.
         order: How requests take turns; None: nobody ever waits.
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
+        prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
 
     Attributes:
         policy: As given.
+        prefill_policy: As given, or the same.
         offloading: As given.
         placed_count: Requests placed so far.
     """
@@ -188,10 +191,12 @@ class Decider:
         expected_output_tokens: int,
         order: Order | None = None,
         matchmaker: Matchmaker | None = None,
+        prefill_policy: Policy | None = None,
         offloading: Offloading | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
+        self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
         self._replica = replica
         self._next_attempt_id = next_attempt_id
@@ -256,24 +261,24 @@ class Decider:
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
-        look = ships = sides = verdict = None
-        kv = UNKNOWN_KV
-        if pairing is not None:
-            look = self._matchmaker.look(pairing, view, now_us)
-            kv = fleet.rules.kv_of(parsed.model)
-            ships = look.ships(kv.of(prompt_tokens))
-            if self.policy.price is None:
-                slots = look.without_decode(slots)
-            sides = look.sides(slots)
         candidates = fleet.candidates(
-            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket, ships
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
         )
+        policy, look, kv = self.policy, None, UNKNOWN_KV
+        sides = verdict = None
+        if pairing is not None:
+            policy, kv = self.prefill_policy, fleet.rules.kv_of(parsed.model)
+            look = self._matchmaker.look(pairing, view, kv, candidates)
+            if policy.price is None:
+                slots = look.without_decode(slots)
+            candidates = fleet.among(candidates, slots, bucket, look.ships())
+            sides = look.sides(slots)
         if look is None or sides is None:
-            first = place(view, candidates, self.policy)
+            first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
             candidates, first, verdict = self.offloading.place(
-                view, candidates, sides, look, self.policy, kv, bucket, failed=failed
+                view, candidates, sides, look, policy, kv, bucket, failed=failed
             )
             slots = candidates.slots
         match first:
@@ -293,20 +298,7 @@ class Decider:
 
                 def again(fewer: Slots) -> Chosen | Shed:
                     """Choose among fewer workers."""
-                    return place(
-                        view,
-                        fleet.candidates(
-                            fewer,
-                            parsed.paths,
-                            profile,
-                            prompt_tokens,
-                            tokens_per_block,
-                            now_us,
-                            bucket,
-                            ships,
-                        ),
-                        self.policy,
-                    )
+                    return place(view, fleet.among(candidates, fewer, bucket), policy)
 
                 turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
             else:
@@ -323,17 +315,11 @@ class Decider:
                 )
                 return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
             chosen = turn
-        decode = shipping = None
+        partner = None
         if look is not None and look.splits(chosen.slot):
-            decode = self._decode_half(
-                look, view, parsed, profile, chosen, candidates, tokens_per_block, now_us, now_s
-            )
-            if decode is None:
+            partner = look.partner(chosen)
+            if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-            if sides is not None:
-                shipping = self.offloading.shipping(
-                    decode.attempt.request_id, view, candidates, look, kv, chosen
-                )
         self.placed_count += 1
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
@@ -365,59 +351,60 @@ class Decider:
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)
+        if partner is None:
+            return Decision(attempt, placed, offload=verdict)
+        decode, shipping = self._other_half(attempt, placed, partner), None
+        if look is not None and sides is not None:
+            kv_bytes = kv.of(prompt_tokens, partner.cached_tokens) if kv.known else None
+            shipping = self.offloading.shipping(
+                decode.attempt.request_id,
+                look.link(chosen.slot),
+                kv_bytes,
+                chosen,
+                look.overlap_ratio(chosen.slot),
+                now_us,
+            )
         return Decision(attempt, placed, decode, shipping, verdict)
 
-    def _decode_half(
-        self,
-        look: Look,
-        view: RequestView,
-        parsed: ParsedRequest,
-        profile: AttentionProfile,
-        chosen: Chosen,
-        candidates: Candidates,
-        tokens_per_block: float,
-        now_us: int,
-        now_s: float,
-    ) -> Decision | None:
-        """Choose who decodes what the chosen worker prefills; None if nobody may."""
-        partner = look.partner(chosen, candidates)
-        if partner is None:
-            return None
-        cached_tokens = round(partner.cached_tokens)
+    def _other_half(self, attempt: Attempt, placed: Placed, partner: Partner) -> Decision:
+        """What is to be said of the worker that ends a request.
+
+        Args:
+            attempt: How it was placed on the worker that begins it.
+            placed: The same for the log.
+            partner: Who ends it.
+        """
+        chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)
         decode = Chosen(
             partner.slot,
             cached_tokens,
             cached_tokens,
-            round(view.prompt_tokens) - cached_tokens,
+            chosen.safe_tokens + chosen.uncached_tokens - cached_tokens,
             0.0,
-            chosen.estimated_ttft_s,
+            max(chosen.queue_s, partner.wait_s) + chosen.service_s + partner.transfer_s,
             chosen.reason,
             queue_s=partner.wait_s,
             transfer_s=partner.transfer_s,
             tpot_s=partner.tpot_s,
         )
-        attempt = Attempt(
-            self._next_attempt_id(),
-            self._fleet.at_slot(partner.slot).worker_id,
-            decode,
-            now_us,
-            0,
-            tokens_per_block,
-            now_s,
-            profile.needs_ends,
+        request_id = self._next_attempt_id()
+        worker_id = self._fleet.at_slot(partner.slot).worker_id
+        return Decision(
+            msgspec.structs.replace(
+                attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0
+            ),
+            Placed(
+                request_id,
+                placed.at_us,
+                worker_id,
+                placed.replica,
+                0,
+                0,
+                placed.context_tokens,
+                placed.paths if partner.keeps_prefixes else (),
+                placed.ends,
+            ),
         )
-        placed = Placed(
-            attempt.request_id,
-            now_us,
-            attempt.worker_id,
-            self._replica,
-            0,
-            0,
-            round(view.prompt_tokens + view.output_tokens),
-            parsed.paths if partner.keeps_prefixes else (),
-            profile.needs_ends,
-        )
-        return Decision(attempt, placed)
 
     def _expected_tokens(self, parsed: ParsedRequest, bytes_per_token: float) -> tuple[float, float]:
         output_tokens = self._expected_output_tokens

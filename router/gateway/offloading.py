@@ -146,7 +146,7 @@ class Offloading:
                     msgspec.structs.replace(
                         _offer(side.site, side.link, view, remote.candidates, remote.chosen),
                         overlap_ratio=look.overlap_ratio(remote.chosen.slot),
-                        kv_bytes=self._kv_bytes(kv, view, look, remote.candidates, remote.chosen),
+                        kv_bytes=self._kv_bytes(kv, view, look, remote.chosen),
                     )
                 )
         if not offers:
@@ -166,28 +166,25 @@ class Offloading:
     def shipping(
         self,
         request_id: str,
-        view: RequestView,
-        candidates: Candidates,
-        look: Look,
-        kv: KvBytes,
+        link: str,
+        kv_bytes: float | None,
         chosen: Chosen,
+        overlap_ratio: float,
+        now_us: int,
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
 
         Args:
             request_id: Of the attempt on the decode worker.
-            view: The request.
-            candidates: Those among which its prefill worker was chosen.
-            look: At those who would decode it.
-            kv: What the model's KV weighs, if anybody knows.
+            link: Which link; empty for none.
+            kv_bytes: What crosses; None if nobody knows.
             chosen: Its prefill worker.
+            overlap_ratio: Share of the prefill during which its KV is on its way.
+            now_us: Log time.
         """
-        link = look.link(chosen.slot)
-        kv_bytes = self._kv_bytes(kv, view, look, candidates, chosen) if link else None
-        if kv_bytes is None:
+        if not link or kv_bytes is None:
             return None
-        now_us = candidates.now_us
-        overlapped_s = look.overlap_ratio(chosen.slot) * chosen.service_s
+        overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
         quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us)
         if quote is None:
@@ -208,13 +205,11 @@ class Offloading:
         among = self._fleet.among(candidates, slots, bucket)
         return Placing(among, place(view, among, policy), None)
 
-    def _kv_bytes(
-        self, kv: KvBytes, view: RequestView, look: Look, candidates: Candidates, chosen: Chosen
-    ) -> float | None:
+    def _kv_bytes(self, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> float | None:
         """What would cross: all of the KV but what the decode side holds; None if nobody knows."""
         if not kv.known:
             return None
-        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot, candidates))
+        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot))
 
 
 def _offer(site: str, link: str, view: RequestView, candidates: Candidates, chosen: Chosen) -> Offer:

@@ -6,6 +6,7 @@ import pytest
 from policies import (
     DECODE_COST,
     FULL_ATTENTION,
+    UNKNOWN_KV,
     Admission,
     AdmissionRules,
     Chosen,
@@ -59,13 +60,14 @@ class Stage:
             self.fleet.apply(Placed(f"l{self._count}", NOW_US, f"w{slot}", "r", 0, 0, tokens, ()))
 
     def partner(self, request: RequestView = REQUEST) -> Partner:
-        look = self.matchmaker.look(self.pairing, request, NOW_US)
         candidates = self.fleet.candidates(
-            np.arange(2), (), FULL_ATTENTION, request.prompt_tokens, 256.0, NOW_US, ships=look.ships()
+            np.arange(2), (), FULL_ATTENTION, request.prompt_tokens, 256.0, NOW_US
         )
+        look = self.matchmaker.look(self.pairing, request, UNKNOWN_KV, candidates)
+        candidates = self.fleet.among(candidates, np.arange(2), ships=look.ships())
         chosen = place(request, candidates, make_policy("expected_cost"))
         assert isinstance(chosen, Chosen)
-        partner = look.partner(chosen, candidates)
+        partner = look.partner(chosen)
         assert partner is not None
         return partner
 

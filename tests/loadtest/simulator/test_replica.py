@@ -47,7 +47,7 @@ class Setup:
             fleet=FleetRules(buckets=buckets),
         )
         self.here, self.there = (Replica(name, self.clock, rules, log) for name in ("r0", "r1"))
-        roles = ["plain"] * plain + ["decode"] * decode
+        roles = ["prefill" if decode else "plain"] * plain + ["decode"] * decode
         puts = [
             WorkerPut(
                 f"w{slot}",

@@ -127,6 +127,16 @@ def test_the_plan_and_who_is_turning_are_told() -> None:
     assert (told["threshold_tokens"], told["nothing_remote"], told["prefill"]) == (None, True, None)
 
 
+def test_changes_of_roles_are_remembered_and_a_plan_that_changes_nothing_is_none() -> None:
+    setup = fleet()
+    now_us = setup.time.clock.now_us()
+    for at_us, changed_us, role in ((1, 1, "decode"), (2, 1, "decode"), (3, now_us, "prefill")):
+        setup.shared.publish(OffloadPlan(at_us, "r2", changed_us=changed_us, turned={"d1:80": role}))
+    changes = setup.view()["changes"]
+    assert [change["turned"] for change in changes] == [{"d1:80": "prefill"}, {"d1:80": "decode"}]
+    assert (changes[0]["at_unix_s"], changes[0]["replica"]) == (now_us / 1e6, "r2")
+
+
 def test_a_loop_that_is_off_decides_nothing() -> None:
     view = fleet("off").view()
     assert (view["mode"], view["now"]) == ("off", None)

@@ -12,6 +12,7 @@ from policies import (
     Admission,
     AdmissionRules,
     Finished,
+    FirstToken,
     Op,
     Pairing,
     Partners,
@@ -111,12 +112,12 @@ def test_a_pair_is_two_attempts_with_an_id_of_their_own() -> None:
     decision = Setup("prefill", "decode").place()
     decode = decision.decode
     assert decode is not None
-    assert (decision.placed.request_id, decode.placed.request_id) == ("a1", "a0")
+    assert (decision.placed.request_id, decode.placed.request_id) == ("a0", "a1")
     assert (decision.placed.worker, decode.placed.worker) == ("w0", "w1")
     assert (decision.attempt.worker_id, decode.attempt.worker_id) == ("w0", "w1")
     assert decision.placed.service_us > 0
     assert decode.placed == Placed(
-        "a0", NOW_US, "w1", "r1", 0, 0, context_tokens=CONTEXT_TOKENS, paths=(), ends=False
+        "a1", NOW_US, "w1", "r1", 0, 0, context_tokens=CONTEXT_TOKENS, paths=(), ends=False
     )
 
 
@@ -128,7 +129,7 @@ def test_a_plain_worker_beside_pairs_does_all() -> None:
 
 def test_what_a_decode_worker_keeps_the_log_hears() -> None:
     setup = Setup("prefill:nixl", "decode:nixl")
-    setup.publish(Placed("busy", NOW_US, "w1", "r2", 0, 0, 100))
+    setup.publish(Placed("busy", NOW_US, "w1", "r2", 0, 0, 100), FirstToken("busy", NOW_US))
     decision = setup.place()
     assert decision.decode is not None
     assert decision.decode.placed.paths == (PATH,)
