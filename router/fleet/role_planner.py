@@ -1,12 +1,12 @@
 """Runs the slow loop: asks `policies.role_plan` now and then, says its answer, and turns workers.
 
-`RolePlanner.run` is started by `router.app` unless ``roles.mode`` is off, and looks every
-``roles.interval_s``, or every `TURNING_S` while a worker is turning. One replica leads: the one whose turn it
-is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the lease. A leader that
-dies, or does not reach Redis, leads no more when it expires, and the next begins `LEAD_S` later, when what
-the last one said has arrived. A lease of its own would say the same a second time, and could disagree with
-it. If two ever lead at once, the later plan counts everywhere, and what they both turn is sorted out by
-whoever leads then (`policies.role_turns`).
+`RolePlanner.run` is started by `router.app` and looks every ``roles.interval_s``, or every `TURNING_S` while
+a worker is turning; with ``roles.mode`` off it only takes back what was planned before. One replica leads:
+the one whose turn it is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the
+lease. A leader that dies, or does not reach Redis, leads no more when it expires, and the next begins
+`LEAD_S` later, when what the last one said has arrived. A lease of its own would say the same a second time,
+and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
+turn is sorted out by whoever leads then (`policies.role_turns`).
 
 Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
 wrong in a look is logged and tried again in the next.
@@ -26,6 +26,7 @@ from policies import (
     CONVERTIBLE_LABEL,
     DECODE,
     PREFILL,
+    SWITCHED_OFF,
     TURNING_LABEL,
     DecodeFit,
     FleetState,
@@ -146,6 +147,8 @@ class RolePlanner:
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
         """What this replica would decide now."""
+        if self.mode == "off":
+            return SWITCHED_OFF
         return plan_roles(self.demand(members), members, self.fleet.offload_plan, self.now_us(), self.rules)
 
     async def _switch(self, worker_id: str, role: str) -> None:

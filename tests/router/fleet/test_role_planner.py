@@ -147,6 +147,19 @@ async def test_nothing_turns_where_roles_are_only_recommended() -> None:
     assert setup.role("w2:80") == ("decode", False, {})
 
 
+async def test_a_loop_that_was_switched_off_takes_back_what_it_planned_and_who_is_turning() -> None:
+    setup = Setup()
+    await setup.planners[0].look()
+    off = setup.planner("r1", "off")
+    setup.wait(LEAD_S)
+    for _ in range(3):
+        await off.look()
+    assert setup.role("w2:80") == ("decode", False, {})
+    assert setup.asked == [("w2", "decode")], "it is asked to stay what it is"
+    last = setup.plans()[-1]
+    assert (last.threshold_tokens, last.prefill, last.roles) == (-1, 0, {})
+
+
 async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -> None:
     setup = Setup(replicas=("r1", "r2", "r3"))
     for planner in setup.planners:
