@@ -452,7 +452,7 @@ class GatewayProcess:
             self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
-            self.metrics.pairs.problems(name, handover.counts)
+            self.metrics.pairs.handover_events(name, handover.counts)
         self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
