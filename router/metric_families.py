@@ -295,9 +295,9 @@ HANDOVER_EVENTS = Family(
     "handover_events",
     "counter",
     "What happened in hand-overs beside their ends: params_missing (a prefill worker answered without "
-    "kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap server did "
-    "not say its engine ids), aborted (an SGLang engine was told to give up a leg whose other leg failed or "
-    "whose client left).",
+    "kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap server "
+    "did not say its engine ids), aborted (an SGLang engine was told to give up a leg whose other leg "
+    "failed or whose client left).",
     ("protocol", "event"),
 )
 WHOLE_AT_DECODE = Family(
