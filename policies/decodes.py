@@ -80,6 +80,11 @@ class DecodeFit:
         """Seconds per output token while so many decode together."""
         return self._base_s + self._slope_s * requests
 
+    def lasts_s(self, requests: float) -> float:
+        """How long a decode lasts while so many decode together; 0 before the first answer."""
+        usual_s = self.tpot_s(self._sum_n)
+        return self.decode_s * self.tpot_s(requests) / usual_s if usual_s > 0 else self.decode_s
+
     def requests_within(self, tpot_s: float) -> float:
         """How many may decode together so that each has a token in this time; 0 if not even one may."""
         if self._slope_s > 0:

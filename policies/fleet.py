@@ -81,6 +81,8 @@ from radix import (
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
 
+ROLE_CHANGES_KEPT = 20
+
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
 
@@ -192,6 +194,8 @@ class FleetState:
         self.uncached_lengths = LengthHistogram()
         """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
         self._pools = PoolMembers()
@@ -550,7 +554,8 @@ class FleetState:
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
             if op.home_uncached_tokens >= 0:
-                cached_tokens = op.safe_blocks * self.rules.block_tokens
+                prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
+                cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
         self._hold(op, slot)
         if slot in self._pools.slots:
@@ -719,6 +724,8 @@ class FleetState:
         known = self.offload_plan
         if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
             self.offload_plan = op
+            if op.changed_us and (known is None or op.changed_us != known.changed_us):
+                self.role_changes.append(op)
 
     def _learned_early(self, op: EarlyRatio) -> None:
         known = self._early.get(op.worker_class)

@@ -104,11 +104,6 @@ class RemoteSite:
     workers: Sequence[tuple[int, Curve]]
     bytes_per_s: float = inf
 
-    @property
-    def count(self) -> int:
-        """How many workers it has."""
-        return sum(count for count, _ in self.workers)
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -123,11 +118,6 @@ class Stages:
     home: Sequence[WorkerClass]
     remote: Sequence[RemoteSite] = ()
     kv_bytes: Curve = np.zeros_like
-
-    @property
-    def convertible(self) -> int:
-        """How many workers may change their role."""
-        return sum(one.convertible for one in self.home)
 
 
 @dataclass(frozen=True, slots=True)

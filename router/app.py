@@ -27,6 +27,9 @@ import httpx
 from fastapi import FastAPI
 
 from policies import (
+    DECODE,
+    NEVER_TOKENS,
+    PREFILL,
     PROFILES,
     BreakerRules,
     CachePool,
@@ -35,9 +38,17 @@ from policies import (
     KvBytes,
     LengthBuckets,
     LinkRules,
+    RoleRules,
     make_policy,
 )
-from router.admin import AdminPorts, QueuePorts, make_api, serve_metrics
+from router.admin import (
+    AdminPorts,
+    LinkPorts,
+    OffloadPorts,
+    QueuePorts,
+    make_api,
+    serve_metrics,
+)
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
@@ -47,12 +58,14 @@ from router.fleet import (
     HealthRules,
     LocalWorker,
     Registry,
+    RolePlanner,
 )
 from router.gateway import Gateway, weights
 from router.handover import handovers
 from router.logs import lines_dropped, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics, WorkerSample
+from router.pair_metrics import LinkSample, PlanSample
 from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.settings import ObservabilitySettings, Settings, UpstreamSettings
@@ -185,6 +198,7 @@ class GatewayProcess:
                 timeout_s=settings.fleet.health_check_timeout_s,
                 endpoint=settings.fleet.health_check_endpoint,
             ),
+            lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
         )
         interval_s = settings.admission.engine_metrics_interval_s
         self._engine_metrics = None
@@ -233,8 +247,26 @@ class GatewayProcess:
             handovers=self._handovers,
         )
         self.gateway.encode = Encoding(self.gateway)
+        self._roles = RolePlanner(
+            self.fleet,
+            self.registry,
+            self._client,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            replicas=lambda: self.shared.status.replicas,
+            connected=lambda: self.shared.status.connected,
+            decode_fit=self.gateway.feedback.decode_fit,
+            mode=settings.roles.mode,
+            rules=_role_rules(settings),
+            interval_s=settings.roles.interval_s,
+            tpot_slo_s=settings.admission.tpot_slo_s,
+            turned=self.metrics.pairs.role_changed,
+        )
         self.metrics.collect_hooks.append(self._report)
         self.metrics.workers = self._worker_samples
+        self.metrics.pairs.links = self._link_samples
+        self.metrics.pairs.plan = self._plan_sample
         if self._keys is not None:
             self._keys.load()
             self.metrics.tenant_keys_end = self._keys.keys_end
@@ -266,6 +298,14 @@ class GatewayProcess:
                     refusals=self.gateway.refusals,
                     now_us=self.clock.now_us,
                 ),
+                links=LinkPorts(self.fleet.links, self._link_state, self.clock.now_us),
+                offload=OffloadPorts(
+                    self.gateway.decider.offloading,
+                    settings.offload,
+                    tuple(self.fleet.rules.links),
+                    self.clock.now_us,
+                ),
+                roles=self._roles,
             ),
             self._lifespan,
         )
@@ -291,12 +331,15 @@ class GatewayProcess:
             ("health checks", self.health.run),
             ("housekeeping", self._housekeeping),
             ("loop lag", LoopLag(self.metrics.loop_lag).run),
+            ("roles", self._roles.run),
         ]
         if self._engine_metrics is not None:
             loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
             loops.append(("limits", self.leases.run))
+        if self.settings.fleet.links:
+            loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
         if self._multiprocess:
@@ -410,6 +453,7 @@ class GatewayProcess:
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
             self.metrics.pairs.problems(name, handover.counts)
+        self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:
             self.metrics.engine_reports(
@@ -422,6 +466,39 @@ class GatewayProcess:
     def _worker_samples(self) -> list[WorkerSample]:
         now_us = self.clock.now_us()
         return [self._worker_sample(local, now_us) for local in self.registry.all()]
+
+    def _link_state(self, link: str, now_us: int) -> str:
+        """The state of a link for a request that would not wait."""
+        return self.gateway.decider.offloading.offload.states.state(link, 0.0, now_us).value
+
+    def _link_samples(self) -> list[LinkSample]:
+        links, now_us = self.fleet.links, self.clock.now_us()
+        samples = []
+        for link in sorted(links.rules):
+            known = links.measurement(link)
+            samples.append(
+                LinkSample(
+                    link=link,
+                    capacity_bytes_per_s=links.capacity_bytes_per_s(link, now_us),
+                    cap_bytes_per_s=links.cap_bytes_per_s(link, now_us),
+                    reserved_bytes_per_s=links.reserved_bytes_per_s(link, now_us),
+                    state=self._link_state(link, now_us),
+                    goodput_bytes_per_s=known.bytes_per_s if known is not None else None,
+                    rtt_s=links.rtt_s(link),
+                    loss_ratio=links.loss_ratio(link),
+                )
+            )
+        return samples
+
+    def _plan_sample(self) -> PlanSample | None:
+        plan, threshold_tokens = self.fleet.offload_plan, self.gateway.decider.offloading.threshold_tokens
+        if plan is None:
+            return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
+        return PlanSample(
+            threshold_tokens if threshold_tokens != NEVER_TOKENS else inf,
+            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
+            plan.gain_ratio,
+        )
 
     def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
         fleet, admission, slot = self.fleet, self.gateway.admission, local.worker.slot
@@ -556,6 +633,13 @@ def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[st
         )
 
     return make
+
+
+def _role_rules(settings: Settings) -> RoleRules:
+    roles = settings.roles
+    return RoleRules(
+        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
+    )
 
 
 def _breaker_rules(settings: Settings) -> BreakerRules | None:

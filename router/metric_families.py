@@ -266,6 +266,18 @@ KEYS_READ = Family(
     "Times a new keys file was read: loaded, or refused because something in it is wrong.",
     ("outcome",),
 )
+ENCODER_PARTS = Family(
+    "encoder_parts",
+    "counter",
+    "Parts of requests that came for encoders, by outcome: completed, failed (no encoder answered, or the "
+    "last one with an error), rejected (it was no call, or nobody may take it) or client_left.",
+    ("outcome",),
+)
+ENCODER_MOVES = Family(
+    "encoder_moves",
+    "counter",
+    "Parts that went to another encoder than that of their media, because it had too much to do.",
+)
 HANDOVERS = Family(
     "handovers",
     "counter",
@@ -439,7 +451,7 @@ LINK_RTT = Family(
     "link_rtt_seconds", "worker", "Round trip time of a link, measured or configured.", ("link",)
 )
 LINK_LOSS = Family(
-    "link_loss_ratio", "worker", "Share of what was last sent over a link that was lost.", ("link",)
+    "link_loss_ratio", "worker", "Share of the latest transfers over a link that failed.", ("link",)
 )
 OFFLOAD_THRESHOLD = Family(
     "offload_threshold_tokens",

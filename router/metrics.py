@@ -155,6 +155,8 @@ class Metrics:
         self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
+        self._encoder_parts = self._count(families.ENCODER_PARTS)
+        self._encoder_moves = self._sum(families.ENCODER_MOVES)
         self._waits = self._count(families.WAITS)
         self._tenant_requests = self._count(families.TENANT_REQUESTS)
         self._tenant_tokens = self._sums(
@@ -318,6 +320,14 @@ class Metrics:
     def client_left(self) -> None:
         """A client left before its answer was complete."""
         self._client_disconnects.add(1)
+
+    def part_ended(self, outcome: str) -> None:
+        """A part of a request was encoded, or not (`router.encoding.PartEnd`)."""
+        self._encoder_parts.add((outcome,))
+
+    def part_moved(self) -> None:
+        """A part goes to another encoder than that of its media."""
+        self._encoder_moves.add(1)
 
     def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
         """A wait ended, or was not allowed to begin.

@@ -14,7 +14,7 @@ from prometheus_client import Counter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from policies import LinkState
+from policies import LinkState, OffloadReason
 from router import metric_families as families
 from router.metric_families import Family
 from router.tallies import Count, Sums, Total
@@ -100,9 +100,9 @@ class PairMetrics:
         self._handovers = count(families.HANDOVERS)
         self._leg_failures = count(families.LEG_FAILURES)
         self._problems = counter(families.HANDOVER_PROBLEMS)
-        self._problem_totals: dict[tuple[str, str], Total] = {}
+        self._offload = counter(families.OFFLOAD_DECISIONS)
+        self._totals: dict[tuple[str, ...], Total] = {}
         self._whole = count(families.WHOLE_AT_DECODE)
-        self._offload = count(families.OFFLOAD_DECISIONS)
         self._role_changes = count(families.ROLE_CHANGES)
         self._kv_bytes = sums(families.LINK_KV_BYTES)
         collected(_Links(self))
@@ -115,21 +115,9 @@ class PairMetrics:
         """One of its legs failed first, with the code of an error."""
         self._leg_failures.add((protocol, leg, kind))
 
-    def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
-        """Set how often what went wrong in a hand-over protocol since the start of this process."""
-        for problem, total in totals.items():
-            key = protocol, problem
-            if key not in self._problem_totals:
-                self._problem_totals[key] = Total(self._problems.labels(*key))
-            self._problem_totals[key].follow(total)
-
     def whole_at_decode(self, worker_id: str) -> None:
         """A decode worker was given a whole request, since it would answer sooner."""
         self._whole.add((worker_id,))
-
-    def offload_decided(self, reason: str) -> None:
-        """It was decided in which site a request is prefilled."""
-        self._offload.add((reason,))
 
     def role_changed(self, role: str) -> None:
         """The slow loop gave a worker another role."""
@@ -138,6 +126,24 @@ class PairMetrics:
     def shipped(self, link: str, kv_bytes: float) -> None:
         """KV crossed a link."""
         self._kv_bytes.add((link, kv_bytes))
+
+    # What hooks tell: totals since the start of this process.
+
+    def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
+        """Set how often what went wrong in a hand-over protocol."""
+        for problem, total in totals.items():
+            self._follow(self._problems, (protocol, problem), total)
+
+    def offload_decided(self, totals: Mapping[OffloadReason, int]) -> None:
+        """Set for how many requests it was decided, and why, in which site they are prefilled."""
+        for reason, total in totals.items():
+            self._follow(self._offload, (reason.value,), total)
+
+    def _follow(self, counter: Counter, labels: tuple[str, ...], total: int) -> None:
+        known = self._totals.get(labels)
+        if known is None:
+            known = self._totals[labels] = Total(counter.labels(*labels))
+        known.follow(total)
 
 
 _LINK_VALUES: tuple[tuple[Family, Callable[[LinkSample], float | None]], ...] = (

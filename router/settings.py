@@ -29,14 +29,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from policies import POLICIES, LengthBuckets, make_policy
+from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, TokenCount, distinct, token_count
 
 _MIB = 1024 * 1024
-
-DECODE_COST = "decode_cost"
-"""The decode policy that has no peer."""
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -73,7 +70,10 @@ def _known_policy(name: str) -> str:
 
 
 def _known_decode_policy(name: str) -> str:
-    return name if name == DECODE_COST else _known_policy(name)
+    """Check that there is such a policy of decode workers."""
+    if name not in DECODE_POLICIES:
+        raise ValueError(f"there is no decode policy {name!r}")
+    return name
 
 
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
@@ -439,7 +439,7 @@ class PlacementSettings(Section):
         "Policy that chooses the decode worker, among those with room that the prefill worker can hand over "
         "to. The default prices the wait for KV memory, the transfer that prefill does not hide, and the "
         "output at that worker's batch and context, in seconds; the others are the peers'.",
-        choices=(DECODE_COST, *POLICIES),
+        choices=DECODE_POLICIES,
     )
     policy_options: dict[str, float] = setting(
         {},

@@ -77,6 +77,11 @@ class EmulatedEngine:
         """Base URL."""
         return f"http://{self.settings.host}:{self.port}"
 
+    @property
+    def answering(self) -> bool:
+        """Whether a client waits for an answer."""
+        return any(not connection.idle for connection in self._connections)
+
     async def start(self) -> None:
         """Listen.
 
@@ -210,6 +215,8 @@ class EmulatedEngine:
         """See `Handler`."""
         self._connections.add(connection)
         self._deserted.clear()
+        if self._opening is None:  # it was accepted in the moment in which the port was closed
+            connection.reset()
 
     def closed(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -1,8 +1,8 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
 It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
-`WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time. Left out is what moves
-bytes.
+`Matchmaker`, `Offloading`, `WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time.
+Left out is what moves bytes.
 
     take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
            │      └───────> SharedLog ──late──> the others' FleetStates    Shipping if KV crosses a link)
@@ -16,7 +16,7 @@ engine; its path is every k-th of the engine's chained hashes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
@@ -41,6 +41,8 @@ from policies import (
     FleetState,
     LengthDemand,
     Matchmaker,
+    Offload,
+    OffloadRules,
     Op,
     Pairing,
     Partners,
@@ -58,6 +60,7 @@ from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.gateway import GRACE_LAGS, GRACE_S
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
 from router.gateway.usage import Usage
@@ -93,6 +96,8 @@ class ReplicaRules:
         expected_output_tokens: Assumed of every answer.
         queue: How requests wait; None: they never do.
         step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
+        offload: How the site of a prefill is chosen.
+        threshold_tokens: t if it is set by hand; 0: what the slow loop says.
     """
 
     policy: Policy
@@ -103,6 +108,8 @@ class ReplicaRules:
     expected_output_tokens: int = 256
     queue: QueueRules | None = None
     step_tokens: int = 0
+    offload: OffloadRules = field(default_factory=OffloadRules)
+    threshold_tokens: int = 0
 
 
 class Caller(Protocol):
@@ -177,6 +184,12 @@ class Replica:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.delay_s),
             ended=self._wait_ended,
         )
+        self.offloading = Offloading(
+            self.fleet,
+            Offload(self.fleet.links, rules.offload),
+            replica=name,
+            threshold_tokens=rules.threshold_tokens,
+        )
         self._decider = Decider(
             self.fleet,
             rules.policy,
@@ -188,6 +201,7 @@ class Replica:
             expected_output_tokens=rules.expected_output_tokens,
             order=order if rules.queue else None,
             matchmaker=matchmaker,
+            offloading=self.offloading,
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
@@ -312,13 +326,16 @@ class Replica:
             self.publish(FirstToken(attempt_id, now_us))
         self.room.changed()
 
-    def completed(self, dispatch: Dispatch, usage: Usage, ttft_s: float, *, told: bool) -> None:
+    def completed(
+        self, dispatch: Dispatch, usage: Usage, prefill_s: float, decode_s: float, *, told: bool
+    ) -> None:
         """The answer is complete: release, and learn from it.
 
         Args:
             dispatch: Of the request.
             usage: What the engine reports.
-            ttft_s: From dispatch to first byte.
+            prefill_s: From dispatch to the first token, or until its KV was where it is decoded.
+            decode_s: From the first token to the last.
             told: Whether `first_token` was called; only a plain worker may end without it.
         """
         assert told or dispatch.decode_attempt is None
@@ -326,7 +343,16 @@ class Replica:
         last = dispatch.decode_attempt or dispatch.attempt
         self.publish(Finished(last.request_id, now_us, 0 if told else now_us))
         understood = self._feedback.understood(dispatch.attempt.worker_id, usage)
-        self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, ttft_s, now_us)
+        if dispatch.decode_attempt is None:
+            self._feedback.answered(
+                dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decode_s
+            )
+        else:
+            # What of the transfer was predicted to be exposed is no prefill.
+            prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
+            self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us)
+            assert understood.completion_tokens is not None
+            self._feedback.decoded(dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens)
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:

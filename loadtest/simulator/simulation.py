@@ -41,7 +41,10 @@ from policies import (
     DECODE_COST,
     CachePool,
     FleetRules,
+    KvBytes,
     LengthBuckets,
+    LinkRules,
+    OffloadRules,
     Policy,
     WorkerPut,
     decode_policy,
@@ -75,6 +78,8 @@ class SimulationConfig:
             the model, and what the floor of the time to first token is.
         links: Between the groups' sites, as ``FROM>TO``.
         choice: Makes the policy instead of ``policy``, from all workers in the order of their slots.
+        offload: How the site of a prefill is chosen.
+        threshold_tokens: Uncached tokens from which it is another one, if set by hand; 0: the slow loop says.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
         log_delay_s: From a replica's word until the others have heard it.
@@ -103,6 +108,8 @@ class SimulationConfig:
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
     choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
+    offload: OffloadRules = field(default_factory=OffloadRules)
+    threshold_tokens: int = 0
     decode_policy: str = DECODE_COST
     replicas: int = 1
     log_delay_s: float = 0.005
@@ -238,6 +245,24 @@ class _Simulation:
             )
         }
 
+    def _sites(self) -> dict[str, Any]:
+        """What an operator would tell the gateway of the links, and of what crosses them."""
+        config, shape = self._config, self._config.engine.shape
+        if not config.links:
+            return {}
+        return {
+            "site": next(group.site for group in config.groups if group.role == "decode"),
+            "links": {
+                name: LinkRules(plan.bytes_per_s, plan.rtt_s, plan.cap_ratio)
+                for name, plan in config.links.items()
+            },
+            "kv_bytes": {
+                "*": KvBytes(
+                    shape.token_bytes, shape.window_token_bytes, shape.window_tokens, shape.state_bytes
+                )
+            },
+        }
+
     def _fairness(self) -> dict[str, Any]:
         queue = self._config.queue
         if queue is None:
@@ -267,6 +292,7 @@ class _Simulation:
                     "pools": self._pools(),
                     "buckets": config.buckets,
                     "buckets_planned": bool(config.bucket_bounds),
+                    **self._sites(),
                     **self._fairness(),
                     **config.rules,
                 }
@@ -275,6 +301,8 @@ class _Simulation:
             queue=config.queue,
             step_tokens=engine.chunk_tokens,
             expected_output_tokens=config.expected_output_tokens,
+            offload=config.offload,
+            threshold_tokens=config.threshold_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
         for replica in replicas:

@@ -12,8 +12,11 @@ from starlette.exceptions import HTTPException
 
 from router.admin.bucket_view import add_bucket_view
 from router.admin.encoders import add_encoders
+from router.admin.link_view import add_link_view
+from router.admin.offload_view import add_offload_view
 from router.admin.ports import AdminPorts
 from router.admin.queue_view import add_queue_view
+from router.admin.role_view import add_role_view
 from router.admin.tenants import add_tenants
 from router.admin.workers import add_workers
 from router.errors import (
@@ -45,6 +48,9 @@ def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
     add_bucket_view(api, _planner(ports))
+    add_link_view(api, ports.links)
+    add_offload_view(api, ports.offload)
+    add_role_view(api, ports.roles)
     add_encoders(api, ports.registry)
     return api
 

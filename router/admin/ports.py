@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import httpx
 
 from policies import FleetState, Op
+from router.admin.link_view import LinkPorts
+from router.admin.offload_view import OffloadPorts
 from router.admin.queue_view import QueuePorts
-from router.fleet import Registry
+from router.fleet import Registry, RolePlanner
 from router.metrics import Metrics
 from router.shared import LogStatus
 from router.tenants import Door, KeysWatch, Limiter
@@ -32,5 +34,8 @@ class AdminPorts:
     client: httpx.AsyncClient
     shutting_down: Callable[[], bool]
     queue: QueuePorts
+    links: LinkPorts
+    offload: OffloadPorts
+    roles: RolePlanner
     now_unix_s: Callable[[], float] = time.time
     limiter: Limiter | None = None

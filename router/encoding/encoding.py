@@ -31,14 +31,10 @@ class Encoding:
 
     Args:
         gateway: Its fleet, log, clock and forwarding serve here too.
-
-    Attributes:
-        moved: Parts that did not go to the encoder of their media, because it had too much to do.
     """
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.moved = 0
         self._registrations: OrderedDict[str, list[ClientRequest]] = OrderedDict()
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
@@ -68,7 +64,8 @@ class Encoding:
             )
         loads = gateway.fleet.loads.inflight_requests[slots]
         row, moved = choose_encoder(key, gateway.fleet.columns.hashes(slots), loads)
-        self.moved += moved
+        if moved:
+            gateway.metrics.part_moved()
         return gateway.registry.at_slot(int(slots[row]))
 
     def place(self, part: str, attempt: int, local: LocalWorker) -> Callable[[], None]:

@@ -12,6 +12,7 @@ Whatever happens, what the part has reserved is released, and the worker gets ex
 import asyncio
 import logging
 from collections.abc import Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ import numpy as np
 from router.encoding.calls import EncoderCall, decoded
 from router.errors import (
     ClientError,
+    Overloaded,
     RouterError,
     ShuttingDown,
     UpstreamError,
@@ -37,6 +39,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ATTEMPTS_MAX = 3
+
+
+class PartEnd(StrEnum):
+    """What became of a part."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CLIENT_LEFT = "client_left"
+
 
 LOOK_S = 0.02
 WAIT_S = 5.0
@@ -59,6 +71,7 @@ class EncoderExchange:
         self._timer: asyncio.TimerHandle | None = None
         self._tried: list[int] = []
         self._sent_us = 0
+        self._status = 0
         self._sending = False
         self._done = False
 
@@ -99,7 +112,7 @@ class EncoderExchange:
         """Nobody wants the answer any more."""
         if not self._done:
             self._abort()
-            self._finish("client_left")
+            self._finish(PartEnd.CLIENT_LEFT)
 
     def interrupt(self) -> None:
         """The process ends before the answer does."""
@@ -119,7 +132,7 @@ class EncoderExchange:
             self._gateway.registry.circuits.succeeded(
                 self._local, self._gateway.clock.now_us(), self._sent_us
             )
-        self._sending = True
+        self._sending, self._status = True, status
         name = self._local.worker.worker_id.encode()
         self._client.send_head(status, lines + b"x-cacheway-worker: %b\r\n" % name, length=length)
 
@@ -129,7 +142,7 @@ class EncoderExchange:
 
     def upstream_end(self) -> None:
         """The answer is complete."""
-        self._finish("completed")
+        self._finish(PartEnd.COMPLETED if self._status < 400 else PartEnd.FAILED)
         self._client.finish()
 
     def upstream_failed(self, error: Exception) -> None:
@@ -137,7 +150,7 @@ class EncoderExchange:
         assert isinstance(error, UpstreamError)
         self._blame(error)
         if self._sending:
-            self._finish(error.code)
+            self._finish(PartEnd.FAILED)
             self._client.abort()
         elif not self._again(error):
             self._fail(error)
@@ -256,7 +269,8 @@ class EncoderExchange:
         if error.status in (429, 503):
             lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
         self._client.send_head(error.status, lines, length=len(body), body=body)
-        self._finish(error.code)
+        rejected = isinstance(error, ClientError | Overloaded)
+        self._finish(PartEnd.REJECTED if rejected else PartEnd.FAILED)
         self._client.finish()
 
     def _end_early(self, error: RouterError) -> None:
@@ -264,7 +278,7 @@ class EncoderExchange:
             return
         self._abort()
         if self._sending:
-            self._finish(error.code)
+            self._finish(PartEnd.FAILED)
             self._client.abort()
         else:
             self._fail(error)
@@ -279,7 +293,7 @@ class EncoderExchange:
             self._release()
             self._release = None
 
-    def _finish(self, outcome: str) -> None:
+    def _finish(self, end: PartEnd) -> None:
         """Nothing more happens to it: let go of everything, and tell."""
         self._done = True
         if self._timer is not None:
@@ -287,13 +301,15 @@ class EncoderExchange:
         self._upstream = None
         self._released()
         self._gateway.exchanges.discard(self)
+        if self._path is EncoderPath.ENCODE:
+            self._gateway.metrics.part_ended(end.value)
         if self._path is EncoderPath.ENCODE and self._call is not None:
             self._encoding.forget(self._call.part)
             logger.info(
-                "part encoded" if outcome == "completed" else "part not encoded",
+                "part encoded" if end is PartEnd.COMPLETED else "part not encoded",
                 extra={
                     "event": "part.ended",
-                    "outcome": outcome,
+                    "outcome": end.value,
                     "worker_id": self._local.worker.worker_id if self._local is not None else None,
                     "media": len(self._call.mm_items),
                     "attempts": len(self._tried) + 1,

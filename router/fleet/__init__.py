@@ -5,8 +5,10 @@ from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
+from router.fleet.link_watch import LinkWatch
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
+from router.fleet.role_planner import RolePlanner
 
 __all__ = [
     "BucketPlanner",
@@ -14,8 +16,10 @@ __all__ = [
     "Health",
     "HealthChecks",
     "HealthRules",
+    "LinkWatch",
     "LocalWorker",
     "Registry",
+    "RolePlanner",
     "ServedModel",
     "normal_url",
     "worker_id_of",

@@ -173,6 +173,7 @@ class Decider:
 
     Attributes:
         policy: As given.
+        prefill_policy: As given, or the same.
         offloading: As given.
         placed_count: Requests placed so far.
     """
@@ -195,6 +196,7 @@ class Decider:
     ) -> None:
         self._fleet = fleet
         self.policy = policy
+        self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
         self._replica = replica
         self._next_attempt_id = next_attempt_id
@@ -206,7 +208,6 @@ class Decider:
             fleet, order.admission if order else Admission(AdmissionRules(), fleet), feedback.decode_fit
         )
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
-        self._prefill_policy = prefill_policy
         self.placed_count = 0
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
@@ -266,7 +267,7 @@ class Decider:
         policy, look, kv = self.policy, None, UNKNOWN_KV
         sides = verdict = None
         if pairing is not None:
-            policy, kv = self._prefill_policy or policy, fleet.rules.kv_of(parsed.model)
+            policy, kv = self.prefill_policy, fleet.rules.kv_of(parsed.model)
             look = self._matchmaker.look(pairing, view, kv, candidates)
             if policy.price is None:
                 slots = look.without_decode(slots)
@@ -342,6 +343,11 @@ class Decider:
             profile.needs_ends,
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
+            -1
+            if look is None
+            else chosen.uncached_tokens
+            if verdict is None or verdict.uncached_local < 0
+            else verdict.uncached_local,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)

@@ -14,7 +14,10 @@ from policies import (
     AdmissionRules,
     EarlyRejection,
     FleetState,
+    LinkStateRules,
     Matchmaker,
+    Offload,
+    OffloadRules,
     Op,
     Pairing,
     Policy,
@@ -29,7 +32,7 @@ from policies import (
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
-from router.fleet import Registry
+from router.fleet import LinkWatch, Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
@@ -39,6 +42,7 @@ from router.gateway.forwarding import Forwarding
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
@@ -50,7 +54,7 @@ from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
-from router.settings import AdmissionSettings, Settings
+from router.settings import AdmissionSettings, OffloadSettings, Settings
 from router.shared import LogClock
 from router.tenants import Door, Keyring, Limiter, Tenant
 
@@ -107,6 +111,7 @@ class Gateway:
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
+        self.link_watch = LinkWatch(fleet, publish=publish, now_us=clock.now_us, replica=replica)
         block_tokens = settings.placement.block_tokens
         block_bytes = 4 * block_tokens
         self.expected_output_tokens = settings.placement.expected_output_tokens
@@ -177,6 +182,13 @@ class Gateway:
             expected_output_tokens=self.expected_output_tokens,
             order=None if queue.disable_queue else order,
             matchmaker=matchmaker,
+            offloading=Offloading(
+                fleet,
+                Offload(fleet.links, _offload_rules(settings.offload)),
+                replica=replica,
+                threshold_tokens=settings.offload.threshold_tokens,
+                remote=not settings.offload.disable_remote_prefill,
+            ),
             prefill_policy=make_policy(
                 placement.prefill_policy, placement.options_of(placement.prefill_policy)
             )
@@ -396,6 +408,15 @@ class Gateway:
 
 def _no_encoders(request: ClientRequest, connection: ClientConnection) -> Exchange:
     raise AssertionError("nobody serves the calls of encoders")
+
+
+def _offload_rules(settings: OffloadSettings) -> OffloadRules:
+    states = LinkStateRules(
+        scarce_above=settings.scarce_above,
+        abundant_below=settings.abundant_below,
+        wait_s_max=settings.wait_s_max,
+    )
+    return OffloadRules(states=states, surge_s=settings.wait_s_max)
 
 
 def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:

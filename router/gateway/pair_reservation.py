@@ -92,10 +92,11 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(self.decode_placed)
         if self.shipping is not None:
             gateway.publish(self.shipping)
+            gateway.link_watch.begun(self.shipping, attempt.request_id, self.prefill)
         gateway.at_workers(1)
         self.released = False
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(gateway.decider.policy.name, attempt.chosen.reason, decision_s)
+        gateway.metrics.decided(gateway.decider.prefill_policy.name, attempt.chosen.reason, decision_s)
 
     def prefill_over(self) -> None:
         """The prefill leg ended well: its worker is free."""
@@ -105,6 +106,8 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway, attempt = self.gateway, self.attempt
         if self.usage:  # else the decode leg's answer said it
             self.prefill_s = gateway.now_s() - attempt.started_s
+        if self.shipping is not None:
+            gateway.link_watch.prefilled(self.shipping.request_id)
         now_us = gateway.clock.now_us()
         circuits = gateway.registry.circuits
         circuits.succeeded(self.prefill, now_us, attempt.placed_us)
@@ -121,6 +124,7 @@ class PairReservation(msgspec.Struct, eq=False):
         now_us = gateway.clock.now_us()
         gateway.publish(FirstToken(attempt.request_id, now_us))
         if self.shipping is not None:
+            gateway.link_watch.arrived(self.shipping.request_id)
             gateway.publish(Shipped(attempt.request_id, now_us))
             gateway.metrics.pairs.shipped(self.shipping.link, self.shipping.kv_bytes)
         self._relieved()
@@ -179,6 +183,8 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.at_workers(-1)
         now_us = gateway.clock.now_us()
         circuits = gateway.registry.circuits
+        if self.shipping is not None:
+            gateway.link_watch.dropped(self.shipping.request_id)
         if not self.prefilled:
             gateway.publish(Finished(attempt.request_id, now_us))
             circuits.released(self.prefill, now_us, attempt.placed_us)
@@ -196,6 +202,8 @@ class PairReservation(msgspec.Struct, eq=False):
         leg = self.leg
         self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
         self.gateway.metrics.pairs.leg_failed(self.prefill.protocol, leg.value, code)
+        if self.shipping is not None:
+            self.gateway.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
 
     # What is told and learned of it.
 

@@ -8,11 +8,14 @@ import httpx
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.queue_ports import queue_ports
 
-from router.admin import AdminPorts, make_api
-from router.fleet import LocalWorker
+from policies import DecodeFit, Offload, RoleRules
+from router.admin import AdminPorts, LinkPorts, OffloadPorts, make_api
+from router.fleet import LocalWorker, RolePlanner
+from router.gateway.offloading import Offloading
 from router.metrics import Metrics
+from router.settings import OffloadSettings
 from router.shared import LogStatus
-from router.tenants import Door, KeysWatch
+from router.tenants import Door, KeysWatch, Limiter
 
 WELL = LogStatus(
     connected=True,
@@ -31,7 +34,13 @@ WELL = LogStatus(
 class Setup:
     """An API without a gateway behind it; the test writes the workers' answers."""
 
-    def __init__(self, *, admin_key: bytes | None = None, keys: KeysWatch | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        admin_key: bytes | None = None,
+        keys: KeysWatch | None = None,
+        limiter: Limiter | None = None,
+    ) -> None:
         self.time = VirtualTime()
         self.shared = FakeShared()
         self.registry = registry(self.shared, self.time)
@@ -60,6 +69,30 @@ class Setup:
                 client=self.workers_client,
                 shutting_down=lambda: self.shutting_down,
                 queue=queue_ports(self.shared, self.registry, self.time),
+                links=LinkPorts(self.shared.fleet.links, lambda _, __: "abundant", self.time.clock.now_us),
+                offload=OffloadPorts(
+                    Offloading(
+                        self.shared.fleet, Offload(self.shared.fleet.links), replica="r1", threshold_tokens=7
+                    ),
+                    OffloadSettings(),
+                    (),
+                    self.time.clock.now_us,
+                ),
+                now_unix_s=lambda: 1e9,
+                limiter=limiter,
+                roles=RolePlanner(
+                    self.shared.fleet,
+                    self.registry,
+                    self.workers_client,
+                    publish=self.shared.publish,
+                    now_us=self.time.clock.now_us,
+                    replica="r1",
+                    replicas=lambda: ("r1",),
+                    connected=lambda: True,
+                    decode_fit=lambda _: DecodeFit(),
+                    mode="recommend",
+                    rules=RoleRules(),
+                ),
             )
         )
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")

@@ -30,6 +30,13 @@ PROTOCOLS = ("sglang", "nixl", "mooncake")
 ENGINE = EngineSettings(
     prefill_tokens_per_s=5_000, prefill_base_ms=0.1, tpot_ms=0.5, emit_interval_ms=0.5, block_tokens=16
 )
+SLOW_CLASS, SLOW_MS = "8xh200-1t-hybrid", 400.0
+"""Of the decode workers: their prefill takes 0.4 s, and the gateway knows it from the start, so that no
+request is given to one of them whole while there is a prefill worker."""
+
+BELIEVED_TOKENS_PER_S = 100_000.0
+"""Of prefill workers, which is too good, so that this holds for long prompts, too."""
+
 LEASE_S = 0.3
 """How long vLLM keeps KV that nobody fetches: with NIXL and Mooncake only the engine can let it go."""
 
@@ -85,7 +92,8 @@ class Pairs:
             if self.protocol == "mooncake" and role == "prefill":
                 waits["waiting_s"] = LEASE_S
             handover = HandoverSettings(protocol=self.protocol, part=part, **waits)  # type: ignore[arg-type]
-            worker = EmulatedEngine(replace(engine, handover=handover))
+            own = replace(engine, prefill_base_ms=SLOW_MS) if role == "decode" else engine
+            worker = EmulatedEngine(replace(own, handover=handover))
             worker.faults = self.faults[role]
             self.engines[role].append(await self.fleet.stack.enter_async_context(worker))
         for name, limits in (("calm", MINUTE), ("strict", STRICT)):
@@ -93,20 +101,25 @@ class Pairs:
                 fleet={
                     "prefill": [self._line(worker) for worker in self.engines["prefill"]],
                     "decode": [self._line(worker) for worker in self.engines["decode"]],
-                    "health_check_interval_s": 30.0,
+                    "health_check_interval_s": 0.3,
+                    "slow_start_s": 0.0,
                 },
                 upstream=limits,
-                placement={"prefill_tokens_per_s": ENGINE.prefill_tokens_per_s},
+                placement={"prefill_tokens_per_s": BELIEVED_TOKENS_PER_S},
                 reliability={"retry_max_retries": 3, "disable_circuit_breaker": True},
                 shared={"replica_id": name, "snapshot_interval_s": 3600.0},
             )
+        await self._all_well()
+
+    async def _all_well(self) -> None:
         for gateway in self.replicas.values():
             await until(lambda gateway=gateway: self._well(gateway))  # type: ignore[misc]
 
     def _line(self, worker: EmulatedEngine) -> str:
         assert worker.handover is not None
         port = f" {worker.handover.port}" if worker.handover.port else ""
-        return f"{worker.url}{port} handover={self.protocol}"
+        slow = f" worker_class={SLOW_CLASS}" if worker in self.engines["decode"] else ""
+        return f"{worker.url}{port} handover={self.protocol}{slow}"
 
     def _well(self, gateway: RunningGateway) -> bool:
         workers = list(gateway.process.registry.all())
@@ -117,6 +130,13 @@ class Pairs:
     def arm(self, role: str, fault: Fault) -> None:
         """Let a fault hit requests of a role."""
         self.faults[role].add(fault)
+
+    def kill(self, role: str) -> None:
+        """Let those engines of a role die that have to do with a request. They stay away until `mended`."""
+        busy = [engine for engine in self.engines[role] if engine.answering or held(engine)]
+        assert busy
+        for engine in busy:
+            engine.inject(Fault("crash"))
 
     def total(self, role: str, of: Callable[[EmulatedEngine], int]) -> int:
         """A number, over all engines of a role."""
@@ -153,7 +173,7 @@ class Pairs:
                 await until(lambda: self.total("prefill", lambda engine: engine.scheduler.running))
             case Step.SHIPPING:
                 await until(lambda: self.total("prefill", lambda engine: engine.scheduler.held))
-                await until(self.receiving)
+                await until(lambda: self.receiving() and not self.faults["prefill"].armed)
             case Step.FETCHING:
                 await until(lambda: not self.faults["decode"].armed)
             case Step.HEADED:
@@ -177,9 +197,10 @@ class Pairs:
             await until(lambda engine=engine: not held(engine))  # type: ignore[misc]
 
     async def mended(self) -> None:
-        """End all faults; what they held is over, and everything is free again."""
+        """End all faults, and wait until every worker is well and everything is free again."""
         for engine in itertools.chain(*self.engines.values()):
             engine.mend()
+        await self._all_well()
         await self.empty()
 
 

@@ -29,6 +29,14 @@ def test_the_line_is_found() -> None:
     assert fit.decode_s == pytest.approx(99 * 0.035, rel=0.1)
 
 
+def test_a_decode_lasts_as_long_as_its_tokens_take_in_the_batch() -> None:
+    """99 gaps between 100 tokens; nothing is known before the first answer."""
+    fit = learned()
+    for requests in (1, 60):
+        assert fit.lasts_s(requests) == pytest.approx(99 * fit.tpot_s(requests), rel=0.05)
+    assert DecodeFit().lasts_s(10) == 0.0
+
+
 def test_another_line_is_found_when_the_engine_changes() -> None:
     fit = learned()
     random = Random(6)

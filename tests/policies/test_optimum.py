@@ -125,7 +125,6 @@ def test_several_classes_and_sites_add_up() -> None:
     for t, split in every_choice(model):
         expected = naive(MIXED, fleet, t, split, of_times=True)
         assert isclose(model.at(t, split).requests_per_s, expected, rel_tol=1e-6)
-    assert fleet.convertible == 4
     assert {split.prefill[1] for split in model.splits()} == {1}
 
 

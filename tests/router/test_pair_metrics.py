@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from policies import OffloadReason
 from router.metrics import Metrics
 from router.pair_metrics import LinkSample, PairEnd, PlanSample
 
@@ -46,7 +47,8 @@ def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metri
     metrics.pairs.problems("nixl", {"params_missing": 2})
     metrics.pairs.problems("nixl", {"params_missing": 3})
     metrics.pairs.whole_at_decode("d:1")
-    metrics.pairs.offload_decided("short")
+    metrics.pairs.offload_decided({OffloadReason.BELOW_THRESHOLD: 1})
+    metrics.pairs.offload_decided({OffloadReason.BELOW_THRESHOLD: 4, OffloadReason.LINK_DOWN: 1})
     metrics.pairs.role_changed("decode")
     samples = scraped(metrics)
     assert samples["handovers_total", "completed", "sglang"] == 1
@@ -54,7 +56,8 @@ def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metri
     assert samples["leg_failures_total", "worker_unreachable", "prefill", "sglang"] == 1
     assert samples["handover_problems_total", "params_missing", "nixl"] == 3
     assert samples["whole_at_decode_total", "d:1"] == 1
-    assert samples["offload_decisions_total", "short"] == 1
+    assert samples["offload_decisions_total", "below_threshold"] == 4
+    assert samples["offload_decisions_total", "link_down"] == 1
     assert samples["role_changes_total", "decode"] == 1
 
 

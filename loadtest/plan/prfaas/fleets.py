@@ -18,9 +18,9 @@ import numpy as np
 
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
-from loadtest.simulator.fleet import SITE_LABEL, WorkerGroup
+from loadtest.simulator.fleet import WorkerGroup
 from loadtest.simulator.records import Floats
-from policies import Candidates, Policy, RequestView, WorkerPut, make_policy
+from policies import SITE_LABEL, Candidates, Policy, RequestView, WorkerPut, make_policy
 
 HOME, REMOTE = "home", "remote"
 LINK = f"{REMOTE}>{HOME}"

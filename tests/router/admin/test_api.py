@@ -55,6 +55,13 @@ async def test_metrics_are_prometheus_text(setup: Setup) -> None:
     assert "cacheway_build_info" in answer.text
 
 
+async def test_links_remote_prefill_and_roles_have_views(setup: Setup) -> None:
+    """What they say is tested with each of them."""
+    assert (await setup.client.get("/links")).json() == {"links": []}
+    assert (await setup.client.get("/offload")).json()["threshold_tokens"] == 7
+    assert (await setup.client.get("/roles")).json()["mode"] == "recommend"
+
+
 # The key.
 
 

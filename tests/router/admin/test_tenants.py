@@ -6,13 +6,9 @@ from typing import cast
 
 import httpx
 import pytest
-from fakes.gateway import FakeShared, VirtualTime, registry
-from fakes.queue_ports import queue_ports
+from fakes.admin import Setup as Bare
 
-from router.admin import AdminPorts, make_api
-from router.metrics import Metrics
-from router.shared import LogStatus
-from router.tenants import Door, Keyring, KeysWatch, Limiter, Tenant
+from router.tenants import Keyring, KeysWatch, Limiter, Tenant
 from router.tenants.keys import digest_of
 
 KEYS = {name: f"sha256:{digest_of(name.encode()).hex()}" for name in ("one", "two", "three", "four")}
@@ -42,38 +38,14 @@ class FakeLimiter:
         return {"requests": 593} if tenant.name == "acme" else None
 
 
-class Setup:
+class Setup(Bare):
     """An API with tenants, and the gateway's own key."""
 
     def __init__(self, file: Path | None) -> None:
-        time = VirtualTime()
-        shared = FakeShared()
         self.keys = None if file is None else KeysWatch(str(file), Keyring(), now_unix_s=lambda: 1e9)
         if self.keys is not None:
             self.keys.load()
-        keyring = None if self.keys is None else self.keys.keyring
-        workers = registry(shared, time)
-        api = make_api(
-            AdminPorts(
-                version="1.2.3",
-                replica="r1",
-                fleet=shared.fleet,
-                registry=workers,
-                publish=shared.publish,
-                now_us=time.clock.now_us,
-                log_status=lambda: LogStatus(True, None, 0, None, 0, 0, 0, ("r1",), True, None),
-                request_id_of=lambda _: b"made",
-                door=Door(admin_key=b"ours", tenant_header=b"x-tenant-id", keys=keyring),
-                keys=self.keys,
-                metrics=Metrics("1.2.3"),
-                client=httpx.AsyncClient(),
-                shutting_down=lambda: False,
-                queue=queue_ports(shared, workers, time),
-                now_unix_s=lambda: 1e9,
-                limiter=cast(Limiter, FakeLimiter()),
-            )
-        )
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+        super().__init__(admin_key=b"ours", keys=self.keys, limiter=cast(Limiter, FakeLimiter()))
 
     async def get(self, path: str, key: str = "ours") -> httpx.Response:
         return await self.client.get(path, headers={"authorization": f"Bearer {key}"})

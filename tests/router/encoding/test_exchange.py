@@ -80,6 +80,9 @@ async def test_a_medium_that_everybody_wants_is_encoded_by_several(redis_url: st
         await asyncio.gather(*(world.encode(f"p-{number}", "hot") for number in range(30)))
         assert max(world.counts) <= 20
         assert min(world.counts) >= 1
+        metrics = (await world.gateways[0].client.get("/metrics")).text
+        assert 'cacheway_encoder_parts_total{outcome="completed"} 30.0' in metrics
+        assert "cacheway_encoder_moves_total 0.0" not in metrics
 
 
 async def test_what_follows_a_part_finds_it_through_the_other_gateway(world: Encoders) -> None:

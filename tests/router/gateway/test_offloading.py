@@ -30,6 +30,7 @@ from policies import (
     WorkerPut,
     make_policy,
 )
+from policies.length_histogram import row_of
 from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Feedback
@@ -282,3 +283,19 @@ def test_verdicts_are_counted_and_the_newest_remembered() -> None:
         OffloadReason.BELOW_THRESHOLD: 35,
     }
     assert len(setup.offloading.latest) == 64
+
+
+def test_the_slow_loop_counts_what_would_be_left_to_prefill_at_home() -> None:
+    """The second time the far worker holds the prompt, and the one at home nothing of it."""
+    setup = Setup(*SITES)
+    for number in range(2):
+        decision = setup.place(None, now_us=NOW_US + number * SECOND)
+        assert decision.attempt.worker_id == "w1"
+        assert decision.placed.home_uncached_tokens == TOKENS
+        assert decision.decode is not None
+        assert decision.decode.placed.home_uncached_tokens == -1
+    assert decision.placed.uncached_tokens < TOKENS
+    requests, _, _ = setup.fleet.uncached_lengths.sums(NOW_US)
+    assert requests[row_of(TOKENS)] == requests.sum() == 2
+    away = Setup("prefill:far", "decode").place()
+    assert away.placed.home_uncached_tokens == away.placed.uncached_tokens == TOKENS

@@ -158,3 +158,10 @@ def test_who_never_waits_goes_to_a_full_worker() -> None:
     setup = Setup("prefill", "decode")
     for _ in range(3):
         assert setup.place(claim=None).decode is not None
+
+
+def test_the_slow_loop_counts_what_is_left_to_prefill_where_prefill_and_decode_are_apart() -> None:
+    assert Setup("prefill", "decode").place().placed.home_uncached_tokens == 4096
+    plain = Setup("plain")
+    plain.pairing = None
+    assert plain.place().placed.home_uncached_tokens == -1

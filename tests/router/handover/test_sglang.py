@@ -134,7 +134,7 @@ async def test_whoever_fails_first_the_other_one_is_aborted_by_its_id() -> None:
     assert sent.handover.counts["aborted"] == 1
 
     sent = Sent()
-    sent.decode.leg.answer(status=500)
+    sent.decode.leg.answer(status=429)
     assert sent.prefill.aborts == [sent.prefill.leg.fields["rid"]]
     assert sent.decode.aborts == []
 

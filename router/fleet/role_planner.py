@@ -1,0 +1,244 @@
+"""Runs the slow loop: asks `policies.role_plan` now and then, says its answer, and turns workers.
+
+`RolePlanner.run` is started by `router.app` and looks every ``roles.interval_s``, or every `TURNING_S` while
+a worker is turning; with ``roles.mode`` off it only takes back what was planned before. One replica leads:
+the one whose turn it is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the
+lease. A leader that dies, or does not reach Redis, leads no more when it expires, and the next begins
+`LEAD_S` later, when what the last one said has arrived. A lease of its own would say the same a second time,
+and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
+turn is sorted out by whoever leads then (`policies.role_turns`).
+
+Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
+wrong in a look is logged and tried again in the next.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import isfinite
+
+import httpx
+
+from policies import (
+    CONVERTIBLE_LABEL,
+    DECODE,
+    PREFILL,
+    SWITCHED_OFF,
+    TURNING_LABEL,
+    DecodeFit,
+    FleetState,
+    Op,
+    RoleDemand,
+    RoleMember,
+    RoleRules,
+    RoleStep,
+    RoleVerdict,
+    Worker,
+    plan_roles,
+    role_demand,
+    role_taken,
+    turn_of,
+    turn_roles,
+)
+from router.fleet.local_worker import Health, LocalWorker
+from router.fleet.registry import Registry
+from router.fleet.role_switch import role_of, switch_role
+
+logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"[0-9.]+")
+
+TURN = "roles"
+"""What the replicas take turns for."""
+
+TURNING_S = 2.0
+"""Between two looks while a worker is turning: it should not stand idle for long when it is free."""
+
+LEAD_S = 10.0
+"""Whoever begins to lead waits so long: several times what the log and a heartbeat take."""
+
+
+@dataclass(slots=True)
+class RolePlanner:
+    """Decides who prefills and who decodes, and from which length on prefill is remote.
+
+    Attributes:
+        fleet: The shared state.
+        registry: Says who is well.
+        client: Asks engines to switch.
+        publish: Changes the shared state, for all replicas.
+        now_us: Log time.
+        replica: Id of this replica.
+        replicas: Ids of the replicas that are alive.
+        connected: Whether the log is.
+        decode_fit: What this replica learned of decode, by worker class.
+        mode: ``off``, ``recommend`` or ``apply``.
+        rules: When roles change.
+        interval_s: Between two looks.
+        tpot_slo_s: Promised time per output token; 0 if there is none.
+        turned: Told into which role a worker turned.
+        clock: Monotonic seconds.
+    """
+
+    fleet: FleetState
+    registry: Registry
+    client: httpx.AsyncClient
+    publish: Callable[[Op], None]
+    now_us: Callable[[], int]
+    replica: str
+    replicas: Callable[[], tuple[str, ...]]
+    connected: Callable[[], bool]
+    decode_fit: Callable[[str], DecodeFit]
+    mode: str
+    rules: RoleRules
+    interval_s: float = 30.0
+    tpot_slo_s: float = 0.0
+    turned: Callable[[str], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+    _leads_since_s: float | None = field(init=False, default=None)
+    _reason: str = field(init=False, default="")
+    _asked: dict[str, int] = field(init=False, default_factory=dict)
+    """Which start of a worker's engine was asked for its role."""
+
+    async def run(self) -> None:
+        """Look now and then, for ever."""
+        while True:
+            turning = any(member.turning for member in self.members())
+            await asyncio.sleep(min(self.interval_s, TURNING_S) if turning else self.interval_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Decide and go on, if this replica leads."""
+        if not self.leads():
+            return
+        await self._follow_restarts()
+        members = self.members()
+        if not members:
+            return
+        verdict = self.verdict(members)
+        step = turn_roles(verdict, members, self.fleet.offload_plan, self.replica, self.now_us(), self.rules)
+        self._log(verdict)
+        self._say(step)
+        if step.free:
+            await asyncio.gather(*(self._switch(worker_id, role) for worker_id, role in step.free))
+
+    def leads(self) -> bool:
+        """Whether this replica has led for long enough to act."""
+        if not self.connected() or turn_of(TURN, self.replica, self.replicas()):
+            self._leads_since_s = None
+            return False
+        now_s = self.clock()
+        if self._leads_since_s is None:
+            self._leads_since_s = now_s
+        return now_s - self._leads_since_s >= LEAD_S
+
+    def members(self) -> list[RoleMember]:
+        """The workers that prefill or decode, as this replica sees them."""
+        return [
+            self._member(local) for local in self.registry.all() if local.worker.role in (PREFILL, DECODE)
+        ]
+
+    def demand(self, members: list[RoleMember]) -> RoleDemand:
+        """What came lately, and what it takes."""
+        return role_demand(self.fleet, members, self.decode_fit, self.now_us(), self.tpot_slo_s)
+
+    def verdict(self, members: list[RoleMember]) -> RoleVerdict:
+        """What this replica would decide now."""
+        if self.mode == "off":
+            return SWITCHED_OFF
+        return plan_roles(self.demand(members), members, self.fleet.offload_plan, self.now_us(), self.rules)
+
+    async def _switch(self, worker_id: str, role: str) -> None:
+        """Make a worker's engine take a role, and say what the worker is then, if it is still turning."""
+        local = self.registry.get(worker_id)
+        if local is None:
+            return
+        peers = [
+            other.worker.url
+            for other in self.registry.all()
+            if other.engine == local.engine and other.worker.role == role and other.health is Health.HEALTHY
+        ]
+        outcome = await switch_role(self.client, local.worker.url, local.engine, role, peers)
+        local = self.registry.get(worker_id)
+        member = None if local is None else self._member(local)
+        if member is None or not member.turning or not member.worker.draining:
+            return
+        before = member.worker.role
+        self._say(role_taken(member, role, outcome, self.fleet.offload_plan, self.replica, self.now_us()))
+        worker = self.fleet.worker(worker_id)
+        if worker is not None and worker.role != before:
+            self.turned(worker.role)
+
+    async def _follow_restarts(self) -> None:
+        """Give SGLang workers that began anew the role that their engines were started with."""
+        asked: dict[str, int] = {}
+        for local in self.registry.all() if self.rules.apply else ():
+            worker, started = local.worker, self.fleet.started(local.worker.worker_id)
+            if started is None or not started.cold or started.at_us <= worker.version[0]:
+                continue
+            if local.engine != "sglang" or not _convertible(worker) or TURNING_LABEL in worker.labels:
+                continue
+            if self._asked.get(worker.worker_id) == started.started_unix_ms:
+                asked[worker.worker_id] = started.started_unix_ms
+            elif local.health is Health.HEALTHY:
+                role = await role_of(self.client, worker.url)
+                asked[worker.worker_id] = started.started_unix_ms
+                if role and role != worker.role and local.worker is worker:
+                    self._told(worker.worker_id, f"is to {role}, as its engine was started")
+                    self.registry.change(worker.worker_id, role=role)
+        self._asked = asked
+
+    def _member(self, local: LocalWorker) -> RoleMember:
+        worker, fleet = local.worker, self.fleet
+        away = worker.site != fleet.rules.site
+        served = sorted(model.model_id for model in local.models or ())
+        return RoleMember(
+            worker,
+            site=worker.site if away else "",
+            group="|".join((local.protocol, worker.site, str(fleet.buckets.of(worker.slot)), *served)),
+            well=local.health is Health.HEALTHY and worker.slot not in fleet.circuits.tripped,
+            convertible=not away and _convertible(worker),
+            inflight_requests=int(fleet.loads.inflight_requests[worker.slot]),
+            held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
+        )
+
+    def _say(self, step: RoleStep) -> None:
+        for op in step.ops:
+            self.publish(op)
+        for worker_id, told in step.told:
+            self._told(worker_id, told)
+
+    def _told(self, worker_id: str, told: str) -> None:
+        logger.info(
+            "the role of a worker changes",
+            extra={"event": "role.changes", "worker_id": worker_id, "told": told},
+        )
+
+    def _log(self, verdict: RoleVerdict) -> None:
+        """Log what is decided, if it is something else than before but for its numbers."""
+        reason = _NUMBER.sub("", verdict.reason)
+        if reason == self._reason:
+            return
+        self._reason = reason
+        now, best = verdict.now, verdict.best
+        threshold = now.threshold_tokens if now is not None else 0.0
+        logger.info(
+            "roles planned",
+            extra={
+                "event": "roles.planned",
+                "reason": verdict.reason,
+                "threshold_tokens": round(threshold) if threshold and isfinite(threshold) else None,
+                "prefill": best.split.prefill_workers if best is not None else None,
+                "decode": best.split.decode_workers if best is not None else None,
+                "gain_ratio": round(verdict.gain_ratio, 4),
+                "roles": dict(verdict.roles),
+            },
+        )
+
+
+def _convertible(worker: Worker) -> bool:
+    """Whether somebody said that its role may change."""
+    return worker.labels.get(CONVERTIBLE_LABEL, "").lower() == "true" and worker.role in (PREFILL, DECODE)

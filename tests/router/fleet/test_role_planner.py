@@ -1,0 +1,312 @@
+"""The slow loop in a replica: who leads, what it says, and how it turns a worker."""
+
+import asyncio
+import json
+import logging
+from dataclasses import replace
+
+import httpx
+import pytest
+from fakes.gateway import FakeShared, VirtualTime, registry
+
+from policies import (
+    TURNING_LABEL,
+    Circuit,
+    CircuitSet,
+    DecodeFit,
+    FleetRules,
+    Forget,
+    OffloadPlan,
+    Op,
+    Placed,
+    RoleRules,
+    Started,
+)
+from router.fleet import RolePlanner
+from router.fleet.role_planner import LEAD_S
+
+
+class Setup:
+    """Two prefill and six decode workers of SGLang, all convertible, and long prompts."""
+
+    def __init__(
+        self, *, mode: str = "apply", replicas: tuple[str, ...] = ("r1",), requests: int = 300
+    ) -> None:
+        self.time = VirtualTime()
+        self.shared = FakeShared(FleetRules())
+        self.registry = registry(self.shared, self.time)
+        self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
+        self.asked: list[tuple[str, str]] = []
+        self.answers: list[httpx.Response] = []
+        self.looked_at: list[str] = []
+        self.engine_role = "prefill"
+        self.connected = True
+        self.replicas = replicas
+        self.turned: list[str] = []
+        self.fit = DecodeFit()
+        for number in range(100):
+            self.fit.observe(1 + number % 20, 2.0, 101)
+        self.planners = [self.planner(replica, mode) for replica in replicas]
+        for number in range(8):
+            self.add(f"w{number}", "prefill" if number < 2 else "decode")
+        for number in range(requests):
+            self.place(number)
+        self.wait(LEAD_S)
+
+    def planner(self, replica: str, mode: str = "apply") -> RolePlanner:
+        planner = RolePlanner(
+            self.shared.fleet,
+            self.registry,
+            self.client,
+            publish=self.shared.publish,
+            now_us=self.time.clock.now_us,
+            replica=replica,
+            replicas=lambda: self.replicas,
+            connected=lambda: self.connected,
+            decode_fit=lambda _: self.fit,
+            mode=mode,
+            rules=RoleRules(apply=mode == "apply"),
+            interval_s=0.001,
+            turned=self.turned.append,
+            clock=self.time.time,
+        )
+        planner.leads()
+        return planner
+
+    def add(self, name: str, role: str) -> None:
+        labels = {"convertible": "true", "max_running_requests": "16"}
+        local = self.registry.get(self.registry.add(f"http://{name}", role=role, labels=labels))
+        assert local is not None
+        local.engine = "sglang"
+        for _ in range(2):
+            self.registry.probed(local, ok=True, refused=False, detail="")
+
+    def place(self, number: int) -> None:
+        now_us = self.time.clock.now_us()
+        op = Placed(
+            f"q{number}",
+            now_us,
+            f"w{number % 2}:80",
+            "r1",
+            4 * 10**6,
+            60_000,
+            61_000,
+            (b"",),
+            home_uncached_tokens=60_000,
+        )
+        self.shared.publish(op)
+
+    def wait(self, seconds: float) -> None:
+        self.time.advance(seconds)
+
+    def role(self, worker_id: str) -> tuple[str, bool, dict[str, str]]:
+        worker = self.shared.fleet.worker(worker_id)
+        assert worker is not None
+        labels = {name: value for name, value in worker.labels.items() if name == TURNING_LABEL}
+        return worker.role, worker.draining, labels
+
+    def plans(self) -> list[OffloadPlan]:
+        return [op for op in self.shared.ops if isinstance(op, OffloadPlan)]
+
+    def _handle(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            self.looked_at.append(request.url.host)
+            return httpx.Response(200, json={"internal_states": [{"disaggregation_mode": self.engine_role}]})
+        self.asked.append((request.url.host, json.loads(request.content)["new_role"]))
+        return self.answers.pop(0) if self.answers else httpx.Response(200, json={"success": True})
+
+
+async def test_a_worker_drains_its_engine_switches_and_it_serves_in_its_new_role(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setup = Setup()
+    (planner,) = setup.planners
+    with caplog.at_level(logging.INFO):
+        await planner.look()
+    assert setup.role("w2:80") == ("decode", True, {TURNING_LABEL: "prefill"})
+    assert setup.asked == []
+    await planner.look()
+    assert setup.asked == [("w2", "prefill")]
+    assert setup.role("w2:80") == ("prefill", False, {})
+    assert [op.worker for op in setup.shared.said(Forget)] == ["w2:80"]
+    assert setup.turned == ["prefill"]
+    plan = setup.plans()[0]
+    assert plan.roles == {"w2:80": "prefill"}
+    (line,) = [record for record in caplog.records if record.message == "roles planned"]
+    assert line.__dict__["reason"] == plan.reason
+    assert line.__dict__["roles"] == plan.roles
+    (turn,) = [record for record in caplog.records if record.__dict__.get("event") == "role.changes"]
+    assert (turn.__dict__["worker_id"], turn.__dict__["told"]) == ("w2:80", "drains to prefill")
+
+
+async def test_nothing_turns_where_roles_are_only_recommended() -> None:
+    setup = Setup(mode="recommend")
+    for _ in range(3):
+        await setup.planners[0].look()
+    assert setup.plans()[-1].roles == {"w2:80": "prefill"}
+    assert setup.role("w2:80") == ("decode", False, {})
+
+
+async def test_a_loop_that_was_switched_off_takes_back_what_it_planned_and_who_is_turning() -> None:
+    setup = Setup()
+    await setup.planners[0].look()
+    off = setup.planner("r1", "off")
+    setup.wait(LEAD_S)
+    for _ in range(3):
+        await off.look()
+    assert setup.role("w2:80") == ("decode", False, {})
+    assert setup.asked == [("w2", "decode")], "it is asked to stay what it is"
+    last = setup.plans()[-1]
+    assert (last.threshold_tokens, last.prefill, last.roles) == (-1, 0, {})
+
+
+async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -> None:
+    setup = Setup(replicas=("r1", "r2", "r3"))
+    for planner in setup.planners:
+        await planner.look()
+    (plan,) = setup.plans()
+    setup.replicas = tuple(name for name in setup.replicas if name != plan.replica)
+    for _ in range(2):
+        for planner in setup.planners:
+            if planner.replica != plan.replica:
+                await planner.look()
+        assert len(setup.plans()) == 1
+        setup.wait(LEAD_S / 2 - 0.1)
+    setup.wait(LEAD_S)
+    for planner in setup.planners:
+        if planner.replica != plan.replica:
+            await planner.look()
+    assert setup.plans()[1].replica in setup.replicas
+    assert setup.role("w2:80") == ("prefill", False, {}), "it goes on where the first one stopped"
+
+
+async def test_who_is_cut_off_from_the_log_does_not_lead() -> None:
+    setup = Setup()
+    setup.connected = False
+    await setup.planners[0].look()
+    setup.connected = True
+    await setup.planners[0].look()
+    assert setup.plans() == []
+    setup.wait(LEAD_S)
+    await setup.planners[0].look()
+    assert len(setup.plans()) == 1
+
+
+async def test_a_fleet_of_plain_workers_is_left_alone() -> None:
+    setup = Setup()
+    for number in range(8):
+        setup.registry.change(f"w{number}:80", role="plain")
+    await setup.planners[0].look()
+    assert setup.plans() == []
+
+
+async def test_an_engine_that_is_not_idle_yet_is_asked_again_and_one_that_broke_is_left_drained() -> None:
+    setup = Setup()
+    (planner,) = setup.planners
+    await planner.look()
+    setup.answers = [
+        httpx.Response(400, json={"success": False, "message": "not idle"}),
+        httpx.Response(400, json={"success": False, "message": "unhealthy, restart required"}),
+    ]
+    await planner.look()
+    assert setup.role("w2:80") == ("decode", True, {TURNING_LABEL: "prefill"})
+    await planner.look()
+    assert setup.role("w2:80") == ("decode", True, {})
+    assert setup.plans()[-1].stuck_us.keys() == {"w2:80"}
+    assert setup.turned == []
+
+
+@pytest.mark.parametrize("change", ["taken back", "removed"])
+async def test_what_was_changed_while_its_engine_switched_stays_as_it_was_changed(change: str) -> None:
+    setup = Setup()
+    (planner,) = setup.planners
+
+    def meanwhile(_: httpx.Request) -> httpx.Response:
+        setup.wait(1.0)
+        if change == "removed":
+            setup.registry.remove("w2:80")
+        else:
+            setup.registry.change("w2:80", draining=False)
+        return httpx.Response(200, json={"success": True})
+
+    planner.client = httpx.AsyncClient(transport=httpx.MockTransport(meanwhile))
+    await planner.look()
+    said = len(setup.plans())
+    await planner.look()
+    assert len(setup.plans()) == said + 1, "of the look, and none of the switch"
+    assert setup.turned == []
+    assert setup.shared.said(Forget) == []
+
+
+async def test_members_are_those_that_prefill_or_decode_as_this_replica_sees_them() -> None:
+    setup = Setup(requests=0)
+    setup.add("far", "prefill")
+    known = setup.shared.fleet.worker("far:80")
+    assert known is not None
+    setup.registry.change("far:80", labels={"site": "dc2", "convertible": "true"})
+    setup.registry.change("w7:80", labels={"handover": "nixl"})
+    setup.registry.change("w6:80", role="plain")
+    setup.shared.publish(CircuitSet("w5:80", setup.time.clock.now_us(), "r1", Circuit.OPEN, 10**18))
+    setup.place(0)
+    found = {member.worker_id: member for member in setup.planners[0].members()}
+    assert sorted(found) == ["far:80", "w0:80", "w1:80", "w2:80", "w3:80", "w4:80", "w5:80", "w7:80"]
+    far = found["far:80"]
+    assert (far.site, far.home, far.convertible) == ("dc2", False, False)
+    assert (found["w2:80"].convertible, found["w7:80"].convertible) == (True, False)
+    assert (found["w5:80"].well, found["w4:80"].well) == (False, True)
+    assert found["w0:80"].inflight_requests == 1
+    groups = {name: found[name].group for name in ("w2:80", "w3:80", "w7:80")}
+    assert groups["w2:80"] == groups["w3:80"] != groups["w7:80"]
+
+
+async def test_an_engine_that_began_anew_has_the_role_that_it_was_started_with() -> None:
+    """Asked once for each start, and only if the start is newer than the last word about the worker."""
+    setup = Setup(requests=0)
+    (planner,) = setup.planners
+    setup.registry.change("w4:80", labels={})
+    now_us = setup.time.clock.now_us()
+    for worker_id in ("w3:80", "w4:80", "w5:80"):
+        setup.shared.publish(Started(worker_id, now_us + 1, "r1", 7_000, cold=worker_id != "w5:80"))
+    setup.shared.publish(Started("w6:80", 1, "r1", 7_000, cold=True))
+    setup.wait(1.0)
+    await planner.look()
+    assert setup.looked_at == ["w3"]
+    assert setup.role("w3:80") == ("prefill", False, {})
+    setup.engine_role = "decode"
+    setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 8_000, cold=True))
+    setup.wait(1.0)
+    for _ in range(2):
+        await planner.look()
+    assert setup.role("w3:80") == ("decode", False, {})
+    assert setup.looked_at == ["w3", "w3"]
+
+
+async def test_an_engine_that_began_anew_as_it_was_is_asked_once() -> None:
+    setup = Setup(requests=0)
+    setup.engine_role = "decode"
+    setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 7_000, cold=True))
+    for mode in (replace(setup.planners[0].rules, apply=False), setup.planners[0].rules):
+        setup.planners[0].rules = mode
+        for _ in range(2):
+            await setup.planners[0].look()
+    assert setup.looked_at == ["w3"]
+    assert setup.role("w3:80") == ("decode", False, {})
+
+
+async def test_the_loop_looks_again_and_again_until_it_is_cancelled() -> None:
+    setup = Setup()
+    (planner,) = setup.planners
+    twice = asyncio.Event()
+
+    def publish(op: Op) -> None:
+        setup.shared.publish(op)
+        if len(setup.plans()) == 2:
+            twice.set()
+
+    planner.publish = publish
+    task = asyncio.create_task(planner.run())
+    async with asyncio.timeout(30):
+        await twice.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
