@@ -1,7 +1,8 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
     ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
-                                                      │            └────────> Hold (Waiting)
+                              │                       │            │             └ its decode half, if shared
+                              └ what partners cost    │            └────────> Hold (Waiting)
                                                       └──> Shed
 
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
@@ -16,6 +17,9 @@ asked next, of requests with a `Claim`:
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
+
+A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`), and
+is no idle worker without. What waits for that waits for any worker of its lane: who prefills it then is open.
 
 1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
 compute that again (`policies.followers`): it waits for its worker.
@@ -431,12 +435,12 @@ class Decider:
         key_us = claim.arrived_us + round(order.k * service_us)
         open_ = look is None or look.has_room(chosen.slot)
         has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
-        if look is not None:
-            slots = look.open(slots)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
             return chosen
+        if look is not None:
+            slots = look.open(slots)
         if (
             not follows
             and admission.idle(slots, now_us)
