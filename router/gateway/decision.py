@@ -355,14 +355,8 @@ class Decider:
             return Decision(attempt, placed, offload=verdict)
         decode, shipping = self._other_half(attempt, placed, partner), None
         if look is not None and sides is not None:
-            kv_bytes = kv.of(prompt_tokens, partner.cached_tokens) if kv.known else None
             shipping = self.offloading.shipping(
-                decode.attempt.request_id,
-                look.link(chosen.slot),
-                kv_bytes,
-                chosen,
-                look.overlap_ratio(chosen.slot),
-                now_us,
+                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
             )
         return Decision(attempt, placed, decode, shipping, verdict)
 
