@@ -54,8 +54,8 @@ NEVER_US = -(2**62)
 RATE_MAX = 2**43
 """Bytes per second of one transfer (70 Tbit/s): sums of them stay exact."""
 
-SLOWER = (1, 2, 4)
-"""A transfer for which there is no room now may also go at a half or a quarter of its rate."""
+SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0)
+"""A transfer for which there is no room now may also take so much longer, at a lesser rate."""
 
 
 def link_name(from_site: str, to_site: str) -> str:
@@ -319,7 +319,7 @@ class Links:
             end_us: float = inf
             before_us = WINDOW_US if ready_bytes else 0
             for slower in SLOWER:
-                duration_us = slower * shortest_us
+                duration_us = int(slower * shortest_us)
                 rate = (kv_bytes - ready_bytes) * 1e6 / duration_us + burst
                 span_us = before_us + max(duration_us, before_us)
                 limit = max(cap - rate, 0.0)

@@ -90,7 +90,7 @@ class Worker:
     def line(self, protocol: str) -> str:
         """What ``--prefill`` or ``--decode`` says of it."""
         port = f" {self.side_port}" if self.role == "prefill" else ""
-        return f"{self.url}{port} site={self.site} handover={protocol}"
+        return f"{self.url}{port} site={self.site} worker_class={self.site} handover={protocol}"
 
     async def start(self) -> None:
         """Begin a life."""
