@@ -136,17 +136,18 @@ class LinkWatch:
 
     # What reservations tell.
 
-    def begun(self, said: Shipping, prefill_id: str, prefill: LocalWorker) -> None:
+    def begun(self, said: Shipping, prefill_id: str, slot: int, protocol: str) -> None:
         """A request was sent whose KV will cross a link.
 
         Args:
             said: What was reserved.
             prefill_id: Of its prefill attempt.
-            prefill: Its prefill worker.
+            slot: Of its prefill worker.
+            protocol: How that hands over.
         """
-        hand_over = HAND_OVERS.get(prefill.protocol)
+        hand_over = HAND_OVERS.get(protocol)
         overlapped = hand_over is None or hand_over.overlap_ratio > 0
-        self._crossings[said.request_id] = _Crossing(said, prefill_id, prefill.worker.slot, overlapped)
+        self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped)
 
     def prefilled(self, request_id: str) -> None:
         """The prefill leg of a request is over; to be said before the log hears it."""
