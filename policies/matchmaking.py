@@ -108,21 +108,21 @@ class _Columns(msgspec.Struct, frozen=True, eq=False):
     """One request's view of a pool, one row per decode worker.
 
     Attributes:
-        room: Whether it has room for the request.
+        has_room: Whether one of them has room for the request.
         wait_s: How long until it has.
         tpot_s: Seconds per output token with it.
-        cost_s: All of the cost but X.
-        cached_tokens: How much of the prompt it holds.
+        cost_s: All of the cost but X; of who has no room, although somebody has, +inf.
+        cached_tokens: How much of the prompt it holds; 0 if nobody holds any.
     """
 
-    room: NDArray[np.bool_]
+    has_room: bool
     wait_s: Floats
     tpot_s: Floats
     cost_s: Floats
-    cached_tokens: Floats
+    cached_tokens: Floats | float
 
 
-_NOBODY = _Columns(np.zeros(0, dtype=np.bool_), *np.zeros((4, 0)))
+_NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
 
 
 class Matchmaker:
@@ -244,13 +244,14 @@ class Look:
         room_s, base_s, send_s, overlap_ratio = np.zeros((4, len(pools.pools) + 1))
         for number, pool in enumerate(pools.pools):
             columns = self._columns(number)
-            if not len(columns.room):
+            if not len(pool.slots):
                 continue
-            row = columns.cost_s.argmin() if not columns.room.any() else _least(columns)
-            room_s[number + 1] = columns.wait_s[row]
+            row = columns.cost_s.argmin()
+            if not columns.has_room:
+                room_s[number + 1] = columns.wait_s[row]
             if pool.link:
-                base_s[number + 1], sent_s = self._transfer(pool, columns.cached_tokens[row : row + 1])
-                send_s[number + 1] = sent_s.item()
+                base_s[number + 1], sent_s = self._transfer(pool, columns.cached_tokens)
+                send_s[number + 1] = sent_s[row] if isinstance(sent_s, np.ndarray) else sent_s
                 overlap_ratio[number + 1] = pool.hand_over.overlap_ratio
         return Ships(pools.pool_of + 1, room_s, base_s, send_s, overlap_ratio, pools.splits)
 
@@ -260,9 +261,17 @@ class Look:
         """Whether the candidate in a slot needs a partner."""
         return self._pools.pool_of.item(slot) != ALONE
 
-    def partners(self, slot: int) -> Slots:
-        """The decode workers that may end what the candidate in a slot begins, who splits."""
-        return self._pools.pools[self._pools.pool_of.item(slot)].slots
+    def decoders(self, slot: int) -> Slots:
+        """Who may decode what the candidate in a slot begins: its partners, or itself."""
+        number = self._pools.pool_of.item(slot)
+        return np.array([slot]) if number == ALONE else self._pools.pools[number].slots
+
+    def wait_s(self, slot: int) -> float:
+        """How long until there is room for it; 0 of a candidate that needs no partner."""
+        number = self._pools.pool_of.item(slot)
+        if number == ALONE or (columns := self._columns(number)).has_room:
+            return 0.0
+        return float(columns.wait_s.min(initial=inf))
 
     def has_room(self, slot: int) -> bool:
         """Whether there is room for the KV where the candidate in a slot would have it decoded.
@@ -297,25 +306,24 @@ class Look:
         """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
         number = self._pools.pool_of.item(chosen.slot)
         pool, columns = self._pools.pools[number], self._columns(number)
-        exposed_s = np.zeros(len(pool.slots))
+        exposed_s: Floats | float = 0.0
+        costs = columns.cost_s
         if pool.link:
             base_s, send_s = self._transfer(pool, columns.cached_tokens)
             overlap_s = pool.hand_over.overlap_ratio * chosen.service_s
             exposed_s = base_s + np.maximum(send_s - overlap_s, 0.0)
+            costs = costs + exposed_s
         policy = self._matchmaker.policy
-        costs = columns.cost_s + exposed_s
         if policy is not None:
-            costs = policy.costs(self._request, self._peers(pool))
-        if columns.room.any():
-            costs = np.where(columns.room, costs, inf)
+            costs = np.where(np.isinf(costs), inf, policy.costs(self._request, self._peers(pool)))
         row = cheapest_row(self._request.key, pool.worker_hash, costs)
         if row is None:
             return None
         return Partner(
             pool.slots.item(row),
             columns.wait_s.item(row),
-            exposed_s.item(row),
-            columns.cached_tokens.item(row),
+            _at(exposed_s, row),
+            _at(columns.cached_tokens, row),
             columns.tpot_s.item(row),
             pool.hand_over.keeps_prefixes,
         )
@@ -336,8 +344,8 @@ class Look:
 
     def held_tokens(self, slot: int) -> float:
         """The most of the prompt that one of its partners holds already, who splits."""
-        held: float = self._columns(self._pools.pool_of.item(slot)).cached_tokens.max(initial=0.0)
-        return float(held)
+        held = self._columns(self._pools.pool_of.item(slot)).cached_tokens
+        return float(held.max()) if isinstance(held, np.ndarray) else held
 
     def wait_for(self, link: str) -> None:
         """A link has no room for the request now: who would send its KV over it has none."""
@@ -352,14 +360,14 @@ class Look:
     def _open(self, number: int) -> bool:
         """Whether there is room in a pool, and on the way to it."""
         link = self._pools.pools[number].link
-        return bool(self._columns(number).room.any()) and (not link or link != self._full)
+        return self._columns(number).has_room and (not link or link != self._full)
 
-    def _transfer(self, pool: DecodePool, cached_tokens: Floats) -> tuple[float, Floats]:
+    def _transfer(self, pool: DecodePool, cached_tokens: Floats | float) -> tuple[float, Floats | float]:
         """Round trip, and time on the link to decode workers that hold so much."""
         links, prompt_tokens = self._matchmaker.fleet.links, self._request.prompt_tokens
         cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
         if not cap_bytes_per_s:
-            return 0.0, np.zeros(len(cached_tokens))
+            return 0.0, 0.0
         kv_bytes = self._kv.of(prompt_tokens) - self._kv.token_bytes * cached_tokens
         return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
 
@@ -389,26 +397,31 @@ class Look:
             return _NOBODY
         tokens = request.prompt_tokens + request.output_tokens
         lacking = matchmaker.admission.lacking(slots, tokens, seen.now_us)
-        requests = seen.loads.inflight_requests[slots] + 1.0
-        held = seen.loads.inflight_tokens[slots] + tokens
-        mean_tokens = held.sum() / requests.sum()
-        batch = (requests + held / CONTEXT_TOKENS) / (1.0 + mean_tokens / CONTEXT_TOKENS)
-        wait_s, tpot_s = np.zeros((2, len(slots)))
+        requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
+        # With this request: (requests + 1 + (held + tokens)/r) / (1 + mean/r), in whole weights of r tokens.
+        batch = requests * CONTEXT_TOKENS + held + (CONTEXT_TOKENS + tokens)
+        batch *= (requests.sum() + len(slots)) / batch.sum()
+        wait_s, tpot_s = lacking, batch
         for name, rows in pool.classes:
             fit = matchmaker.decode_fit(name)
             base_s, slope_s = fit.line_s if fit.known else (TPOT_BASE_S, TPOT_REQUEST_S)
             slope_s = max(slope_s, SLOPE_MIN * base_s)
-            wait_s[rows] = (fit.decode_s or DECODE_S) * lacking[rows]
-            tpot_s[rows] = base_s + slope_s * batch[rows]
-        cached_tokens = np.zeros(len(slots))
-        for match in self._kept_matches(pool):
-            cached_tokens += match.safe[slots] * seen.tokens_per_block
-        np.minimum(cached_tokens, request.prompt_tokens, out=cached_tokens)
-        return _Columns(
-            lacking == 0.0, wait_s, tpot_s, wait_s + request.output_tokens * tpot_s, cached_tokens
-        )
+            part: slice | NDArray[np.intp] = slice(None) if len(rows) == len(slots) else rows
+            wait_s[part] *= fit.decode_s or DECODE_S
+            tpot_s[part] = base_s + slope_s * batch[part]
+        cost_s = request.output_tokens * tpot_s
+        has_room = not lacking.all()
+        if lacking.any():
+            cost_s = np.where(lacking > 0.0, inf, cost_s) if has_room else cost_s + wait_s
+        return _Columns(has_room, wait_s, tpot_s, cost_s, self._cached_tokens(pool))
+
+    def _cached_tokens(self, pool: DecodePool) -> Floats | float:
+        matches, seen = self._kept_matches(pool), self._candidates
+        if not matches:
+            return 0.0
+        blocks = sum([match.safe[pool.slots] for match in matches])
+        return np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
 
 
-def _least(columns: _Columns) -> np.intp:
-    """The cheapest row with room, of which there is one."""
-    return np.where(columns.room, columns.cost_s, inf).argmin()
+def _at(column: Floats | float, row: int) -> float:
+    return column.item(row) if isinstance(column, np.ndarray) else column

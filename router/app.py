@@ -331,6 +331,7 @@ class GatewayProcess:
             ("health checks", self.health.run),
             ("housekeeping", self._housekeeping),
             ("loop lag", LoopLag(self.metrics.loop_lag).run),
+            ("roles", self._roles.run),
         ]
         if self._engine_metrics is not None:
             loops.append(("engine metrics", self._engine_metrics.run))
@@ -341,8 +342,6 @@ class GatewayProcess:
             loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
             loops.append(("length buckets", self._planner.run))
-        if self._roles.mode != "off":
-            loops.append(("roles", self._roles.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:

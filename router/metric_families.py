@@ -451,7 +451,7 @@ LINK_RTT = Family(
     "link_rtt_seconds", "worker", "Round trip time of a link, measured or configured.", ("link",)
 )
 LINK_LOSS = Family(
-    "link_loss_ratio", "worker", "Share of what was last sent over a link that was lost.", ("link",)
+    "link_loss_ratio", "worker", "Share of the latest transfers over a link that failed.", ("link",)
 )
 OFFLOAD_THRESHOLD = Family(
     "offload_threshold_tokens",

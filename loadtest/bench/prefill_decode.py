@@ -28,6 +28,9 @@ from loadtest.chaos.promises import Promise, ttft_s
 from loadtest.processes import ChildFailed
 from loadtest.report import milliseconds, percentile
 
+EXPLAINED = 3
+"""Of the newest decisions so many are told in words."""
+
 
 def main() -> int:
     """Run it and print the tables; the status is 1 if a promise was broken."""
@@ -98,8 +101,10 @@ def _figures(run: PrefillDecodeRun) -> Iterator[str]:
         f"link: {link['sent_bytes'] / 1e9:.1f} GB in {link['arrived']} transfers, {link['lost']} lost, "
         f"{link['sent_bytes'] * 8e-9 / run.plan.seconds:.1f} Gbit/s on average"
     )
-    if run.offload is not None:
-        yield f"offload: {run.offload}"
+    decided = ", ".join(f"{count} {reason}" for reason, count in sorted(run.offload["decided"].items()))
+    yield f"offload, as a replica that lived to the end decided: {decided or 'nothing'}"
+    remote = [each["why"] for each in run.offload["latest"] if each["remote"]]
+    yield from (f"  {why}" for why in remote[:EXPLAINED])
 
 
 if __name__ == "__main__":

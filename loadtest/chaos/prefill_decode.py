@@ -91,7 +91,7 @@ class PrefillDecodeRun:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     link: dict[str, Any] = field(default_factory=dict)
-    offload: Any = None
+    offload: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -185,8 +185,7 @@ async def _told(stage: TwoSites, run: PrefillDecodeRun) -> None:
             run.prompt_tokens += stats["prompt_tokens"]
             run.cached_tokens += stats["cached_tokens"]
     run.link = (await stage.control.get(f"{stage.link_url}/_stats")).json()
-    answer = await stage.replicas[0].client.get("/offload")
-    run.offload = answer.json() if answer.status_code == 200 else None
+    run.offload = (await stage.replicas[0].client.get("/offload")).raise_for_status().json()
     for replica in stage.replicas:
         for name, value in (await replica.metrics()).items():
             run.metrics[name] = run.metrics.get(name, 0.0) + value

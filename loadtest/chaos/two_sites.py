@@ -41,6 +41,9 @@ SLOW_RATIO = 0.1
 LEASE_S = 5
 """How long vLLM keeps KV that nobody fetches: shorter than by default, so that a run can see its end."""
 
+_CLASSES = {SITE: "h20", FAR: "h200"}
+"""Prices are learnt for each class."""
+
 _CONNECTORS = {"nixl": "NixlConnector", "mooncake": "MooncakeConnector"}
 
 
@@ -90,7 +93,7 @@ class Worker:
     def line(self, protocol: str) -> str:
         """What ``--prefill`` or ``--decode`` says of it."""
         port = f" {self.side_port}" if self.role == "prefill" else ""
-        return f"{self.url}{port} site={self.site} handover={protocol}"
+        return f"{self.url}{port} site={self.site} handover={protocol} worker_class={_CLASSES[self.site]}"
 
     async def start(self) -> None:
         """Begin a life."""

@@ -215,6 +215,8 @@ class EmulatedEngine:
         """See `Handler`."""
         self._connections.add(connection)
         self._deserted.clear()
+        if self._opening is None:  # it was accepted in the moment in which the port was closed
+            connection.reset()
 
     def closed(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -304,7 +304,7 @@ class Decider:
             else:
                 turn = chosen
             if order.rejection is not None and not claim.again:
-                rejected = self._rejected(order.rejection, claim, view, slots, chosen, turn, now_us)
+                rejected = self._rejected(order.rejection, claim, view, slots, look, chosen, turn, now_us)
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
@@ -508,6 +508,7 @@ class Decider:
         claim: Claim,
         view: RequestView,
         slots: Slots,
+        look: Look | None,
         chosen: Chosen,
         turn: Chosen | Waiting,
         now_us: int,
@@ -528,6 +529,13 @@ class Decider:
             (now_us - claim.arrived_us) / 1e6,
             bool(claim.ticket_id),
         )
+        if look is not None:
+            outlook = msgspec.structs.replace(
+                outlook,
+                decoders=look.decoders(chosen.slot),
+                room_s=look.wait_s(chosen.slot),
+                transfer_s=chosen.transfer_s,
+            )
         miss = rejection.judge(outlook, now_us)
         if miss is None:
             return None

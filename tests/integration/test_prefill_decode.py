@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
-from fakes.running import Fleet, RunningGateway, until
+from fakes.running import Fleet, RunningGateway, until, until_async
 
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
@@ -75,20 +75,23 @@ class Pairs:
         return await self.replicas[number % 2].client.post(path, json=body)
 
     async def at_rest(self) -> None:
-        """Wait until nobody has anything left; say who has what."""
-        for replica in self.replicas:
-            await until(replica.idle)
-            workers = (await replica.client.get("/workers")).json()["workers"]
-            assert len(workers) == len(self.engines)
-            for worker in workers:
-                assert (worker["inflight_requests"], worker["inflight_tokens"], worker["backlog_s"]) == (
-                    0,
-                    0,
-                    0,
-                )
+        """Wait until nobody has anything left."""
+        await until_async(self._rested)
         for engine in self.engines.values():
             at = engine.scheduler
             await until(lambda at=at: not (at.running or at.waiting or at.used_tokens))  # type: ignore[misc]
+
+    async def _rested(self) -> bool:
+        busy: list[dict[str, Any]] = []
+        for replica in self.replicas:
+            workers = (await replica.client.get("/workers")).json()["workers"]
+            assert len(workers) == len(self.engines)
+            busy += [
+                worker
+                for worker in workers
+                if worker["inflight_requests"] or worker["inflight_tokens"] or worker["backlog_s"]
+            ]
+        return not busy and all(replica.idle() for replica in self.replicas)
 
 
 def complete(answers: Iterable[httpx.Response], tokens: int = 12) -> None:

@@ -27,7 +27,9 @@ def test_the_status_says_whether_a_promise_was_broken(
         requests = [served(kind, phase) for kind in KINDS for phase in ("calm", "after")]
         seen = PrefillDecodeRun(plan, requests, len(requests), prefilled=Counter(p1=4, far2=2))
         link: dict[str, Any] = {"sent_bytes": 3e9, "arrived": 2, "lost": 1, "bytes_per_s_max": 1e9}
-        return replace(seen, link=link, left=left, prompt_tokens=1000, cached_tokens=250)
+        latest = [{"remote": remote, "why": f"because {remote}"} for remote in (True, False)]
+        offload = {"decided": {"sooner_remote": 2}, "latest": latest}
+        return replace(seen, link=link, left=left, prompt_tokens=1000, cached_tokens=250, offload=offload)
 
     monkeypatch.setattr(prefill_decode, "run_prefill_decode", run)
     monkeypatch.setattr(
@@ -40,4 +42,7 @@ def test_the_status_says_whether_a_promise_was_broken(
     assert "123 ms / 123 ms / 123 ms" in text
     assert "prefilled by far2 2, p1 4" in text
     assert "hit ratio 25.0% of 1000 prompt tokens" in text
+    assert "2 sooner_remote" in text
+    assert "because True" in text
+    assert "because False" not in text
     assert "link: 3.0 GB in 2 transfers, 1 lost, 2.7 Gbit/s on average" in text
