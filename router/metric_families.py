@@ -282,7 +282,8 @@ HANDOVERS = Family(
     "handovers",
     "counter",
     "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
-    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
+    "prefill_failed, decode_failed, transfer_late (a link did not bring the KV in time, so it was prefilled "
+    "on this side), refused (an error that is the request's fault) or client_left.",
     ("protocol", "outcome"),
 )
 LEG_FAILURES = Family(

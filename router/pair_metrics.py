@@ -26,6 +26,8 @@ class PairEnd(StrEnum):
     COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
+    TRANSFER_LATE = "transfer_late"
+    """A link did not bring the KV in time."""
     REFUSED = "refused"
     """With an error that is the request's fault."""
     CLIENT_LEFT = "client_left"
