@@ -108,12 +108,14 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
         gated: Whether no decode worker has room that could end what the chosen worker begins.
+        paced: Whether it waits until a link has room for its KV.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
     gated: bool = False
+    paced: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -312,12 +314,10 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                gated = (
-                    look is not None
-                    and not look.has_room(chosen.slot)
-                    and not look.waits_for_link(chosen.slot)
-                )
-                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
+                paced = look is not None and look.waits_for_link(chosen.slot)
+                gated = look is not None and not paced and not look.has_room(chosen.slot)
+                safe_blocks = round(chosen.safe_tokens / tokens_per_block)
+                return Hold(turn, parsed.paths[0], safe_blocks, gated, paced)
             chosen = turn
         partner = None
         if look is not None and look.splits(chosen.slot):
@@ -359,14 +359,8 @@ class Decider:
             return Decision(attempt, placed, offload=verdict)
         decode, shipping = self._other_half(attempt, placed, partner), None
         if look is not None and sides is not None:
-            kv_bytes = kv.of(prompt_tokens, partner.cached_tokens) if kv.known else None
             shipping = self.offloading.shipping(
-                decode.attempt.request_id,
-                look.link(chosen.slot),
-                kv_bytes,
-                chosen,
-                look.overlap_ratio(chosen.slot),
-                now_us,
+                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
             )
         return Decision(attempt, placed, decode, shipping, verdict)
 
