@@ -177,6 +177,10 @@ class Matchmaker:
         """Whether some decode worker has room for a request of so many tokens."""
         return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
 
+    def sides(self, pairing: Pairing, slots: Slots) -> Sides | None:
+        """Candidates by what their KV crosses; the same again. None if nothing crosses a link."""
+        return self.pools(pairing).sites.sides(slots)
+
     def opened(self, pools: DecodePools, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
         """The same as `open`, where it is known which pools have room."""
         busy = pools.decodes[slots] * self.fleet.loads.inflight_requests[slots]

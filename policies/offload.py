@@ -150,6 +150,11 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
     remote_others_s: float = 0.0
     wait_s: float = 0.0
 
+    @property
+    def way(self) -> str:
+        """The link that its KV crosses; empty for none."""
+        return self.link if self.remote else ""
+
 
 class _Side(msgspec.Struct, frozen=True, gc=False):
     """A remote offer with its link."""

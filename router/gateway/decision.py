@@ -31,6 +31,7 @@ lines (`loadtest.simulator.replica`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -69,7 +70,7 @@ from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
+from router.gateway.queue_lanes import Lanes, lane_by
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
@@ -283,10 +284,14 @@ class Decider:
             first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
+            ahead_s = partial(self._ahead_s, claim)
+            everyone = candidates
             candidates, first, verdict = self.offloading.place(
-                view, candidates, sides, look, policy, kv, bucket, failed=failed
+                view, everyone, sides, look, policy, kv, bucket, ahead_s, failed=failed
             )
             slots = candidates.slots
+            if claim is not None and verdict is not None:
+                claim = msgspec.structs.replace(claim, lane=lane_by(claim.lane, verdict.way))
         match first:
             case Shed() as shed:
                 return shed
@@ -307,6 +312,20 @@ class Decider:
                     return place(view, fleet.among(candidates, fewer, bucket), policy)
 
                 turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
+                if (
+                    verdict is not None
+                    and look is not None
+                    and sides is not None
+                    and isinstance(turn, Waiting)
+                    and claim.turn >= 0
+                    and order.admission.idle(look.open(np.array([claim.turn])), now_us)
+                ):
+                    waits_s = ahead_s(verdict.way, chosen, len(slots)) + chosen.estimated_ttft_s
+                    helped = self.offloading.helped(
+                        view, everyone, sides, look, policy, bucket, verdict, claim.turn, waits_s
+                    )
+                    if helped is not None and isinstance(helped.chosen, Chosen):
+                        candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
             else:
                 turn = chosen
             if order.rejection is not None and not claim.again:
@@ -409,6 +428,14 @@ class Decider:
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
+
+    def _ahead_s(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> float:
+        """How long what waits before a request on one side of a link keeps the workers there, seconds."""
+        tickets, order = self._fleet.tickets, self._order
+        if claim is None or order is None or not tickets.count:
+            return 0.0
+        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
 
     def _turn(
         self,

@@ -105,7 +105,10 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(self.decode_placed)
         if self.shipping is not None:
             gateway.publish(self.shipping)
-            gateway.link_watch.begun(self.shipping, attempt.request_id, self.prefill, self._patience())
+            prefill = self.prefill
+            gateway.link_watch.begun(
+                self.shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
+            )
         gateway.at_workers(1)
         self.released = False
         decision_s = gateway.now_s() - attempt.started_s

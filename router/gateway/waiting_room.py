@@ -76,6 +76,9 @@ share most with it first."""
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
+BEYOND_MAX = 4
+"""Requests of another side that an idle worker is offered to in one look."""
+
 DECLINED_MAX = 64
 """So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
 remembered."""
@@ -433,6 +436,10 @@ class WaitingRoom:
                 return "", False
             best_of = partial(tickets.best_of_lanes, lanes)
             best = best_of(now_us, skip=declined)
+            beyond = self._lanes.beyond(slot)
+            if best is None and beyond and len(declined) < BEYOND_MAX:
+                best_of = partial(tickets.best_of_lanes, beyond)
+                best = best_of(now_us, skip=declined)
         return self._ours(slot, best, best_of, now_us, declined)
 
     def _ours(
