@@ -388,7 +388,7 @@ class _Fleet:
             for role in (PREFILL, DECODE):
                 turned = list(self._spare(name, _other(role), may_turn))[:size]
                 # A large step may go too far where a small one does not.
-                for count in sorted({1, len(turned)} - {0}) if turned else ():
+                for count in sorted({min(1, len(turned)), len(turned)} - {0}):
                     serves = self._after(name, count, role)
                     if best is None or serves.requests_per_s > best[1].requests_per_s:
                         best = {member.worker_id: role for member in turned[:count]}, serves
