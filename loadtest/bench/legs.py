@@ -49,7 +49,7 @@ def cost_us(protocol: str, endpoint: Endpoint, body: bytes, repeats: int) -> flo
     handover, sink = handovers()[protocol], Silent()
     prefill, decode = Silent(), Silent()
     workers: list[LocalWorker] = [
-        LocalWorker(Worker(name, 0, f"http://{name}:30000"), pool, None)
+        LocalWorker(Worker(name, 0, f"http://{name}:30000"), pool, None)  # type: ignore[arg-type]
         for name, pool in (("prefill", prefill), ("decode", decode))
     ]
     parsed = Identifier("bench").parse(endpoint, body)
@@ -60,7 +60,7 @@ def cost_us(protocol: str, endpoint: Endpoint, body: bytes, repeats: int) -> flo
     for _ in range(repeats):
         began_ns = time.process_time_ns()
         for _ in range(loops):
-            handover.send(pair, sink)  # type: ignore[arg-type]
+            handover.send(pair, sink)
             for answering, answer in ((prefill, ANSWER), (decode, b"{}")):
                 answering.sink.upstream_head(200, b"", len(answer))
                 answering.sink.upstream_data(answer)
