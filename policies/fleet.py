@@ -573,7 +573,7 @@ class FleetState:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self.links.transfers:
-            self.links.finished(op.request_id)
+            self.links.finished(op.request_id, op.at_us)
         if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
@@ -590,7 +590,7 @@ class FleetState:
             self.links.shipping(op)
 
     def _shipped(self, op: Shipped) -> None:
-        self.links.ended(op.request_id)
+        self.links.ended(op.request_id, op.at_us)
 
     def _waiting(self, op: Waiting) -> None:
         if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):

@@ -227,8 +227,9 @@ class FleetSettings(Section):
     prefill: WorkerLines = setting(
         (),
         "Prefill workers: the URL of each, then the port of its bootstrap server (SGLang's, and that of "
-        "vLLM's Mooncake connector), which is 8998 if it is left out or none, then labels such as site=dc2, "
-        "handover=mooncake, convertible=true or dp_size=8. They need decode workers of the same protocol.",
+        "vLLM's Mooncake connector), then labels such as site=dc2, handover=mooncake, convertible=true or "
+        "dp_size=8. The port left out, or none, is the one that the engine names, or 8998. They need decode "
+        "workers of the same protocol.",
         allowed="URL [BOOTSTRAP_PORT|none] [LABEL=VALUE ...], once for each worker",
     )
     decode: WorkerLines = setting(

@@ -55,6 +55,12 @@ from radix import AttentionProfile, PrefixTree
 HOUSEKEEPING_S = 5.0
 """Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
 
+LINKS_S = 0.25
+"""Between two looks at what crosses links (`router.fleet.link_watch`)."""
+
+PLAN_S = 30.0
+"""Between two rounds of the slow loop (``roles.interval_s``)."""
+
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
 
@@ -329,6 +335,9 @@ class _Simulation:
                 start_s = session.start_s or 0.0
                 self.clock.call_at(start_s / self._config.speed, partial(self._visit, session))
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+        if self.fleet.links:
+            self.clock.call_later(LINKS_S, self._watch)
+            self.clock.call_later(PLAN_S, self._plan)
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
         records = self._records()
@@ -454,6 +463,19 @@ class _Simulation:
                 self._samples = self._samples[1::2]
                 self._sample_every *= 2
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+
+    def _watch(self) -> None:
+        """Let replicas look at their transfers."""
+        for replica in self.replicas:
+            replica.link_watch.look()
+        if self._ended < self._total:
+            self.clock.call_later(LINKS_S, self._watch)
+
+    def _plan(self) -> None:
+        """Run the slow loop."""
+        self.replicas[0].plan()
+        if self._ended < self._total:
+            self.clock.call_later(PLAN_S, self._plan)
 
     def _sample(self) -> None:
         workers = self.fleet.workers

@@ -109,9 +109,9 @@ class PairBench(Bench):
             self.shared.fleet.apply(Placed(request_id, now_us, f"d{number}:80", "r2", 0, 0, 0))
             self.shared.fleet.apply(FirstToken(request_id, now_us))
 
-    def add_half(self, worker_id: str, role: str, protocol: str = "sglang") -> LocalWorker:
+    def add_half(self, worker_id: str, role: str, protocol: str = "sglang", **labels: str) -> LocalWorker:
         """Add a healthy worker with a role."""
-        self.registry.add(f"http://{worker_id}", role=role, labels={"handover": protocol})
+        self.registry.add(f"http://{worker_id}", role=role, labels={"handover": protocol, **labels})
         local = self.local(worker_id)
         self.registry.probed(local, ok=True, refused=False, detail="")
         return local

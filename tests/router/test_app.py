@@ -182,6 +182,28 @@ async def test_a_process_finds_its_workers_before_its_first_request(redis_url: s
         assert process.registry.all()[0].pool.open == 0
 
 
+async def test_a_role_that_replicas_share_wins_over_other_settings_and_is_said(
+    redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first process learned something of its worker, which is newer than anybody's settings."""
+    shared = {"namespace": namespace}
+    first = GatewayProcess(
+        settings(fleet={"prefill": ["http://127.0.0.1:1"]}, shared=shared), redis_url=redis_url
+    )
+    async with running(first):
+        first.registry.change("127.0.0.1:1", capacity_tokens=5)
+        await until(lambda: first.shared.status.ready and not first.shared.status.buffered_ops)
+        assert "worker.role_kept" not in events(caplog)
+        second = GatewayProcess(
+            settings(fleet={"decode": ["http://127.0.0.1:1"]}, shared=shared), redis_url=redis_url
+        )
+        async with running(second):
+            await until(lambda: "worker.role_kept" in events(caplog))
+            known = second.registry.get("127.0.0.1:1")
+            assert known is not None
+            assert known.worker.role == "prefill"
+
+
 async def test_a_process_serves_without_redis_and_without_workers(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="router"):
         async with running(await built(fleet={"worker_urls": ["http://127.0.0.1:1"]})) as client:
