@@ -165,12 +165,12 @@ class Matchmaker:
         pools = self.pools(pairing)
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
-    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
-        """The same of one candidate."""
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
+        """The same of one candidate, and of a request of so many tokens."""
         pools = self.pools(pairing)
         number = pools.pool_of.item(slot)
         if number != ALONE:
-            return self._has_room(pools.pools[number].slots, 1.0, now_us)
+            return self._has_room(pools.pools[number].slots, tokens, now_us)
         return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:

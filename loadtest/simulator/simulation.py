@@ -11,7 +11,7 @@ Beside the fleet the simulation keeps a book of what has been computed anywhere,
 nothing leaves, to tell what was evicted from what nobody has computed yet.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -45,8 +45,6 @@ from policies import (
     LengthBuckets,
     LinkRules,
     OffloadRules,
-    Policy,
-    WorkerPut,
     decode_policy,
     make_policy,
 )
@@ -83,7 +81,7 @@ class SimulationConfig:
         groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
             the model, and what the floor of the time to first token is.
         links: Between the groups' sites, as ``FROM>TO``.
-        choice: Makes the policy instead of ``policy``, from all workers in the order of their slots.
+        tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
         offload: How the site of a prefill is chosen.
         threshold_tokens: Uncached tokens from which it is another one, if set by hand; 0: the slow loop says.
         decode_policy: Chooses the decode worker.
@@ -113,7 +111,7 @@ class SimulationConfig:
     decode_workers: int = 0
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
-    choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
+    tells_links: bool = True
     offload: OffloadRules = field(default_factory=OffloadRules)
     threshold_tokens: int = 0
     decode_policy: str = DECODE_COST
@@ -254,7 +252,7 @@ class _Simulation:
     def _sites(self) -> dict[str, Any]:
         """What an operator would tell the gateway of the links, and of what crosses them."""
         config, shape = self._config, self._config.engine.shape
-        if not config.links:
+        if not (config.links and config.tells_links):
             return {}
         return {
             "site": next(group.site for group in config.groups if group.role == "decode"),
@@ -287,9 +285,7 @@ class _Simulation:
         puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
-            policy=config.choice(puts)
-            if config.choice is not None
-            else make_policy(config.policy, config.policy_options),
+            policy=make_policy(config.policy, config.policy_options),
             decode_policy=decode_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(
@@ -335,7 +331,7 @@ class _Simulation:
                 start_s = session.start_s or 0.0
                 self.clock.call_at(start_s / self._config.speed, partial(self._visit, session))
         self.clock.call_later(HOUSEKEEPING_S, self._look)
-        if self.fleet.links:
+        if self.fleet.links and self._config.tells_links:
             self.clock.call_later(LINKS_S, self._watch)
             self.clock.call_later(PLAN_S, self._plan)
         self.clock.run()

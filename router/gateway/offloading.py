@@ -194,7 +194,11 @@ class Offloading:
         """
         link = look.link(slot)
         spare = link == verdict.link and verdict.state is LinkState.ABUNDANT and verdict.wait_s <= PACE_S
-        if link == verdict.way or (link and not (spare and verdict.reason in _CHOSEN_LOCAL)):
+        if (
+            not self.offload.rules.helps
+            or link == verdict.way
+            or (link and not (spare and verdict.reason in _CHOSEN_LOCAL))
+        ):
             return None
         placing = self._placed(view, candidates, np.array([slot]), policy, bucket)
         chosen = placing.chosen

@@ -86,6 +86,9 @@ remembered."""
 GATED_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
 
+ROUNDED = 1.0
+"""A request may be so many tokens shorter than its ticket says, which has whole ones."""
+
 UNMOVED_MAX = 16
 """Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
 them for whom nobody goes, and the next one begins behind them."""
@@ -362,7 +365,7 @@ class WaitingRoom:
             before = moved
             while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
                 ticket_id, overdue = self._next(slot, now_us, declined)
-                if not ticket_id:
+                if not ticket_id or not self._fits(slot, ticket_id, now_us):
                     break
                 if self._ask(ticket_id, slot, now_us):
                     moved += 1
@@ -379,6 +382,11 @@ class WaitingRoom:
             if lanes.pairs and unmoved >= UNMOVED_MAX:
                 self._turned += unmoved
                 return
+
+    def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
+        """Whether what a request would begin on a worker could be decoded, if that takes another one."""
+        ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
+        return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
     def _serve_gated(self, now_us: int) -> None:
         """Let those go that lacked only the room to be decoded."""
@@ -397,7 +405,7 @@ class WaitingRoom:
                 if best_of(now_us, replica=self._replica) is None:
                     self._gated.discard(lane)
                 return
-            if not lanes.can_decode(lane, ticket.context_tokens - 1.0, now_us):
+            if not lanes.can_decode(lane, ticket.context_tokens - ROUNDED, now_us):
                 return
             self._gated.discard(lane)
             if self._ask(ticket_id, -1, now_us):

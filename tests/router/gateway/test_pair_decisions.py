@@ -247,6 +247,20 @@ def test_while_pairs_lack_room_a_plain_worker_that_is_idle_takes_the_request() -
     assert setup.place().placed.worker == "w0"
 
 
+def test_who_would_rather_wait_for_a_pair_goes_to_an_idle_plain_worker_all_the_same() -> None:
+    """Ten answers would stall there for 0.3 s each, and the pair has room in 0.2 s.
+
+    But nobody waits beside an idle worker, and nothing is sent to a decode worker that is full.
+    """
+    setup = Setup("plain", "prefill", "decode")
+    for number in range(10):
+        setup.publish(Placed(f"r{number}", NOW_US, "w0", "r2", 0, 0, 1), FirstToken(f"r{number}", NOW_US))
+    setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 5_400))
+    decision = setup.place()
+    assert decision.placed.worker == "w0"
+    assert decision.attempt.chosen.stall_s > 2.0
+
+
 def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_decoded() -> None:
     setup = Setup("prefill", "prefill", "decode")
     setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 9_000))
