@@ -8,15 +8,18 @@ Requests all of whose candidates are local never come here.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from policies import (
     Candidates,
     Chosen,
     FleetState,
     KvBytes,
+    LinkState,
     Look,
     Offer,
     Offload,
@@ -115,6 +118,7 @@ class Offloading:
         policy: Policy,
         kv: KvBytes,
         bucket: int,
+        ahead_s: Callable[[str, Chosen, int], float],
         *,
         failed: bool,
     ) -> Placing:
@@ -128,6 +132,8 @@ class Offloading:
             policy: How workers are priced.
             kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
+            ahead_s: How long those keep a side busy that wait there before the request: of a link, its choice
+                there and the workers there.
             failed: Whether a worker has failed it before.
         """
         fleet, now_us = self._fleet, candidates.now_us
@@ -135,14 +141,14 @@ class Offloading:
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
-                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen)
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, ahead_s)
         remotes: list[Placing] = []
         offers: list[Offer] = []
         for side in sides.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen)
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s)
                 offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
@@ -157,6 +163,52 @@ class Offloading:
         if local is None:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)
+
+    def helped(
+        self,
+        view: RequestView,
+        candidates: Candidates,
+        sides: Sides,
+        look: Look,
+        policy: Policy,
+        bucket: int,
+        verdict: OffloadVerdict,
+        slot: int,
+        waits_s: float,
+    ) -> Placing | None:
+        """Let an idle worker of another side take a request that waits, if that is sooner.
+
+        Args:
+            view: The request.
+            candidates: All who may take it.
+            sides: The same, parted.
+            look: At those who would decode it.
+            policy: How workers are priced.
+            bucket: Length bucket of the request.
+            verdict: Why it waits where it does.
+            slot: Of the idle worker.
+            waits_s: Predicted time to the first token where it waits.
+
+        Returns:
+            None if it had better wait, or must.
+        """
+        link = look.link(slot)
+        spare = link == verdict.link and verdict.state is LinkState.ABUNDANT and verdict.wait_s <= PACE_S
+        if (
+            not self.offload.rules.helps
+            or link == verdict.way
+            or (link and not (spare and verdict.reason in _CHOSEN_LOCAL))
+        ):
+            return None
+        placing = self._placed(view, candidates, np.array([slot]), policy, bucket)
+        chosen = placing.chosen
+        if isinstance(chosen, Shed) or chosen.estimated_ttft_s + (verdict.link_s if link else 0.0) >= waits_s:
+            return None
+        site = next((side.site for side in sides.remote if side.link == link), self._fleet.rules.site)
+        reason = OffloadReason.LOCAL_BUSY if link else OffloadReason.REMOTE_BUSY
+        return placing._replace(
+            verdict=msgspec.structs.replace(verdict, remote=bool(link), site=site, reason=reason)
+        )
 
     def shipping(
         self,
@@ -215,19 +267,33 @@ class Offloading:
         return Placing(among, place(view, among, policy), None)
 
 
-def _offer(site: str, link: str, view: RequestView, candidates: Candidates, chosen: Chosen) -> Offer:
+_CHOSEN_LOCAL = frozenset(
+    (OffloadReason.BELOW_THRESHOLD, OffloadReason.SOONER_LOCAL, OffloadReason.REMOTE_BUSY)
+)
+"""Why a request that could go to another site does not."""
+
+
+def _offer(
+    site: str,
+    link: str,
+    view: RequestView,
+    candidates: Candidates,
+    chosen: Chosen,
+    ahead_s: Callable[[str, Chosen, int], float],
+) -> Offer:
     """What a side can do, by the worker that the policy chose there."""
     slow, prefill_s = candidates.slow, chosen.service_s
     congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    queue_s = ahead_s(link, chosen, len(candidates))
     return Offer(
         site,
         link,
         view.prompt_tokens - chosen.safe_tokens,
-        chosen.queue_s,
+        chosen.queue_s + queue_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + prefill_s / 2.0),
-        candidates.backlog_s.min().item(),
+        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + queue_s + prefill_s / 2.0),
+        candidates.backlog_s.min().item() + queue_s,
     )
 
 

@@ -76,12 +76,18 @@ share most with it first."""
 CHANGE_MIN = 0.05
 """Relative change of a request's predicted work worth saying again: fits move by less all the time."""
 
+BEYOND_MAX = 4
+"""Requests of another side that an idle worker is offered to in one look."""
+
 DECLINED_MAX = 64
 """So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
 remembered."""
 
 GATED_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
+
+ROUNDED = 1.0
+"""A request may be so many tokens shorter than its ticket says, which has whole ones."""
 
 UNMOVED_MAX = 16
 """Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
@@ -359,7 +365,7 @@ class WaitingRoom:
             before = moved
             while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
                 ticket_id, overdue = self._next(slot, now_us, declined)
-                if not ticket_id:
+                if not ticket_id or not self._fits(slot, ticket_id, now_us):
                     break
                 if self._ask(ticket_id, slot, now_us):
                     moved += 1
@@ -376,6 +382,11 @@ class WaitingRoom:
             if lanes.pairs and unmoved >= UNMOVED_MAX:
                 self._turned += unmoved
                 return
+
+    def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
+        """Whether what a request would begin on a worker could be decoded, if that takes another one."""
+        ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
+        return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
     def _serve_gated(self, now_us: int) -> None:
         """Let those go that lacked only the room to be decoded."""
@@ -394,7 +405,7 @@ class WaitingRoom:
                 if best_of(now_us, replica=self._replica) is None:
                     self._gated.discard(lane)
                 return
-            if not lanes.can_decode(lane, ticket.context_tokens - 1.0, now_us):
+            if not lanes.can_decode(lane, ticket.context_tokens - ROUNDED, now_us):
                 return
             self._gated.discard(lane)
             if self._ask(ticket_id, -1, now_us):
@@ -425,6 +436,10 @@ class WaitingRoom:
                 return "", False
             best_of = partial(tickets.best_of_lanes, lanes)
             best = best_of(now_us, skip=declined)
+            beyond = self._lanes.beyond(slot)
+            if best is None and beyond and len(declined) < BEYOND_MAX:
+                best_of = partial(tickets.best_of_lanes, beyond)
+                best = best_of(now_us, skip=declined)
         return self._ours(slot, best, best_of, now_us, declined)
 
     def _ours(

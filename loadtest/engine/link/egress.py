@@ -4,6 +4,7 @@ Only buckets in which something left are kept, the newest `BUCKETS_MAX`: an hour
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 BUCKETS_PER_S = 10
 BUCKETS_MAX = 3600 * BUCKETS_PER_S
@@ -30,19 +31,25 @@ class Egress:
         """Numbers and bytes, in order."""
         return list(self._buckets)
 
-    def rate_max(self, window_s: float = 1.0) -> float:
-        """Most bytes per second over any window of so many seconds.
 
-        Args:
-            window_s: A multiple of a tenth.
-        """
-        span = round(window_s * BUCKETS_PER_S)
-        most = within = 0.0
-        window: deque[tuple[int, float]] = deque()
-        for number, n_bytes in self._buckets:
-            window.append((number, n_bytes))
-            within += n_bytes
-            while window[0][0] <= number - span:
-                within -= window.popleft()[1]
-            most = max(most, within)
-        return most / window_s
+
+def busiest_s(buckets: Iterable[tuple[int, float]]) -> tuple[float, float]:
+    """The second in which most left, wherever it begins.
+
+    Args:
+        buckets: Numbers and bytes, in order.
+
+    Returns:
+        Its bytes, and when it ended in seconds; 0 and 0 if nothing left.
+    """
+    most, end_s = 0.0, 0.0
+    within = 0.0
+    window: deque[tuple[int, float]] = deque()
+    for number, n_bytes in buckets:
+        window.append((number, n_bytes))
+        within += n_bytes
+        while window[0][0] <= number - BUCKETS_PER_S:
+            within -= window.popleft()[1]
+        if within > most:
+            most, end_s = within, (number + 1) / BUCKETS_PER_S
+    return most, end_s
