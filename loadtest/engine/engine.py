@@ -201,6 +201,7 @@ class EmulatedEngine:
 
     def _end(self) -> None:
         """The process is gone: nothing is computed, published or handed over any more."""
+        self._routes.close()
         self.scheduler.close()
         if self.feed is not None:
             self.feed.close()
@@ -215,6 +216,9 @@ class EmulatedEngine:
         """See `Handler`."""
         self._connections.add(connection)
         self._deserted.clear()
+        if self._opening is None:
+            # Loops accept what has come before they close a listening socket: to its client it was closed.
+            connection.reset()
 
     def closed(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -41,6 +41,7 @@ class SidePort:
         """Stop at once; calls that are held open are reset."""
         if self._server is not None:
             self._server.close()
+            self._server = None
         for connection in list(self._connections):
             connection.reset()
 
@@ -55,6 +56,8 @@ class SidePort:
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""
         self._connections.add(connection)
+        if self._server is None:
+            connection.reset()
 
     def closed(self, connection: Connection) -> None:
         """See `Handler`."""
