@@ -21,7 +21,7 @@ from policies.fairness import Fairness, class_of
 from policies.fleet import FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
-from policies.link_states import LinkState, LinkStateRules, LinkStates
+from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
@@ -88,6 +88,7 @@ from policies.role_plan import (
     DECODE,
     NEVER_TOKENS,
     PREFILL,
+    SWITCHED_OFF,
     TURNING_LABEL,
     RoleDemand,
     RoleMember,
@@ -117,6 +118,7 @@ __all__ = [
     "DECODE",
     "DECODE_COST",
     "DECODE_POLICIES",
+    "DOWN_LOSS_RATIO",
     "DP_SIZE_LABEL",
     "FULL_ATTENTION",
     "HANDOVER_LABEL",
@@ -128,6 +130,7 @@ __all__ = [
     "PROFILES",
     "RUNNING_MAX_LABEL",
     "SITE_LABEL",
+    "SWITCHED_OFF",
     "TURNING_LABEL",
     "UNKNOWN_KV",
     "Admission",

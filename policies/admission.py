@@ -163,15 +163,19 @@ class Admission:
         """
         self._follow()
         loads, reports = self._fleet.loads, self._fleet.reports
-        own, held = loads.inflight_requests[slots], loads.inflight_tokens[slots]
-        fresh = now_us - reports.at_us[slots] <= self._stale_us
-        requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
-        held = held + np.where(fresh, np.maximum(reports.extra_tokens[slots], 0.0), 0.0)
-        over = np.maximum(
-            (requests + 1.0 - self._running_max[slots]) / np.maximum(requests, 1.0),
-            (held + tokens - self._kv_max[slots]) / np.maximum(held, 1.0),
-        )
-        return np.where(own == 0, 0.0, np.clip(over, 0.0, 1.0))
+        requests = own = loads.inflight_requests[slots]
+        held = loads.inflight_tokens[slots]
+        if now_us - reports.newest_us <= self._stale_us:
+            fresh = now_us - reports.at_us[slots] <= self._stale_us
+            requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
+            held = held + np.where(fresh, np.maximum(reports.extra_tokens[slots], 0.0), 0.0)
+        too_many = requests + 1.0 - self._running_max[slots]
+        too_much = held + tokens - self._kv_max[slots]
+        full = ((too_many > 0.0) | (too_much > 0.0)) & (own > 0.0)
+        if not full.any():
+            return np.zeros(len(slots))
+        lacking = np.maximum(too_many / np.maximum(requests, 1.0), too_much / np.maximum(held, 1.0))
+        return np.where(full, np.minimum(lacking, 1.0), 0.0)
 
     # Inside.
 

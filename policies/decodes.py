@@ -71,6 +71,11 @@ class DecodeFit:
         """Whether enough was observed to predict anything."""
         return self._observations >= OBSERVATIONS_MIN
 
+    @property
+    def line_s(self) -> tuple[float, float]:
+        """Base and slope, both >= 0."""
+        return self._base_s, self._slope_s
+
     def tpot_s(self, requests: float) -> float:
         """Seconds per output token while so many decode together."""
         return self._base_s + self._slope_s * requests

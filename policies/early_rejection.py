@@ -16,8 +16,11 @@ Those who come later and overtake are not counted: how many, nobody knows. So th
 Who has been let in is judged again as it waits, by ``waited + r·V + s`` only: what is left of the queue
 ahead is a guess, and nobody is sent away after a wait but for certain.
 
+A request that two workers share (`policies.matchmaking`) waits for the room of a decode worker if that takes
+longer than its turn, and what of the transfer the prefill does not overlap comes on top.
+
 **Time per output token**, by the load of the decode at the end of its prefill (`policies.decodes`), as a mean
-over the workers that it may go to.
+over the workers that it may be decoded on.
 
 A promise that the request could not be given on an idle fleet either is none: its own prefill, or a decode
 all alone, takes longer. It is not rejected for that; to come again later would not help it.
@@ -89,6 +92,9 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
         prompt_tokens: Of its prompt.
         waited_s: Since it arrived.
         let_in: Whether it was judged before, and waits.
+        decoders: Who may decode it; None: who may take it.
+        room_s: Until one of them has room for it.
+        transfer_s: What the transfer to it adds.
     """
 
     slot: int
@@ -99,6 +105,9 @@ class Outlook(msgspec.Struct, frozen=True, gc=False):
     prompt_tokens: float
     waited_s: float
     let_in: bool
+    decoders: Slots | None = None
+    room_s: float = 0.0
+    transfer_s: float = 0.0
 
 
 class EarlyRejection:
@@ -131,26 +140,30 @@ class EarlyRejection:
         if fleet.tickets.count and not outlook.let_in:
             ahead_s = fleet.tickets.ahead_service_us(outlook.lane, outlook.key_us) / 1e6
         queue_s = ratio * (fleet.loads.backlog_at_s(slot, now_us) + ahead_s / len(outlook.slots))
-        promised_s = self.level.ttft_s_of(outlook.prompt_tokens)
-        if 0 < promised_s >= outlook.service_s:
-            predicted_s = outlook.waited_s + queue_s + outlook.service_s
+        queue_s = max(queue_s, outlook.room_s)
+        own_s, promised_s = (
+            outlook.service_s + outlook.transfer_s,
+            self.level.ttft_s_of(outlook.prompt_tokens),
+        )
+        if 0 < promised_s >= own_s:
+            predicted_s = outlook.waited_s + queue_s + own_s
             if predicted_s > promised_s:
-                late_s = queue_s + outlook.service_s - promised_s
+                late_s = queue_s + own_s - promised_s
                 return Miss("ttft", predicted_s, promised_s, max(late_s, RETRY_AFTER_S_MIN))
         if self.level.tpot_s > 0 and not outlook.let_in:
-            return self._judge_decode(
-                outlook, worker_class, ahead_s, queue_s + outlook.service_s, self.level.tpot_s
-            )
+            return self._judge_decode(outlook, ahead_s, queue_s + own_s, self.level.tpot_s)
         return None
 
     def _judge_decode(
-        self, outlook: Outlook, worker_class: str, ahead_s: float, prefill_s: float, promised_s: float
+        self, outlook: Outlook, ahead_s: float, prefill_s: float, promised_s: float
     ) -> Miss | None:
         """Whether too many would be decoding when its prefill ends."""
-        fit = self._decode_fit(worker_class)
+        slots = outlook.slots if outlook.decoders is None else outlook.decoders
+        decoder = outlook.slot if outlook.decoders is None else slots.item(0)
+        fit = self._decode_fit(self._fleet.at_slot(decoder).worker_class)
         if not fit.known or fit.tpot_s(1.0) > promised_s:
             return None
-        loads, slots = self._fleet.loads, outlook.slots
+        loads = self._fleet.loads
         prefilling = loads.prefill_requests[slots].sum().item()
         decoding = loads.inflight_requests[slots].sum().item() - prefilling
         lane = self._fleet.tickets.lane_totals().get(outlook.lane)

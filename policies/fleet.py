@@ -372,7 +372,6 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
-        ships: Ships | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -384,7 +383,6 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
-            ships: What it costs to split the request; None if nobody would.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -392,15 +390,18 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, ships)
+        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
 
-    def among(self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET) -> Candidates:
+    def among(
+        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
+    ) -> Candidates:
         """The same view of some of the candidates.
 
         Args:
             candidates: All of them.
             slots: Those, not empty. Callers that pass the same array again save the gathering.
             bucket: As given for all of them.
+            ships: What it costs to split the request; None: as is known of all of them.
         """
         slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
         return Candidates(
@@ -411,7 +412,7 @@ class FleetState:
             candidates.prompt_tokens,
             candidates.tokens_per_block,
             candidates.now_us,
-            candidates.ships,
+            ships or candidates.ships,
         )
 
     # Snapshot.
@@ -572,7 +573,7 @@ class FleetState:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self.links.transfers:
-            self.links.finished(op.request_id)
+            self.links.finished(op.request_id, op.at_us)
         if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
@@ -589,7 +590,7 @@ class FleetState:
             self.links.shipping(op)
 
     def _shipped(self, op: Shipped) -> None:
-        self.links.ended(op.request_id)
+        self.links.ended(op.request_id, op.at_us)
 
     def _waiting(self, op: Waiting) -> None:
         if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):

@@ -22,6 +22,9 @@ SMOOTHING_S = 2.0
 UTILISATION_MAX = 2.0
 """A link that lost its capacity is no fuller than this, so that it need not recover from it for long."""
 
+DOWN_LOSS_RATIO = 0.5
+"""Share of failed transfers at which a link is down."""
+
 CALM_RATIO = 0.5
 """Loss and wait are low again below this share of what was too much."""
 
@@ -44,14 +47,12 @@ class LinkStateRules:
         abundant_below: Below which it is abundant again.
         wait_s_max: Seconds of wait for the link, or for the prefill workers behind it, above which it is
             scarce.
-        down_loss_ratio: Share of failed transfers at which a link is down.
         probe_s: So long after the last failure one transfer may try.
     """
 
     scarce_above: float = 0.7
     abundant_below: float = 0.5
     wait_s_max: float = 2.0
-    down_loss_ratio: float = 0.5
     probe_s: float = 5.0
 
 
@@ -108,7 +109,7 @@ class LinkStates:
         loss_ratio = 0.0
         if known is not None:
             loss_ratio = known.loss_ratio
-            if loss_ratio >= rules.down_loss_ratio:
+            if loss_ratio >= DOWN_LOSS_RATIO:
                 due = now_us - known.at_us >= rules.probe_s * 1e6
                 return LinkState.PROBING if due and not links.under_way(link) else LinkState.DOWN
         utilisation = self.utilisation(link, now_us)

@@ -146,6 +146,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
         kv_bytes: What crosses, predicted.
         start_us: Log time at which it begins.
         end_us: Log time at which the last byte arrives.
+        ready_bytes: What of it the prefill worker has cached: it leaves at once, as fast as the link lets it.
     """
 
     request_id: str
@@ -155,6 +156,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     kv_bytes: int
     start_us: int
     end_us: int
+    ready_bytes: int = 0
 
 
 class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):

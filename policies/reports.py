@@ -28,10 +28,12 @@ class Reports:
         extra_tokens: Per slot what to add to the tokens in flight to get those held; -inf if it does not say.
         running_max: Per slot the most requests it runs at a time; +inf if it does not say.
         revision: Counts changes of ``running_max``.
+        newest_us: Log time of the newest report of any worker; `NEVER_US` without one.
     """
 
     def __init__(self) -> None:
         self.revision = 0
+        self.newest_us: float = NEVER_US
         self.at_us: Whole = np.full(8, NEVER_US)
         self.foreign_requests: Whole = np.zeros(8)
         self.extra_tokens: Whole = np.full(8, -inf)
@@ -60,6 +62,7 @@ class Reports:
             return
         self._known[op.worker] = op
         self.at_us[slot] = op.at_us
+        self.newest_us = max(self.newest_us, op.at_us)
         present = max(op.running, 0) + max(op.waiting, 0)
         self.foreign_requests[slot] = max(present - op.inflight_requests, 0)
         self.extra_tokens[slot] = op.kv_tokens - op.inflight_tokens if op.kv_tokens >= 0 else -inf

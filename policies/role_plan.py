@@ -75,6 +75,9 @@ PARTS = 4
 """Into how many bins a row of the histogram is divided, as if lengths were even within it: the threshold must
 not jump from row to row."""
 
+STALE_S = 3600.0
+"""A threshold is no longer that of what comes if too little came for so long to work out another."""
+
 GAIN_RATIO_MAX = 1000.0
 """What is said of a gain over nothing."""
 
@@ -203,6 +206,7 @@ class RoleVerdict:
         gain_ratio: By how much more the best split serves.
         needed_ratio: By how much more it must.
         wait_s: How long nothing may change yet.
+        forgets: Whether what was planned before no longer holds, though nothing else is known.
     """
 
     reason: str
@@ -212,27 +216,40 @@ class RoleVerdict:
     gain_ratio: float = 0.0
     needed_ratio: float = 0.0
     wait_s: float = 0.0
+    forgets: bool = False
 
     def plan(self, known: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
-        """The same for the log, with what it remembers of changes; None if nothing is known."""
-        if self.now is None:
-            return None
+        """The same for the log, with what it remembers of changes; None if there is nothing to say."""
+        now, best = self.now, self.best
         base = known if known is not None else OffloadPlan(0, "")
-        threshold = self.now.threshold_tokens
-        return msgspec.structs.replace(
-            base,
-            at_us=max(now_us, base.at_us + 1),
-            replica=replica,
-            threshold_tokens=round(threshold) if isfinite(threshold) else NEVER_TOKENS,
-            prefill=self.best.split.prefill_workers if self.best is not None else 0,
-            decode=self.best.split.decode_workers if self.best is not None else 0,
+        if now is None and (not self.forgets or base.threshold_tokens < 0):
+            return None
+        plan = OffloadPlan(
+            max(now_us, base.at_us + 1),
+            replica,
             roles=dict(self.roles),
             gain_ratio=self.gain_ratio,
             reason=self.reason,
-            requests_per_s=self.now.requests_per_s if isfinite(self.now.requests_per_s) else 0.0,
-            remote_ratio=self.now.remote_ratio,
-            egress_bytes_per_s=self.now.egress_bytes_per_s if isfinite(self.now.requests_per_s) else 0.0,
+            changed_us=base.changed_us,
+            turned=base.turned,
+            stuck_us=base.stuck_us,
         )
+        if now is None:
+            return plan
+        bounded = isfinite(now.requests_per_s)
+        return msgspec.structs.replace(
+            plan,
+            threshold_tokens=round(now.threshold_tokens) if isfinite(now.threshold_tokens) else NEVER_TOKENS,
+            prefill=best.split.prefill_workers if best is not None else 0,
+            decode=best.split.decode_workers if best is not None else 0,
+            requests_per_s=now.requests_per_s if bounded else 0.0,
+            remote_ratio=now.remote_ratio,
+            egress_bytes_per_s=now.egress_bytes_per_s if bounded else 0.0,
+        )
+
+
+SWITCHED_OFF = RoleVerdict("roles.mode is off", forgets=True)
+"""What is found by a slow loop that is to find nothing."""
 
 
 def live_lengths(requests: Floats, cached_tokens: Floats) -> tuple[UncachedLengths, Floats]:
@@ -274,7 +291,8 @@ def plan_roles(
     """
     total = float(demand.lengths.requests.sum())
     if total < rules.requests_min or not total:
-        return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by")
+        stale = known is not None and now_us - known.at_us > STALE_S * 1e6
+        return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by", forgets=stale)
     fleet = _Fleet.of(demand, members)
     if fleet.empty:
         return RoleVerdict("nobody prefills or decodes here")
@@ -350,7 +368,8 @@ class _Fleet:
             there = Counter(member.worker.worker_class for member in away if member.site == site)
             workers = [(count, demand.prefill_s[name]) for name, count in sorted(there.items())]
             sites.append(RemoteSite(workers, demand.link_bytes_per_s.get(site, 0.0)))
-        self.split = self._split(Counter((member.worker.worker_class, member.worker.role) for member in home))
+        self._counts = Counter((member.worker.worker_class, member.worker.role) for member in home)
+        self.split = self._split(self._counts)
         self.model = ThroughputModel(demand.lengths, Stages(classes, sites, demand.kv_bytes))
 
     @classmethod
@@ -369,29 +388,31 @@ class _Fleet:
             for role in (PREFILL, DECODE):
                 turned = list(self._spare(name, _other(role), may_turn))[:size]
                 # A large step may go too far where a small one does not.
-                for count in sorted({1, len(turned)} - {0}) if turned else ():
-                    some = turned[:count]
-                    serves = self._after(some, role)
+                for count in sorted({min(1, len(turned)), len(turned)} - {0}):
+                    serves = self._after(name, count, role)
                     if best is None or serves.requests_per_s > best[1].requests_per_s:
-                        best = {member.worker_id: role for member in some}, serves
+                        best = {member.worker_id: role for member in turned[:count]}, serves
         now = self.model.best([self.split]).throughput
         return best if best is not None and _gain(best[1], now) > 0 else None
 
     def _spare(self, name: str, role: str, may_turn: Callable[[RoleMember], bool]) -> Iterator[RoleMember]:
         """Workers of a class and role that may turn, those first that lose least."""
         left = Counter(member.group for member in self._home if member.worker.role == role)
-        for member in sorted(self._home, key=_loses):
-            ours = member.worker.worker_class == name and member.worker.role == role
-            if ours and member.convertible and left[member.group] > 1 and may_turn(member):
+        ours = [
+            member
+            for member in self._home
+            if member.convertible and member.worker.role == role and member.worker.worker_class == name
+        ]
+        for member in sorted(ours, key=_loses):
+            if left[member.group] > 1 and may_turn(member):
                 left[member.group] -= 1
                 yield member
 
-    def _after(self, turned: Sequence[RoleMember], role: str) -> Throughput:
-        ids = {member.worker_id for member in turned}
-        counts = Counter(
-            (member.worker.worker_class, role if member.worker_id in ids else member.worker.role)
-            for member in self._home
-        )
+    def _after(self, name: str, count: int, role: str) -> Throughput:
+        """What is served when so many workers of a class have turned into a role."""
+        counts = self._counts.copy()
+        counts[name, role] += count
+        counts[name, _other(role)] -= count
         return self.model.best([self._split(counts)]).throughput
 
     def _split(self, counts: Counter[tuple[str, str]]) -> Split:

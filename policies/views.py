@@ -174,9 +174,10 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
         V' = max(V', W)                      W: until a decode worker has room
         X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
 
-    A candidate that decodes, plain or not, stalls what it is decoding while it prefills: n requests lose s
-    each. A prefill worker stalls nobody. So ``n·s`` is added to the price, as what others lose
-    (as kappa's term is, theory E2, for those who wait).
+    A candidate that decodes, plain or not, stalls what it is decoding while it prefills: an engine either
+    prefills first and decodes then, or does both in one step, which takes as much longer. So its n requests
+    lose up to s each, and ``n·s`` is added to the price, as what others lose (theory E2: kappa's term is what
+    those lose who wait; these are already served). A prefill worker stalls nobody.
 
     Attributes:
         routes: By slot: number of the route, 0 for a worker that does all alone.
@@ -185,7 +186,6 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
         send_s: Of each route: KV bytes over the rate.
         overlap_ratio: Of each route.
         splits: By slot: 1 for prefill workers, which decode nothing, else 0.
-        decodes: By slot: 1 for decode workers, whose requests are prefilled elsewhere, else 0.
     """
 
     routes: NDArray[np.intp]
@@ -194,7 +194,6 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
     send_s: Floats
     overlap_ratio: Floats
     splits: Floats
-    decodes: Floats
 
     def columns(
         self, index: slice | Slots, loads: Loads, ready_s: Floats, prefill_s: Floats
@@ -203,8 +202,8 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
         routes = self.routes[index]
         added_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
         added_s += self.base_s[routes]
-        prefilling = loads.prefill_requests[index] * (1.0 - self.decodes[index])
-        decoding = (loads.inflight_requests[index] - prefilling) * (1.0 - self.splits[index])
+        decoding = loads.inflight_requests[index] - loads.prefill_requests[index]
+        decoding *= 1.0 - self.splits[index]
         return np.maximum(ready_s, self.room_s[routes]), added_s + decoding * prefill_s
 
     def at(self, slot: int, loads: Loads, prefill_s: float) -> tuple[float, float, float]:
@@ -213,9 +212,7 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
         if self.splits.item(slot):
             late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
             return self.room_s.item(route), self.base_s.item(route) + max(late_s, 0.0), 0.0
-        decoding = loads.inflight_requests.item(slot)
-        if not self.decodes.item(slot):
-            decoding -= loads.prefill_requests.item(slot)
+        decoding = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
         return 0.0, 0.0, decoding * prefill_s
 
 
@@ -415,16 +412,6 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         for match in self.matches:
             match.add_safe(blocks, slots)
         return blocks
-
-    def most_safe_tokens(self, slots: Slots) -> float:
-        """The longest window-safe match of some workers, candidates or not."""
-        if not self.matches:
-            return 0.0
-        blocks = self.matches[0].safe[slots]
-        for match in self.matches[1:]:
-            blocks = blocks + match.safe[slots]
-        most: int = blocks.max(initial=0).item()
-        return min(most * self.tokens_per_block, self.prompt_tokens)
 
     @property
     def deepest_tokens(self) -> float:

@@ -8,6 +8,10 @@ blocks, which the fleet soon holds. Microseconds of CPU for each request:
 * *fold*: its operations applied, placed, first token and finished, or *fold short*: placed, and
   finished with the time of its first token.
 
+With ``--pairs`` half of the workers prefill and half decode, and a decision is about two of them: what
+their partners cost, the choice of the prefill worker, and that of the decode worker. Both are folded, so
+*fold* is of five operations, and *fold short* of four.
+
 A run decides and folds, and then folds the same operations again without deciding; the difference is what
 deciding costs. Figures are medians of some runs, each on a new fleet.
 """
@@ -22,11 +26,18 @@ import numpy as np
 
 from policies import (
     FULL_ATTENTION,
+    UNKNOWN_KV,
+    Admission,
+    AdmissionRules,
     Chosen,
+    DecodeFit,
     Finished,
     FirstToken,
     FleetState,
+    Matchmaker,
     Op,
+    Pairing,
+    Partners,
     Placed,
     RequestView,
     WorkerPut,
@@ -43,6 +54,8 @@ START_US = 1_000_000_000
 STEP_US = 250
 """Log time between two requests."""
 
+UNOBSERVED = DecodeFit()
+
 PROMPT_TOKENS = {False: 300.0, True: 1250.0}
 
 
@@ -54,39 +67,58 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 64, 1000])
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
+    parser.add_argument("--pairs", action="store_true", help="half of the workers prefill, half decode")
     arguments = parser.parse_args()
     gc.disable()
     print("workers  prompts   decide     fold  fold short  µs CPU")
     for workers in arguments.workers:
         for shared in (False, True):
-            runs = [costs_us(workers, arguments.requests, shared=shared) for _ in range(arguments.repeats)]
+            runs = [
+                costs_us(workers, arguments.requests, shared=shared, pairs=arguments.pairs)
+                for _ in range(arguments.repeats)
+            ]
             decide_us, fold_us, short_us = (median(figures) for figures in zip(*runs, strict=True))
             prompts = "shared" if shared else "cold"
             print(f"{workers:>7} {prompts:>8} {decide_us:>8.1f} {fold_us:>8.1f} {short_us:>11.1f}")
 
 
-def costs_us(workers: int, requests: int, *, shared: bool) -> tuple[float, float, float]:
-    """CPU of deciding, of folding three operations and of folding two, for each request, in microseconds."""
+def costs_us(workers: int, requests: int, *, shared: bool, pairs: bool = False) -> tuple[float, float, float]:
+    """CPU of deciding, of folding all operations and of folding fewer, for each request, in microseconds."""
     paths = _prompts(requests, shared=shared)
+    fleet = fleet_of(workers, pairs=pairs)
     began_ns = time.process_time_ns()
-    ops = decided(fleet_of(workers), paths, PROMPT_TOKENS[shared])
+    ops = decided(fleet, paths, PROMPT_TOKENS[shared], pairing_of(workers) if pairs else None)
     both_ns = time.process_time_ns() - began_ns
-    fold_ns = _folded_ns(fleet_of(workers), ops)
-    short_ns = _folded_ns(fleet_of(workers), shortened(ops))
+    fold_ns = _folded_ns(fleet_of(workers, pairs=pairs), ops)
+    short_ns = _folded_ns(fleet_of(workers, pairs=pairs), shortened(ops))
     return (both_ns - fold_ns) / requests / 1e3, fold_ns / requests / 1e3, short_ns / requests / 1e3
 
 
-def fleet_of(workers: int) -> FleetState:
-    """A fleet of idle workers with room for everything."""
+def fleet_of(workers: int, *, pairs: bool = False) -> FleetState:
+    """A fleet of idle workers with room for everything; with pairs the first half prefills."""
     fleet = FleetState()
     for number in range(workers):
-        fleet.apply(WorkerPut(f"w{number}:1", 1, "bench", f"http://w{number}:1"))
+        role = "plain"
+        if pairs:
+            role = "prefill" if number < workers // 2 else "decode"
+        fleet.apply(WorkerPut(f"w{number}:1", 1, "bench", f"http://w{number}:1", role))
     return fleet
 
 
-def decided(fleet: FleetState, paths: list[bytes], prompt_tokens: float) -> list[Op]:
+def pairing_of(workers: int) -> Pairing:
+    """Who may begin, and end, a request in such a fleet."""
+    prefill = workers // 2
+    partners = Partners("sglang", np.arange(prefill, workers))
+    return Pairing(np.arange(prefill), np.zeros(prefill, dtype=np.intp), (partners,))
+
+
+def decided(
+    fleet: FleetState, paths: list[bytes], prompt_tokens: float, pairing: Pairing | None = None
+) -> list[Op]:
     """Place every prompt and fold what happens to it: all operations, in order."""
-    policy, slots = make_policy("expected_cost"), np.arange(len(fleet.workers()))
+    policy = make_policy("expected_cost")
+    slots = np.arange(len(fleet.workers())) if pairing is None else pairing.slots
+    matchmaker = Matchmaker(fleet, Admission(AdmissionRules(), fleet), lambda _: UNOBSERVED)
     ops: list[Op] = []
     prefilling: deque[str] = deque()
     decoding: deque[str] = deque()
@@ -95,7 +127,12 @@ def decided(fleet: FleetState, paths: list[bytes], prompt_tokens: float) -> list
         request_id = f"r{number:x}"
         candidates = fleet.candidates(slots, (path,), FULL_ATTENTION, prompt_tokens, 256.0, now_us)
         key = int.from_bytes(path[-8:], "little")
-        chosen = place(RequestView(key, key, prompt_tokens, 300.0, number), candidates, policy)
+        view = RequestView(key, key, prompt_tokens, 300.0, number)
+        look = None
+        if pairing is not None:
+            look = matchmaker.look(pairing, view, UNKNOWN_KV, candidates)
+            candidates = fleet.among(candidates, slots, ships=look.ships())
+        chosen = place(view, candidates, policy)
         assert isinstance(chosen, Chosen)
         happened: list[Op] = [
             Placed(
@@ -110,10 +147,20 @@ def decided(fleet: FleetState, paths: list[bytes], prompt_tokens: float) -> list
                 ends=False,
             )
         ]
+        if look is not None:
+            partner = look.partner(chosen)
+            assert partner is not None
+            tokens, worker_id = round(prompt_tokens) + 300, fleet.at_slot(partner.slot).worker_id
+            happened.append(Placed(f"d{number:x}", now_us, worker_id, "bench", 0, 0, tokens))
         prefilling.append(request_id)
         if len(prefilling) > INFLIGHT // 2:
             decoding.append(prefilling.popleft())
-            happened.append(FirstToken(decoding[-1], now_us + 1))
+            if pairing is None:
+                happened.append(FirstToken(decoding[-1], now_us + 1))
+            else:
+                happened.append(Finished(decoding[-1], now_us + 1, now_us + 1))
+                decoding[-1] = "d" + decoding[-1][1:]
+                happened.append(FirstToken(decoding[-1], now_us + 1))
         if len(decoding) > INFLIGHT // 2:
             happened.append(Finished(decoding.popleft(), now_us + 2))
         for op in happened:
@@ -126,7 +173,9 @@ def shortened(ops: list[Op]) -> list[Op]:
     """The same requests, whose ends tell of their first tokens."""
     first_us = {op.request_id: op.at_us for op in ops if isinstance(op, FirstToken)}
     return [
-        Finished(op.request_id, op.at_us, first_us[op.request_id]) if isinstance(op, Finished) else op
+        Finished(op.request_id, op.at_us, first_us.get(op.request_id, op.prefilled_us))
+        if isinstance(op, Finished)
+        else op
         for op in ops
         if not isinstance(op, FirstToken)
     ]

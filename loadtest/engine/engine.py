@@ -216,8 +216,7 @@ class EmulatedEngine:
         """See `Handler`."""
         self._connections.add(connection)
         self._deserted.clear()
-        if self._opening is None:
-            # Loops accept what has come before they close a listening socket: to its client it was closed.
+        if self._opening is None:  # it was accepted in the moment in which the port was closed
             connection.reset()
 
     def closed(self, connection: Connection) -> None:

@@ -45,7 +45,7 @@ from loadtest.simulator.table import comparison_table
 from loadtest.simulator.words import bucket_shares, percent
 from loadtest.simulator.workload import Workload
 from loadtest.traces import TraceError
-from policies import POLICIES
+from policies import DECODE_POLICIES, POLICIES
 
 DEFAULT_POLICIES = "expected_cost,cache_aware,least_load,round_robin"
 
@@ -260,7 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     gateway.add_argument(
         "--decode-policy",
-        choices=sorted(POLICIES),
+        choices=DECODE_POLICIES,
         default=default.decode_policy,
         help=f"chooses the worker that decodes [default {default.decode_policy}]",
         metavar="NAME",

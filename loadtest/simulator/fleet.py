@@ -26,9 +26,9 @@ from loadtest.engine.scheduler import Scheduler
 from loadtest.simulator.clock import VirtualClock
 from loadtest.simulator.links import Link
 from loadtest.simulator.site_links import LinkPlan, SiteLink
-from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, WorkerPut
+from policies import BUCKET_LABEL, RUNNING_MAX_LABEL, SITE_LABEL, WorkerPut
 
-SITE_LABEL, CLASS_LABEL = "site", "worker_class"
+CLASS_LABEL = "worker_class"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class Flight:
         "_decode_job",
         "_fleet",
         "_flow",
+        "_handed_s",
         "_has_room",
         "_link",
         "_shipped",
@@ -103,7 +104,7 @@ class Flight:
         self._link: SiteLink | None = None
         self._transfer: Transfer | None = None
         self.arrival_s = fleet.clock.time()
-        self.dispatched_s = nan
+        self.dispatched_s = self._handed_s = nan
         self.first_s = nan
         self.finished_s = nan
         self.outcome: Outcome | None = None
@@ -224,6 +225,7 @@ class Flight:
         if self.outcome is None:
             self.replica.first_token(self.dispatch)
             self._told = True
+            self._handed_s = self._fleet.clock.time()
             self._fleet.decode_workers[self.decode_worker].deliver(self._decode_job)
 
     def _complete(self) -> None:
@@ -233,7 +235,11 @@ class Flight:
         if not self._started:
             self._start()
         usage = Usage(self.request.tokens, self.job.cached_tokens, self.request.output_tokens)
-        self.replica.completed(self.dispatch, usage, self.first_s - self.dispatched_s, told=told)
+        now_s = self._fleet.clock.time()
+        prefilled_s = self.first_s if self._decode_job is None else self._handed_s
+        self.replica.completed(
+            self.dispatch, usage, prefilled_s - self.dispatched_s, now_s - self.first_s, told=told
+        )
         self._end(Outcome.COMPLETED)
 
     def _fail(self, outcome: Outcome) -> None:

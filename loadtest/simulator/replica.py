@@ -1,13 +1,13 @@
 """One replica of the gateway, without its sockets: it decides, says so, and hears of the others late.
 
 It does for a request what `router.gateway.exchange` does, with the same parts: `FleetState`, `Decider`,
-`WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time. Left out is what moves
-bytes.
+`Matchmaker`, `Offloading`, `WaitingRoom`, `Feedback` and `LogClock` are the production ones, on virtual time.
+Left out is what moves bytes.
 
-    take ──┬── Placed ────> own FleetState at once
-           │      └───────> SharedLog ──late──> the others' FleetStates
+    take ──┬── Placed ────> own FleetState at once     (twice, for a prefill and a decode worker, and
+           │      └───────> SharedLog ──late──> the others' FleetStates    Shipping if KV crosses a link)
            └── Waiting ──> Placed, or Finished  (likewise, as everything below)
-    first_token ─ FirstToken
+    first_token ─ FirstToken; for two workers Finished of the one, FirstToken of the other, Shipped
     completed ─── Finished, then what Feedback learned: Trim, Forget, Fitted
     aborted ───── Finished, and Trim of what was inserted on trust
 
@@ -16,12 +16,10 @@ engine; its path is every k-th of the engine's chained hashes.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -31,6 +29,9 @@ from loadtest.simulator.queueing import DEFAULT_FLOW, QueueRules
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
+    ALONE,
+    HAND_OVERS,
+    HANDOVER_LABEL,
     Admission,
     BucketMember,
     EarlyRejection,
@@ -39,19 +40,31 @@ from policies import (
     FleetRules,
     FleetState,
     LengthDemand,
+    Matchmaker,
+    Offload,
+    OffloadRules,
     Op,
+    Pairing,
+    Partners,
     Policy,
+    RoleMember,
     Shed,
+    Shipped,
     Waiting,
+    Worker,
     WorkerPut,
     plan_buckets,
+    plan_roles,
+    role_demand,
 )
 from radix import AttentionProfile
 from router.errors import RequestExpired, RouterError
+from router.fleet import LinkWatch
 from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.gateway import GRACE_LAGS, GRACE_S
+from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
 from router.gateway.usage import Usage
@@ -80,23 +93,27 @@ class ReplicaRules:
 
     Attributes:
         policy: Chooses the worker of a request (its prefill worker, if there are decode workers).
-        decode_policy: Chooses its decode worker.
+        decode_policy: Chooses its decode worker; None: `policies.DECODE_COST`.
         profile: What of a prefix match the model can reuse.
         fleet: Rules of the fold.
         engine_block_tokens: Tokens of a block of the engine, in which prompts come.
         expected_output_tokens: Assumed of every answer.
         queue: How requests wait; None: they never do.
         step_tokens: What one step of an engine prefills at most, if others find it only when it is over.
+        offload: How the site of a prefill is chosen.
+        threshold_tokens: t if it is set by hand; 0: what the slow loop says.
     """
 
     policy: Policy
-    decode_policy: Policy
+    decode_policy: Policy | None
     profile: AttentionProfile
     fleet: FleetRules
     engine_block_tokens: int = 64
     expected_output_tokens: int = 256
     queue: QueueRules | None = None
     step_tokens: int = 0
+    offload: OffloadRules = field(default_factory=OffloadRules)
+    threshold_tokens: int = 0
 
 
 class Caller(Protocol):
@@ -117,11 +134,13 @@ class Dispatch:
         parsed: The request as the gateway read it.
         attempt: How it was placed.
         decode_attempt: How it was placed on a decode worker; None without one.
+        ships: Whether the log was told of a link that its KV crosses.
     """
 
     parsed: ParsedRequest
     attempt: Attempt
     decode_attempt: Attempt | None = None
+    ships: bool = False
 
 
 class Replica:
@@ -144,17 +163,10 @@ class Replica:
         self._feedback = Feedback(
             self.fleet, publish=self.publish, replica=name, bytes_per_token=BYTES_PER_TOKEN
         )
-        decider = partial(
-            Decider,
-            self.fleet,
-            feedback=self._feedback,
-            replica=name,
-            block_tokens=rules.fleet.block_tokens,
-            block_bytes=BYTES_PER_TOKEN * rules.fleet.block_tokens,
-            expected_output_tokens=rules.expected_output_tokens,
-        )
         queue = rules.queue or QueueRules()
-        admission, lanes = Admission(queue.admission, self.fleet), Lanes(self._slots_of)
+        admission = Admission(queue.admission, self.fleet)
+        matchmaker = Matchmaker(self.fleet, admission, self._feedback.decode_fit, rules.decode_policy)
+        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
         rejection = EarlyRejection(queue.level, self.fleet, self._feedback.decode_fit)
         order = Order(
             admission,
@@ -176,18 +188,33 @@ class Replica:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.delay_s),
             ended=self._wait_ended,
         )
-        self._decider = decider(
-            policy=rules.policy,
-            next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
-            order=order if rules.queue else None,
+        self.link_watch = LinkWatch(
+            self.fleet, publish=self.publish, now_us=self._log_clock.now_us, replica=name
         )
-        self._decode_decider = decider(
-            policy=rules.decode_policy, next_attempt_id=map(f"{name}-d{{:x}}".format, count()).__next__
+        self.offloading = Offloading(
+            self.fleet,
+            Offload(self.fleet.links, rules.offload),
+            replica=name,
+            threshold_tokens=rules.threshold_tokens,
+        )
+        self._decider = Decider(
+            self.fleet,
+            rules.policy,
+            self._feedback,
+            replica=name,
+            next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
+            block_tokens=rules.fleet.block_tokens,
+            block_bytes=BYTES_PER_TOKEN * rules.fleet.block_tokens,
+            expected_output_tokens=rules.expected_output_tokens,
+            order=order if rules.queue else None,
+            matchmaker=matchmaker,
+            offloading=self.offloading,
         )
         self._step = rules.fleet.block_tokens // rules.engine_block_tokens
         assert self._step * rules.engine_block_tokens == rules.fleet.block_tokens
-        self._slots = self._decode_slots = NO_SLOTS
-        self._fitting: dict[int, NDArray[np.intp]] = {}
+        self._slots = NO_SLOTS
+        self._partners: tuple[Partners, ...] = ()
+        self._fitting: dict[int, tuple[NDArray[np.intp], Pairing | None]] = {}
         self._revision = -1
 
     def know(self, workers: Iterable[WorkerPut]) -> None:
@@ -195,9 +222,15 @@ class Replica:
         for op in workers:
             self.fleet.apply(op)
         known = sorted(self.fleet.workers(), key=lambda worker: worker.slot)
-        decode = [worker.slot for worker in known if worker.role == "decode"]
-        others = [worker.slot for worker in known if worker.role != "decode"]
-        self._slots, self._decode_slots = (np.array(part, dtype=np.intp) for part in (others, decode))
+        decode: dict[str, list[int]] = {}
+        for worker in known:
+            if worker.role == "decode":
+                decode.setdefault(_protocol(worker), []).append(worker.slot)
+        self._partners = tuple(Partners(name, np.array(decode[name])) for name in sorted(decode))
+        begins = {"plain": lambda _: True, "prefill": decode.__contains__, "decode": _takes_whole}
+        self._slots = np.array(
+            [worker.slot for worker in known if begins[worker.role](_protocol(worker))], dtype=np.intp
+        )
 
     def take(self, blocks: bytes, tokens: int, caller: Caller, flow: str = DEFAULT_FLOW) -> None:
         """Let a request go, wait, or neither.
@@ -226,25 +259,30 @@ class Replica:
         lane = lane_of(MODEL, bucket)
         claim = Claim(request.arrived_us, lane, request.flow, ticket_id, turn)
         now_us, now_s, slots = self._log_clock.now_us(), self._clock.time(), self._slots_of(lane)
-        return self._decider.decide(request.parsed, self._rules.profile, slots, now_us, now_s, claim, bucket)
+        return self._decider.decide(
+            request.parsed,
+            self._rules.profile,
+            slots,
+            now_us,
+            now_s,
+            claim,
+            bucket,
+            self._pairing_of(lane),
+        )
 
-    def reserve(self, parsed: ParsedRequest, decision: Decision) -> Dispatch | Shed:
-        """Reserve on the chosen worker, and on one that decodes if there are such."""
+    def reserve(self, parsed: ParsedRequest, decision: Decision) -> Dispatch:
+        """Reserve on the chosen workers, and on the link between them."""
         self.publish(decision.placed)
-        if not len(self._decode_slots):
+        if decision.decode is None:
             return Dispatch(parsed, decision.attempt)
-        # Nothing is prefilled there, and what a prefill worker holds is of no use to it.
-        unmatched = msgspec.structs.replace(parsed, paths=())
-        now_us, now_s, profile = self._log_clock.now_us(), self._clock.time(), self._rules.profile
-        partners = self.fleet.buckets.together_with(self._decode_slots, decision.attempt.chosen.slot)
-        bucket = self._decode_decider.bucket_of(unmatched)
-        decode = self._decode_decider.decide(unmatched, profile, partners, now_us, now_s, bucket=bucket)
-        if isinstance(decode, Shed):
-            self.publish(Finished(decision.attempt.request_id, now_us))
-            return decode
-        assert not isinstance(decode, Hold)
-        self.publish(msgspec.structs.replace(decode.placed, service_us=0, uncached_tokens=0))
-        return Dispatch(parsed, decision.attempt, decode.attempt)
+        self.publish(decision.decode.placed)
+        if decision.shipping is not None:
+            self.publish(decision.shipping)
+            worker = self.fleet.at_slot(decision.attempt.chosen.slot)
+            self.link_watch.begun(
+                decision.shipping, decision.attempt.request_id, worker.slot, _protocol(worker)
+            )
+        return Dispatch(parsed, decision.attempt, decision.decode.attempt, decision.shipping is not None)
 
     @property
     def now_us(self) -> int:
@@ -253,16 +291,36 @@ class Replica:
 
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
         """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
-        fleet, buckets = self.fleet, self.fleet.buckets
+        buckets = self.fleet.buckets
+        slots = self._fitting_to(lane)[0]
+        return buckets.may_take(slots, self.fleet.loads.oldest_prefill_us) if buckets.moving else slots
+
+    def _pairing_of(self, lane: str) -> Pairing | None:
+        """Who of them needs a partner."""
+        return self._fitting_to(lane)[1]
+
+    def _fitting_to(self, lane: str) -> tuple[NDArray[np.intp], Pairing | None]:
+        fleet = self.fleet
         if fleet.revision != self._revision:
             self._revision = fleet.revision
             self._fitting.clear()
         _, bucket = model_and_bucket(lane)
-        slots = self._fitting.get(bucket)
-        if slots is None:
-            slots = buckets.fitting(self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens)
-            self._fitting[bucket] = slots
-        return buckets.may_take(slots, fleet.loads.oldest_prefill_us) if buckets.moving else slots
+        known = self._fitting.get(bucket)
+        if known is None:
+            slots = fleet.buckets.fitting(
+                self._slots, bucket, lambda slot: fleet.at_slot(slot).capacity_tokens
+            )
+            known = self._fitting[bucket] = slots, self._pairing(slots)
+        return known
+
+    def _pairing(self, slots: NDArray[np.intp]) -> Pairing | None:
+        """Pair the prefill workers among these with the decode workers of their protocol."""
+        if not self._partners:
+            return None
+        names = [partners.protocol for partners in self._partners]
+        workers = [self.fleet.at_slot(slot) for slot in slots.tolist()]
+        groups = [names.index(_protocol(each)) if each.role == "prefill" else ALONE for each in workers]
+        return Pairing(slots, np.array(groups, dtype=np.intp), self._partners)
 
     def _wait_ended(self, _said: Waiting, _how: WaitEnd, _wait_s: float) -> None:
         """Requests keep their own books."""
@@ -271,18 +329,27 @@ class Replica:
         """The prefill is over; with a decode worker its work goes on there."""
         now_us, attempt_id = self._log_clock.now_us(), dispatch.attempt.request_id
         if dispatch.decode_attempt is not None:
+            decode_id = dispatch.decode_attempt.request_id
+            self.link_watch.prefilled(decode_id)
             self.publish(Finished(attempt_id, now_us, now_us))
+            self.publish(FirstToken(decode_id, now_us))
+            if dispatch.ships:
+                self.link_watch.arrived(decode_id)
+                self.publish(Shipped(decode_id, now_us))
         else:
             self.publish(FirstToken(attempt_id, now_us))
         self.room.changed()
 
-    def completed(self, dispatch: Dispatch, usage: Usage, ttft_s: float, *, told: bool) -> None:
+    def completed(
+        self, dispatch: Dispatch, usage: Usage, prefill_s: float, decode_s: float, *, told: bool
+    ) -> None:
         """The answer is complete: release, and learn from it.
 
         Args:
             dispatch: Of the request.
             usage: What the engine reports.
-            ttft_s: From dispatch to first byte.
+            prefill_s: From dispatch to the first token, or until its KV was where it is decoded.
+            decode_s: From the first token to the last.
             told: Whether `first_token` was called; only a plain worker may end without it.
         """
         assert told or dispatch.decode_attempt is None
@@ -290,7 +357,16 @@ class Replica:
         last = dispatch.decode_attempt or dispatch.attempt
         self.publish(Finished(last.request_id, now_us, 0 if told else now_us))
         understood = self._feedback.understood(dispatch.attempt.worker_id, usage)
-        self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, ttft_s, now_us)
+        if dispatch.decode_attempt is None:
+            self._feedback.answered(
+                dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us, decode_s
+            )
+        else:
+            # What of the transfer was predicted to be exposed is no prefill.
+            prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
+            self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us)
+            assert understood.completion_tokens is not None
+            self._feedback.decoded(dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens)
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:
@@ -304,6 +380,7 @@ class Replica:
         if not told or dispatch.decode_attempt is None:
             self.publish(Finished(dispatch.attempt.request_id, now_us))
         if dispatch.decode_attempt is not None:
+            self.link_watch.dropped(dispatch.decode_attempt.request_id)
             self.publish(Finished(dispatch.decode_attempt.request_id, now_us))
         if not told:
             self._feedback.abandoned(dispatch.parsed, dispatch.attempt)
@@ -333,6 +410,20 @@ class Replica:
         verdict = plan_buckets(demand, buckets.bounds, members, plans, replica=self.name, now_us=now_us)
         if verdict.plan is not None:
             self.publish(verdict.plan)
+
+    def plan(self) -> None:
+        """Do what `router.fleet.role_planner` does where no worker may change its role."""
+        fleet, now_us = self.fleet, self.now_us
+        members = [
+            RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
+            for worker in fleet.workers()
+        ]
+        demand = role_demand(fleet, members, self._feedback.decode_fit, now_us)
+        plan = plan_roles(demand, members, fleet.offload_plan, now_us).plan(
+            fleet.offload_plan, self.name, now_us
+        )
+        if plan is not None:
+            self.publish(plan)
 
     def publish(self, op: Op) -> None:
         """Apply an operation at once, and tell the others."""
@@ -368,6 +459,15 @@ class Replica:
         )
 
 
+def _protocol(worker: Worker) -> str:
+    """How it hands over; as SGLang does, if nobody says."""
+    return worker.labels.get(HANDOVER_LABEL, "sglang")
+
+
+def _takes_whole(protocol: str) -> bool:
+    return protocol in HAND_OVERS and HAND_OVERS[protocol].prefills
+
+
 class _Request:
     """One request, as long as it has no worker (`router.gateway.waiting_room.Waiter`)."""
 
@@ -384,11 +484,7 @@ class _Request:
         return self._replica.decide(self, ticket_id, turn)
 
     def dispatched(self, decision: Decision) -> None:
-        dispatch = self._replica.reserve(self.parsed, decision)
-        if isinstance(dispatch, Shed):
-            self._caller.refused(Outcome.REJECTED)
-        else:
-            self._caller.dispatched(dispatch)
+        self._caller.dispatched(self._replica.reserve(self.parsed, decision))
 
     def refused(self, error: RouterError) -> None:
         expired = isinstance(error, RequestExpired)

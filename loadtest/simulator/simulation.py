@@ -11,7 +11,7 @@ Beside the fleet the simulation keeps a book of what has been computed anywhere,
 nothing leaves, to tell what was evicted from what nobody has computed yet.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -37,11 +37,27 @@ from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.site_links import LinkPlan
 from loadtest.simulator.utilisation import time_scale
 from loadtest.simulator.workload import Session, Workload
-from policies import CachePool, FleetRules, LengthBuckets, Policy, WorkerPut, make_policy
+from policies import (
+    DECODE_COST,
+    CachePool,
+    FleetRules,
+    KvBytes,
+    LengthBuckets,
+    LinkRules,
+    OffloadRules,
+    decode_policy,
+    make_policy,
+)
 from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
 """Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
+
+LINKS_S = 0.25
+"""Between two looks at what crosses links (`router.fleet.link_watch`)."""
+
+PLAN_S = 30.0
+"""Between two rounds of the slow loop (``roles.interval_s``)."""
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
@@ -65,7 +81,9 @@ class SimulationConfig:
         groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
             the model, and what the floor of the time to first token is.
         links: Between the groups' sites, as ``FROM>TO``.
-        choice: Makes the policy instead of ``policy``, from all workers in the order of their slots.
+        tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
+        offload: How the site of a prefill is chosen.
+        threshold_tokens: Uncached tokens from which it is another one, if set by hand; 0: the slow loop says.
         decode_policy: Chooses the decode worker.
         replicas: How many replicas of the gateway decide; each request comes to one at random.
         log_delay_s: From a replica's word until the others have heard it.
@@ -93,8 +111,10 @@ class SimulationConfig:
     decode_workers: int = 0
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
-    choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
-    decode_policy: str = "least_load"
+    tells_links: bool = True
+    offload: OffloadRules = field(default_factory=OffloadRules)
+    threshold_tokens: int = 0
+    decode_policy: str = DECODE_COST
     replicas: int = 1
     log_delay_s: float = 0.005
     flush_interval_s: float = 0.003
@@ -229,6 +249,24 @@ class _Simulation:
             )
         }
 
+    def _sites(self) -> dict[str, Any]:
+        """What an operator would tell the gateway of the links, and of what crosses them."""
+        config, shape = self._config, self._config.engine.shape
+        if not (config.links and config.tells_links):
+            return {}
+        return {
+            "site": next(group.site for group in config.groups if group.role == "decode"),
+            "links": {
+                name: LinkRules(plan.bytes_per_s, plan.rtt_s, plan.cap_ratio)
+                for name, plan in config.links.items()
+            },
+            "kv_bytes": {
+                "*": KvBytes(
+                    shape.token_bytes, shape.window_token_bytes, shape.window_tokens, shape.state_bytes
+                )
+            },
+        }
+
     def _fairness(self) -> dict[str, Any]:
         queue = self._config.queue
         if queue is None:
@@ -247,10 +285,8 @@ class _Simulation:
         puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
-            policy=config.choice(puts)
-            if config.choice is not None
-            else make_policy(config.policy, config.policy_options),
-            decode_policy=make_policy(config.decode_policy),
+            policy=make_policy(config.policy, config.policy_options),
+            decode_policy=decode_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(
                 **{
@@ -258,6 +294,7 @@ class _Simulation:
                     "pools": self._pools(),
                     "buckets": config.buckets,
                     "buckets_planned": bool(config.bucket_bounds),
+                    **self._sites(),
                     **self._fairness(),
                     **config.rules,
                 }
@@ -266,6 +303,8 @@ class _Simulation:
             queue=config.queue,
             step_tokens=engine.chunk_tokens,
             expected_output_tokens=config.expected_output_tokens,
+            offload=config.offload,
+            threshold_tokens=config.threshold_tokens,
         )
         replicas = [Replica(f"r{index}", self.clock, rules, log) for index in range(config.replicas)]
         for replica in replicas:
@@ -292,6 +331,9 @@ class _Simulation:
                 start_s = session.start_s or 0.0
                 self.clock.call_at(start_s / self._config.speed, partial(self._visit, session))
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+        if self.fleet.links and self._config.tells_links:
+            self.clock.call_later(LINKS_S, self._watch)
+            self.clock.call_later(PLAN_S, self._plan)
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
         records = self._records()
@@ -417,6 +459,19 @@ class _Simulation:
                 self._samples = self._samples[1::2]
                 self._sample_every *= 2
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+
+    def _watch(self) -> None:
+        """Let replicas look at their transfers."""
+        for replica in self.replicas:
+            replica.link_watch.look()
+        if self._ended < self._total:
+            self.clock.call_later(LINKS_S, self._watch)
+
+    def _plan(self) -> None:
+        """Run the slow loop."""
+        self.replicas[0].plan()
+        if self._ended < self._total:
+            self.clock.call_later(PLAN_S, self._plan)
 
     def _sample(self) -> None:
         workers = self.fleet.workers

@@ -50,11 +50,13 @@ class LinkPlan:
     Attributes:
         bytes_per_s: Capacity, > 0.
         rtt_s: Round trip.
+        cap_ratio: So much of it the gateway may use.
         weather: Changes, in order of time.
     """
 
     bytes_per_s: float
     rtt_s: float = 0.0
+    cap_ratio: float = 0.9
     weather: tuple[Weather, ...] = ()
 
 

@@ -39,7 +39,7 @@ def add_offload_view(api: FastAPI, ports: OffloadPorts) -> None:
     async def offload() -> dict[str, Any]:
         """The threshold of remote prefill, how often what was decided, and the latest decisions.
 
-        ``home`` and ``elsewhere`` say what either side would have taken for that request.
+        ``local`` and ``far`` say what either side would have taken for that request.
         """
         return described(ports)
 
@@ -69,14 +69,14 @@ def _described(told: Told, now_us: int) -> dict[str, Any]:
         "reason": verdict.reason.value,
         "why": explained(verdict),
         "threshold_tokens": verdict.threshold_tokens or None,
-        "home": None
+        "local": None
         if verdict.local_s < 0
         else {
             "uncached_tokens": verdict.uncached_local,
             "ttft_s": round(verdict.local_s, 4),
             "others_lose_s": round(verdict.local_others_s, 4),
         },
-        "elsewhere": {
+        "far": {
             "link": verdict.link,
             "link_state": verdict.state.value,
             "utilisation": round(verdict.utilisation, 4),
@@ -92,16 +92,16 @@ def _described(told: Told, now_us: int) -> dict[str, Any]:
 
 def explained(verdict: OffloadVerdict) -> str:
     """One decision in a sentence, in tokens, seconds and bytes."""
-    where = f"over {verdict.link}" if verdict.remote else "at home"
-    home = (
-        "nobody prefills at home"
+    where = f"over {verdict.link}" if verdict.remote else "locally"
+    local = (
+        "nobody prefills locally"
         if verdict.local_s < 0
-        else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s at home"
+        else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s locally"
     )
     weight = f"{verdict.kv_bytes / 1e6:,.1f} MB of KV" if verdict.kv_bytes >= 0 else "KV of unknown weight"
     limit = f", threshold {verdict.threshold_tokens:,}" if verdict.threshold_tokens else ""
     return (
-        f"prefilled {where} ({verdict.reason.value}): {home}; {verdict.uncached_remote:,} take "
+        f"prefilled {where} ({verdict.reason.value}): {local}; {verdict.uncached_remote:,} take "
         f"{verdict.remote_s:.3f} s there, {verdict.link_s:.3f} s of it for {weight} on a link that is "
         f"{verdict.state.value} and {verdict.utilisation:.0%} full{limit}"
     )

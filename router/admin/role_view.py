@@ -39,7 +39,7 @@ def described(planner: RolePlanner) -> dict[str, Any]:
         "stages": _stages(demand),
         "histogram": _histogram(demand),
         "plan": None if plan is None else _plan(plan),
-        "now": None if planner.mode == "off" else _verdict(planner.verdict(members)),
+        "now": _verdict(planner.verdict(members)),
         "changes": [
             {"at_unix_s": change.changed_us / 1e6, "replica": change.replica, "turned": change.turned}
             for change in reversed(planner.fleet.role_changes)

@@ -11,6 +11,8 @@ import asyncio
 import json
 import logging
 import random
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +60,23 @@ class HealthRules:
 class HealthChecks:
     """The probing loop."""
 
-    def __init__(self, registry: Registry, client: httpx.AsyncClient, rules: HealthRules) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        client: httpx.AsyncClient,
+        rules: HealthRules,
+        connected: Callable[[LocalWorker, float], None] = lambda _, __: None,
+    ) -> None:
+        """Make the loop, not yet running.
+
+        Args:
+            registry: Told what workers say.
+            client: Asks them.
+            rules: How often.
+            connected: Told of each new connection, and how long it took to make it, in seconds.
+        """
         self._registry = registry
+        self._connected = connected
         self._client = client
         self._rules = rules
         self._wake = asyncio.Event()
@@ -141,10 +158,19 @@ class HealthChecks:
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
         """Whether the worker is well, whether it refused the connection, and what it said."""
         url, timeout_s = local.worker.url + self._rules.endpoint, self._rules.timeout_s
+        connecting_s = time.monotonic()
+
+        async def trace(event: str, _: object) -> None:
+            nonlocal connecting_s
+            if event == "connection.connect_tcp.started":
+                connecting_s = time.monotonic()
+            elif event == "connection.connect_tcp.complete":
+                self._connected(local, time.monotonic() - connecting_s)
+
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._client.stream("GET", url, timeout=timeout_s) as answer,
+                self._client.stream("GET", url, timeout=timeout_s, extensions={"trace": trace}) as answer,
             ):
                 return answer.is_success, False, f"HTTP {answer.status_code} from {self._rules.endpoint}"
         except httpx.ConnectTimeout:

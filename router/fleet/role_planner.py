@@ -1,12 +1,12 @@
 """Runs the slow loop: asks `policies.role_plan` now and then, says its answer, and turns workers.
 
-`RolePlanner.run` is started by `router.app` unless ``roles.mode`` is off, and looks every
-``roles.interval_s``, or every `TURNING_S` while a worker is turning. One replica leads: the one whose turn it
-is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the lease. A leader that
-dies, or does not reach Redis, leads no more when it expires, and the next begins `LEAD_S` later, when what
-the last one said has arrived. A lease of its own would say the same a second time, and could disagree with
-it. If two ever lead at once, the later plan counts everywhere, and what they both turn is sorted out by
-whoever leads then (`policies.role_turns`).
+`RolePlanner.run` is started by `router.app` and looks every ``roles.interval_s``, or every `TURNING_S` while
+a worker is turning; with ``roles.mode`` off it only takes back what was planned before. One replica leads:
+the one whose turn it is (`policies.turn_of`) among those whose heartbeats in Redis live. The heartbeat is the
+lease. A leader that dies, or does not reach Redis, leads no more when it expires, and the next begins
+`LEAD_S` later, when what the last one said has arrived. A lease of its own would say the same a second time,
+and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
+turn is sorted out by whoever leads then (`policies.role_turns`).
 
 Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
 wrong in a look is logged and tried again in the next.
@@ -26,6 +26,8 @@ from policies import (
     CONVERTIBLE_LABEL,
     DECODE,
     PREFILL,
+    SWITCHED_OFF,
+    TURNING_LABEL,
     DecodeFit,
     FleetState,
     Op,
@@ -34,6 +36,7 @@ from policies import (
     RoleRules,
     RoleStep,
     RoleVerdict,
+    Worker,
     plan_roles,
     role_demand,
     role_taken,
@@ -42,7 +45,7 @@ from policies import (
 )
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
-from router.fleet.role_switch import switch_role
+from router.fleet.role_switch import role_of, switch_role
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +100,8 @@ class RolePlanner:
     clock: Callable[[], float] = time.monotonic
     _leads_since_s: float | None = field(init=False, default=None)
     _reason: str = field(init=False, default="")
+    _asked: dict[str, int] = field(init=False, default_factory=dict)
+    """Which start of a worker's engine was asked for its role."""
 
     async def run(self) -> None:
         """Look now and then, for ever."""
@@ -109,6 +114,7 @@ class RolePlanner:
         """Decide and go on, if this replica leads."""
         if not self.leads():
             return
+        await self._follow_restarts()
         members = self.members()
         if not members:
             return
@@ -141,6 +147,8 @@ class RolePlanner:
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
         """What this replica would decide now."""
+        if self.mode == "off":
+            return SWITCHED_OFF
         return plan_roles(self.demand(members), members, self.fleet.offload_plan, self.now_us(), self.rules)
 
     async def _switch(self, worker_id: str, role: str) -> None:
@@ -148,7 +156,12 @@ class RolePlanner:
         local = self.registry.get(worker_id)
         if local is None:
             return
-        outcome = await switch_role(self.client, local.worker.url, local.engine, role)
+        peers = [
+            other.worker.url
+            for other in self.registry.all()
+            if other.engine == local.engine and other.worker.role == role and other.health is Health.HEALTHY
+        ]
+        outcome = await switch_role(self.client, local.worker.url, local.engine, role, peers)
         local = self.registry.get(worker_id)
         member = None if local is None else self._member(local)
         if member is None or not member.turning or not member.worker.draining:
@@ -159,6 +172,25 @@ class RolePlanner:
         if worker is not None and worker.role != before:
             self.turned(worker.role)
 
+    async def _follow_restarts(self) -> None:
+        """Give SGLang workers that began anew the role that their engines were started with."""
+        asked: dict[str, int] = {}
+        for local in self.registry.all() if self.rules.apply else ():
+            worker, started = local.worker, self.fleet.started(local.worker.worker_id)
+            if started is None or not started.cold or started.at_us <= worker.version[0]:
+                continue
+            if local.engine != "sglang" or not _convertible(worker) or TURNING_LABEL in worker.labels:
+                continue
+            if self._asked.get(worker.worker_id) == started.started_unix_ms:
+                asked[worker.worker_id] = started.started_unix_ms
+            elif local.health is Health.HEALTHY:
+                role = await role_of(self.client, worker.url)
+                asked[worker.worker_id] = started.started_unix_ms
+                if role and role != worker.role and local.worker is worker:
+                    self._told(worker.worker_id, f"is to {role}, as its engine was started")
+                    self.registry.change(worker.worker_id, role=role)
+        self._asked = asked
+
     def _member(self, local: LocalWorker) -> RoleMember:
         worker, fleet = local.worker, self.fleet
         away = worker.site != fleet.rules.site
@@ -166,9 +198,9 @@ class RolePlanner:
         return RoleMember(
             worker,
             site=worker.site if away else "",
-            group="|".join((local.protocol, worker.site, *served)),
+            group="|".join((local.protocol, worker.site, str(fleet.buckets.of(worker.slot)), *served)),
             well=local.health is Health.HEALTHY and worker.slot not in fleet.circuits.tripped,
-            convertible=not away and worker.labels.get(CONVERTIBLE_LABEL, "").lower() == "true",
+            convertible=not away and _convertible(worker),
             inflight_requests=int(fleet.loads.inflight_requests[worker.slot]),
             held_tokens=fleet.tree.held_blocks(worker.slot) * fleet.rules.block_tokens,
         )
@@ -177,10 +209,13 @@ class RolePlanner:
         for op in step.ops:
             self.publish(op)
         for worker_id, told in step.told:
-            logger.info(
-                "the role of a worker changes",
-                extra={"event": "role.changes", "worker_id": worker_id, "told": told},
-            )
+            self._told(worker_id, told)
+
+    def _told(self, worker_id: str, told: str) -> None:
+        logger.info(
+            "the role of a worker changes",
+            extra={"event": "role.changes", "worker_id": worker_id, "told": told},
+        )
 
     def _log(self, verdict: RoleVerdict) -> None:
         """Log what is decided, if it is something else than before but for its numbers."""
@@ -202,3 +237,8 @@ class RolePlanner:
                 "roles": dict(verdict.roles),
             },
         )
+
+
+def _convertible(worker: Worker) -> bool:
+    """Whether somebody said that its role may change."""
+    return worker.labels.get(CONVERTIBLE_LABEL, "").lower() == "true" and worker.role in (PREFILL, DECODE)

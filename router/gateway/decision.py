@@ -1,7 +1,8 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
     ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
-                                                      │            └────────> Hold (Waiting)
+                              │                       │            │             └ its decode half, if shared
+                              └ what partners cost    │            └────────> Hold (Waiting)
                                                       └──> Shed
 
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
@@ -17,6 +18,9 @@ asked next, of requests with a `Claim`:
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
 
+A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`), and
+is no idle worker without. What waits for that waits for any worker of its lane: who prefills it then is open.
+
 1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
 compute that again (`policies.followers`): it waits for its worker.
 
@@ -27,6 +31,7 @@ lines (`loadtest.simulator.replica`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -47,6 +52,7 @@ from policies import (
     OffloadVerdict,
     Outlook,
     Pairing,
+    Partner,
     Placed,
     Policy,
     RequestView,
@@ -64,7 +70,7 @@ from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
+from router.gateway.queue_lanes import Lanes, lane_by
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
@@ -103,12 +109,14 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
         gated: Whether no decode worker has room that could end what the chosen worker begins.
+        paced: Whether it waits until a link has room for its KV.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
     gated: bool = False
+    paced: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -167,8 +175,8 @@ class Decider:
         expected_output_tokens: Of a request that states no limit.
         order: How requests take turns; None: nobody ever waits.
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
+        prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
-        prefill_policy: How workers are priced if some of them only prefill; None: as all others.
 
     Attributes:
         policy: As given.
@@ -190,8 +198,8 @@ class Decider:
         expected_output_tokens: int,
         order: Order | None = None,
         matchmaker: Matchmaker | None = None,
-        offloading: Offloading | None = None,
         prefill_policy: Policy | None = None,
+        offloading: Offloading | None = None,
     ) -> None:
         self._fleet = fleet
         self.policy = policy
@@ -260,27 +268,30 @@ class Decider:
         view = RequestView(
             parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
         )
-        look = ships = sides = verdict = None
-        kv, policy = UNKNOWN_KV, self.policy
+        candidates = fleet.candidates(
+            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+        )
+        policy, look, kv = self.policy, None, UNKNOWN_KV
+        sides = verdict = None
         if pairing is not None:
-            policy = self.prefill_policy
-            look = self._matchmaker.look(pairing, view, now_us)
-            kv = fleet.rules.kv_of(parsed.model)
-            ships = look.ships(kv.of(prompt_tokens))
+            policy, kv = self.prefill_policy, fleet.rules.kv_of(parsed.model)
+            look = self._matchmaker.look(pairing, view, kv, candidates)
             if policy.price is None:
                 slots = look.without_decode(slots)
+            candidates = fleet.among(candidates, slots, bucket, look.ships())
             sides = look.sides(slots)
-        candidates = fleet.candidates(
-            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket, ships
-        )
         if look is None or sides is None:
             first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
+            ahead_s = partial(self._ahead_s, claim)
+            everyone = candidates
             candidates, first, verdict = self.offloading.place(
-                view, candidates, sides, look, policy, kv, bucket, failed=failed
+                view, everyone, sides, look, policy, kv, bucket, ahead_s, failed=failed
             )
             slots = candidates.slots
+            if claim is not None and verdict is not None:
+                claim = msgspec.structs.replace(claim, lane=lane_by(claim.lane, verdict.way))
         match first:
             case Shed() as shed:
                 return shed
@@ -298,47 +309,40 @@ class Decider:
 
                 def again(fewer: Slots) -> Chosen | Shed:
                     """Choose among fewer workers."""
-                    return place(
-                        view,
-                        fleet.candidates(
-                            fewer,
-                            parsed.paths,
-                            profile,
-                            prompt_tokens,
-                            tokens_per_block,
-                            now_us,
-                            bucket,
-                            ships,
-                        ),
-                        policy,
-                    )
+                    return place(view, fleet.among(candidates, fewer, bucket), policy)
 
                 turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
+                if (
+                    verdict is not None
+                    and look is not None
+                    and sides is not None
+                    and isinstance(turn, Waiting)
+                    and claim.turn >= 0
+                    and order.admission.idle(look.open(np.array([claim.turn])), now_us)
+                ):
+                    waits_s = ahead_s(verdict.way, chosen, len(slots)) + chosen.estimated_ttft_s
+                    helped = self.offloading.helped(
+                        view, everyone, sides, look, policy, bucket, verdict, claim.turn, waits_s
+                    )
+                    if helped is not None and isinstance(helped.chosen, Chosen):
+                        candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
             else:
                 turn = chosen
             if order.rejection is not None and not claim.again:
-                rejected = self._rejected(order.rejection, claim, view, slots, chosen, turn, now_us)
+                rejected = self._rejected(order.rejection, claim, view, slots, look, chosen, turn, now_us)
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                gated = (
-                    look is not None
-                    and not look.has_room(chosen.slot)
-                    and not look.waits_for_link(chosen.slot)
-                )
-                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
+                paced = look is not None and look.waits_for_link(chosen.slot)
+                gated = look is not None and not paced and not look.has_room(chosen.slot)
+                safe_blocks = round(chosen.safe_tokens / tokens_per_block)
+                return Hold(turn, parsed.paths[0], safe_blocks, gated, paced)
             chosen = turn
-        decode = shipping = None
+        partner = None
         if look is not None and look.splits(chosen.slot):
-            decode = self._decode_half(
-                look, view, parsed, profile, chosen, candidates, tokens_per_block, now_us, now_s
-            )
-            if decode is None:
+            partner = look.partner(chosen)
+            if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
-            if sides is not None:
-                shipping = self.offloading.shipping(
-                    decode.attempt.request_id, view, candidates, look, kv, chosen
-                )
         self.placed_count += 1
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
@@ -370,65 +374,68 @@ class Decider:
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)
+        if partner is None:
+            return Decision(attempt, placed, offload=verdict)
+        decode, shipping = self._other_half(attempt, placed, partner), None
+        if look is not None and sides is not None:
+            shipping = self.offloading.shipping(
+                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
+            )
         return Decision(attempt, placed, decode, shipping, verdict)
 
-    def _decode_half(
-        self,
-        look: Look,
-        view: RequestView,
-        parsed: ParsedRequest,
-        profile: AttentionProfile,
-        chosen: Chosen,
-        candidates: Candidates,
-        tokens_per_block: float,
-        now_us: int,
-        now_s: float,
-    ) -> Decision | None:
-        """Choose who decodes what the chosen worker prefills; None if nobody may."""
-        partner = look.partner(chosen, candidates)
-        if partner is None:
-            return None
-        cached_tokens = round(partner.cached_tokens)
+    def _other_half(self, attempt: Attempt, placed: Placed, partner: Partner) -> Decision:
+        """What is to be said of the worker that ends a request.
+
+        Args:
+            attempt: How it was placed on the worker that begins it.
+            placed: The same for the log.
+            partner: Who ends it.
+        """
+        chosen, cached_tokens = attempt.chosen, round(partner.cached_tokens)
         decode = Chosen(
             partner.slot,
             cached_tokens,
             cached_tokens,
-            round(view.prompt_tokens) - cached_tokens,
+            chosen.safe_tokens + chosen.uncached_tokens - cached_tokens,
             0.0,
-            chosen.estimated_ttft_s,
+            max(chosen.queue_s, partner.wait_s) + chosen.service_s + partner.transfer_s,
             chosen.reason,
             queue_s=partner.wait_s,
             transfer_s=partner.transfer_s,
             tpot_s=partner.tpot_s,
         )
-        attempt = Attempt(
-            self._next_attempt_id(),
-            self._fleet.at_slot(partner.slot).worker_id,
-            decode,
-            now_us,
-            0,
-            tokens_per_block,
-            now_s,
-            profile.needs_ends,
+        request_id = self._next_attempt_id()
+        worker_id = self._fleet.at_slot(partner.slot).worker_id
+        return Decision(
+            msgspec.structs.replace(
+                attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0
+            ),
+            Placed(
+                request_id,
+                placed.at_us,
+                worker_id,
+                placed.replica,
+                0,
+                0,
+                placed.context_tokens,
+                placed.paths if partner.keeps_prefixes else (),
+                placed.ends,
+            ),
         )
-        placed = Placed(
-            attempt.request_id,
-            now_us,
-            attempt.worker_id,
-            self._replica,
-            0,
-            0,
-            round(view.prompt_tokens + view.output_tokens),
-            parsed.paths if partner.keeps_prefixes else (),
-            profile.needs_ends,
-        )
-        return Decision(attempt, placed)
 
     def _expected_tokens(self, parsed: ParsedRequest, bytes_per_token: float) -> tuple[float, float]:
         output_tokens = self._expected_output_tokens
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
+
+    def _ahead_s(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> float:
+        """How long what waits before a request on one side of a link keeps the workers there, seconds."""
+        tickets, order = self._fleet.tickets, self._order
+        if claim is None or order is None or not tickets.count:
+            return 0.0
+        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
 
     def _turn(
         self,
@@ -449,12 +456,12 @@ class Decider:
         key_us = claim.arrived_us + round(order.k * service_us)
         open_ = look is None or look.has_room(chosen.slot)
         has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
-        if look is not None:
-            slots = look.open(slots)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
             return chosen
+        if look is not None:
+            slots = look.open(slots)
         if (
             not follows
             and admission.idle(slots, now_us)
@@ -526,6 +533,7 @@ class Decider:
         claim: Claim,
         view: RequestView,
         slots: Slots,
+        look: Look | None,
         chosen: Chosen,
         turn: Chosen | Waiting,
         now_us: int,
@@ -546,6 +554,13 @@ class Decider:
             (now_us - claim.arrived_us) / 1e6,
             bool(claim.ticket_id),
         )
+        if look is not None:
+            outlook = msgspec.structs.replace(
+                outlook,
+                decoders=look.decoders(chosen.slot),
+                room_s=look.wait_s(chosen.slot),
+                transfer_s=chosen.transfer_s,
+            )
         miss = rejection.judge(outlook, now_us)
         if miss is None:
             return None

@@ -32,7 +32,7 @@ from policies import (
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected
-from router.fleet import Registry
+from router.fleet import LinkWatch, Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
@@ -111,6 +111,7 @@ class Gateway:
         """Monotonic seconds; not the loop's time, of which uvloop knows whole milliseconds only."""
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
+        self.link_watch = LinkWatch(fleet, publish=publish, now_us=clock.now_us, replica=replica)
         block_tokens = settings.placement.block_tokens
         block_bytes = 4 * block_tokens
         self.expected_output_tokens = settings.placement.expected_output_tokens
@@ -191,7 +192,7 @@ class Gateway:
             prefill_policy=make_policy(
                 placement.prefill_policy, placement.options_of(placement.prefill_policy)
             )
-            if placement.prefill_policy is not None
+            if placement.prefill_policy
             else None,
         )
         self.tracer = None

@@ -47,8 +47,7 @@ class Fields:
             return Body(data, {})
         spans: dict[str, tuple[int, int]] = {}
         begin = 0
-        for name in self._names:
-            raw = getattr(found, name)
+        for name, raw in zip(self._names, msgspec.structs.astuple(found), strict=True):
             if raw is not _ABSENT:
                 begin = begin or _address(data)
                 start = _address(raw) - begin

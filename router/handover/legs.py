@@ -8,9 +8,10 @@
           the sink hears of it     the prefill leg is ended, the sink hears of it
 
 Whoever fails first is to blame, and what the other one would have said is not heard: a decode engine that
-waits for a prefill that is gone fails, too, after seconds or minutes. If that is what one hears first,
-because a machine vanished without a word, the health of the prefill worker decides. To end a leg is to
-close its connection, and whatever else the protocol has for it.
+waits for a prefill that is gone fails, too, at once or after minutes. As that may be what is heard first, an
+error of the decode engine is held back for a moment in which the prefill leg may break off, and what is
+known of its worker counts. To end a leg is to close its connection, and whatever else the protocol has for
+it.
 
 Until the first byte of the decode leg's answer nothing of it is passed on, not even its head (engines send
 that before they have begun), so that until then the failure of either leg can be redispatched unseen. That
@@ -21,7 +22,7 @@ sending KV.
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from router.errors import HandoverFailed, StreamBroken, UpstreamError
@@ -35,8 +36,16 @@ if TYPE_CHECKING:
 LINGER_S = 5.0
 """How long a prefill leg may take to answer after the decode leg did: its connection can then be kept."""
 
+VERDICT_S = 0.02
+"""How long an error of the decode engine is held back. A process that dies resets the connections of all its
+partners together, but they are not read in the same turn."""
+
 ANSWER_TAIL_BYTES = 16 << 10
 """What is kept of a prefill leg's answer for its counts; engines write them at the end."""
+
+_ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
+"""What an engine says, with a status of 200, of a request that somebody else aborted, as an operator does
+before new weights are loaded. Its partner would wait for the KV for minutes."""
 
 _FAILED_EVENT = re.compile(
     rb'(?:event: error\s+)?data: ?\{(?=\s*"(?:error"|type"\s*:\s*"error"))(?!.{0,2000}"code"\s*:\s*4)',
@@ -58,13 +67,15 @@ class Legs:
     Attributes:
         leg: Whose answer or failure the sink hears now.
         usage: The end of the prefill leg's answer.
-        linger_s: How long the prefill leg may take to answer after the decode leg did, in seconds.
+        linger_s: See `LINGER_S`.
+        verdict_s: See `VERDICT_S`.
     """
 
     __slots__ = (
         "_answering",
         "_begun",
         "_head",
+        "_held",
         "_linger",
         "_paused",
         "_prefill",
@@ -73,11 +84,13 @@ class Legs:
         "_refused",
         "_shipped",
         "_sink",
+        "_verdict",
         "leg",
         "usage",
     )
 
     linger_s = LINGER_S
+    verdict_s = VERDICT_S
 
     def __init__(self, sink: PairSink, prefill_worker: "LocalWorker") -> None:
         self.leg = Leg.DECODE
@@ -89,6 +102,8 @@ class Legs:
         self._head: tuple[int, bytes, int | None] | None = None
         self._begun = self._refused = self._prefilled = self._shipped = self._paused = False
         self._linger: asyncio.TimerHandle | None = None
+        self._held: list[Callable[[], None]] | None = None  # what the decode engine says since its error
+        self._verdict: asyncio.TimerHandle | None = None
 
     # The client's side (`router.proxy.UpstreamRequest`): only who answers is slowed down.
 
@@ -114,6 +129,8 @@ class Legs:
 
     def prefill_refused(self) -> PairSink | None:
         """Its answer is an error: it becomes the answer, unless the client has a better one already."""
+        if self._held is not None:  # both say that they failed: the first one did
+            self._pronounce()
         if self._begun or self._sink is None:
             self._end_prefill()
             return None
@@ -131,7 +148,11 @@ class Legs:
     def prefill_end(self) -> None:
         """It has answered well, and that was all of it."""
         self._forget_prefill()
-        if self._sink is not None:
+        if self._held is not None:
+            self._pronounce()
+        elif not self._begun and _ABORTED.search(self.usage):
+            self._fail(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
+        elif self._sink is not None:
             self.prefilled(self._sink)
 
     def prefill_failed(self, error: UpstreamError) -> None:
@@ -156,19 +177,20 @@ class Legs:
         """Hold it back until there is more, unless it is an error."""
         if status < 400:
             self._head = (status, lines, length)
-            return
-        assert self._sink is not None
-        self.leg = self._blamed() if status >= 500 else Leg.DECODE
-        self._begun = True
-        self._end_prefill()
-        self._sink.upstream_head(status, lines, length)
+        elif status < 500:
+            self._pass_error(status, lines, length)
+        else:
+            self._hold(lambda: self._pass_error(status, lines, length))
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones show that the KV is there."""
+        if self._held is not None:
+            self._held.append(lambda: self.upstream_data(data))
+            return
         if self._head is not None:
             if _FAILED_EVENT.match(data):
                 error = HandoverFailed("The decode leg's stream began with an error.")
-                self._fail(self._blamed(), error)
+                self._hold(lambda: self._fail(self._blamed(), error))
                 return
             self._begin()
         if self._sink is not None:
@@ -176,6 +198,9 @@ class Legs:
 
     def upstream_end(self) -> None:
         """The answer is complete."""
+        if self._held is not None:
+            self._held.append(self.upstream_end)
+            return
         if self._head is not None:
             self._begin()
         sink, self._sink, self._answering = self._sink, None, None
@@ -184,6 +209,9 @@ class Legs:
 
     def upstream_failed(self, error: Exception) -> None:
         """The request fails with it."""
+        if self._held is not None:
+            self._held.append(lambda: self.upstream_failed(error))
+            return
         self._answering = None
         self._fail(Leg.DECODE, error)
 
@@ -248,7 +276,38 @@ class Legs:
     def _blamed(self) -> Leg:
         """Who is to blame for an error of the decode engine: it has one, too, when its partner is gone."""
         worker = self._prefill_worker
-        return Leg.PREFILL if worker.refused_us or worker.health == "unhealthy" else Leg.DECODE
+        gone = worker.refused_us or worker.health == "unhealthy" or not worker.pool.open
+        return Leg.PREFILL if gone else Leg.DECODE
+
+    def _hold(self, say: Callable[[], None]) -> None:
+        """Tell of an error, but wait for what becomes of the prefill leg first if it is under way."""
+        if self._prefill is None:
+            say()
+        else:
+            self._held = [say]
+            self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._pronounce)
+
+    def _pronounce(self) -> None:
+        """The prefill leg did not break off: tell what was held back."""
+        held = self._held or ()
+        self._let_go()
+        for say in held:
+            if self._sink is not None:
+                say()
+
+    def _let_go(self) -> None:
+        self._held = None
+        if self._verdict is not None:
+            self._verdict.cancel()
+            self._verdict = None
+
+    def _pass_error(self, status: int, lines: bytes, length: int | None) -> None:
+        """The answer is an error of the decode engine."""
+        assert self._sink is not None
+        self.leg = self._blamed() if status >= 500 else Leg.DECODE
+        self._begun = True
+        self._end_prefill()
+        self._sink.upstream_head(status, lines, length)
 
     def _answer_with(self, request: UpstreamRequest | None) -> None:
         self._answering = request
@@ -283,6 +342,7 @@ class Legs:
     def _end_answering(self) -> None:
         request, self._answering = self._answering, None
         self._head = None
+        self._let_go()
         if request is not None:
             request.abort()
             self.ended(Leg.PREFILL if self._refused else Leg.DECODE)

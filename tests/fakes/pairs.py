@@ -102,7 +102,7 @@ class Pairs:
                     "prefill": [self._line(worker) for worker in self.engines["prefill"]],
                     "decode": [self._line(worker) for worker in self.engines["decode"]],
                     "health_check_interval_s": 0.3,
-                "slow_start_s": 0.0,
+                    "slow_start_s": 0.0,
                 },
                 upstream=limits,
                 placement={"prefill_tokens_per_s": BELIEVED_TOKENS_PER_S},

@@ -156,6 +156,7 @@ class Request:
         now_us, attempt_id = self.replica.now_us(), self.decision.placed.request_id
         if self.decision.decode is not None:
             self.replica.publish(Finished(attempt_id, now_us, now_us))
+            self.replica.publish(FirstToken(self.decision.decode.placed.request_id, now_us))
             self.replica.stage.time.call_later(self.replica.stage.decode_s, self.decoded)
             return
         self.done = True

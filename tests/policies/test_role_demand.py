@@ -1,6 +1,5 @@
 """What the slow loop is told of a fleet."""
 
-
 import numpy as np
 import pytest
 

@@ -16,6 +16,7 @@ from policies.ops import OffloadPlan
 from policies.optimum import Curve, service_curve
 from policies.role_plan import (
     NEVER_TOKENS,
+    SWITCHED_OFF,
     TURNING_LABEL,
     RoleDemand,
     RoleMember,
@@ -227,6 +228,31 @@ def test_with_little_evidence_or_without_workers_nothing_is_said() -> None:
     nobody = plan_roles(demand(), fleet(0, 0, remote=2), None, NOW_US, RULES)
     assert (nobody.now, nobody.reason) == (None, "nobody prefills or decodes here")
     assert plan_roles(demand({}), fleet(1, 1), None, NOW_US, replace(RULES, requests_min=0)).now is None
+
+
+def test_a_plan_that_can_no_longer_be_judged_is_forgotten_and_what_changed_is_not() -> None:
+    known = OffloadPlan(
+        NOW_US, "r2", 7_000, 3, 5, {"w1": "decode"}, 0.2, "why", 3.0, 0.5, 1e9, 5, {"w1": "decode"}, {"w2": 4}
+    )
+    hour_us = 3_600_000_000
+    for later_us, forgotten in ((hour_us, False), (hour_us + 1, True)):
+        verdict = plan_roles(demand({}), fleet(2, 10), known, NOW_US + later_us, RULES)
+        plan = verdict.plan(known, "r1", NOW_US + later_us)
+        assert (plan is not None) == forgotten
+    assert plan is not None
+    assert plan == OffloadPlan(
+        NOW_US + hour_us + 1,
+        "r1",
+        reason="0 requests in the window are too few to judge by",
+        changed_us=5,
+        turned={"w1": "decode"},
+        stuck_us={"w2": 4},
+    )
+    assert verdict.plan(plan, "r1", NOW_US) is None, "it is said once"
+    assert SWITCHED_OFF.plan(None, "r1", NOW_US) is None
+    switched_off = SWITCHED_OFF.plan(known, "r1", NOW_US)
+    assert switched_off is not None
+    assert (switched_off.threshold_tokens, switched_off.reason) == (-1, "roles.mode is off")
 
 
 def test_without_prices_of_decode_there_is_a_threshold_and_no_split() -> None:

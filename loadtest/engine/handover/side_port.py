@@ -23,6 +23,7 @@ class SidePort:
         self._serve = serve
         self._server: asyncio.Server | None = None
         self._connections: set[Connection] = set()
+        self._closed = False
 
     async def open(self, host: str) -> None:
         """Listen; harmless if it does.
@@ -38,10 +39,10 @@ class SidePort:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
-        """Stop at once; calls that are held open are reset."""
+        """Stop at once; calls that are held open are reset, and those that had just been accepted."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
-            self._server = None
         for connection in list(self._connections):
             connection.reset()
 
@@ -55,9 +56,10 @@ class SidePort:
 
     def opened(self, connection: Connection) -> None:
         """See `Handler`."""
-        self._connections.add(connection)
-        if self._server is None:
+        if self._closed:
             connection.reset()
+        else:
+            self._connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
         """See `Handler`."""

@@ -65,9 +65,8 @@ class MessagesReply:
             # Arguments that were cut off are no JSON; engines then give an empty object.
             given = orjson.loads(text) if reasons[0] == "tool_calls" else {}
             block = {"type": "tool_use", "id": self._call_id(), "name": job.output.tool, "input": given}
-        return orjson.dumps(
-            self._message([block], self._stop_reason(reasons[0]), output_tokens=job.emitted_tokens)
-        )
+        message = self._message([block], self._stop_reason(reasons[0]), output_tokens=job.emitted_tokens)
+        return orjson.dumps(message | self._facts.transfer((job,)))
 
     def _message(
         self, content: list[dict[str, Any]], stop_reason: str | None, *, output_tokens: int

@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.faults import FaultKind
+from loadtest.engine.server import Connection
 
 SYSTEM = {"role": "system", "content": "You are a careful assistant. " * 100}
 DIALECTS = pytest.mark.parametrize("dialect", ["sglang", "vllm"])
@@ -224,6 +225,20 @@ async def test_a_crash_resets_every_answer_and_loses_the_cache(start: Any) -> No
 
     stats = (await client.get("/_stats")).json()
     assert (stats["requests"], stats["cache"]["held_tokens"], stats["running"]) == (0, 0, 0)
+
+
+async def test_a_connection_that_was_accepted_in_the_moment_of_a_crash_is_reset(start: Any) -> None:
+    engine, _ = await start()
+    _, writer = await asyncio.open_connection("127.0.0.1", engine.port)
+    try:
+        engine.inject(Fault("crash"))
+        late = Connection(engine)
+        late.connection_made(writer.transport)
+        assert writer.transport.is_closing()
+        late.connection_lost(None)
+    finally:
+        writer.close()
+        engine.mend()
 
 
 async def test_an_unhealthy_engine_still_serves(start: Any) -> None:

@@ -1,5 +1,6 @@
 """What is told of where prompts were prefilled."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -60,8 +61,8 @@ def test_a_decision_is_told_in_tokens_seconds_and_bytes() -> None:
             "reason": "above_threshold",
             "why": explained(AWAY),
             "threshold_tokens": 19_400,
-            "home": {"uncached_tokens": 10_000, "ttft_s": 1.8, "others_lose_s": 0.1},
-            "elsewhere": {
+            "local": {"uncached_tokens": 10_000, "ttft_s": 1.8, "others_lose_s": 0.1},
+            "far": {
                 "link": "b>a",
                 "link_state": "abundant",
                 "utilisation": 0.4,
@@ -78,13 +79,13 @@ def test_a_decision_is_told_in_tokens_seconds_and_bytes() -> None:
 
 def test_the_sentence_says_what_both_sides_would_take() -> None:
     assert explained(AWAY) == (
-        "prefilled over b>a (above_threshold): 10,000 uncached tokens take 1.800 s at home; 30,000 take "
+        "prefilled over b>a (above_threshold): 10,000 uncached tokens take 1.800 s locally; 30,000 take "
         "1.250 s there, 0.250 s of it for 600.0 MB of KV on a link that is abundant and 40% full, "
         "threshold 19,400"
     )
-    assert explained(HOME).startswith("prefilled at home (below_threshold): ")
+    assert explained(HOME).startswith("prefilled locally (below_threshold): ")
     alone = msgspec.structs.replace(AWAY, local_s=-1.0, kv_bytes=-1, threshold_tokens=0)
-    assert "nobody prefills at home" in explained(alone)
+    assert "nobody prefills locally" in explained(alone)
     assert "KV of unknown weight" in explained(alone)
     assert explained(alone).endswith("40% full")
 
@@ -94,9 +95,7 @@ def test_what_nobody_knows_is_null() -> None:
     unknown = msgspec.structs.replace(HOME, local_s=-1.0, kv_bytes=-1, threshold_tokens=0, site="")
     setup.offloading.went("r", unknown, NOW_US)
     (told,) = setup.view()["latest"]
-    assert (told["home"], told["elsewhere"]["kv_bytes"], told["threshold_tokens"], told["site"]) == (
-        None,
-    ) * 4
+    assert (told["local"], told["far"]["kv_bytes"], told["threshold_tokens"], told["site"]) == (None,) * 4
 
 
 def test_decisions_are_counted_by_reason_and_the_newest_comes_first() -> None:
@@ -129,6 +128,15 @@ def test_a_plan_under_which_nothing_is_prefilled_elsewhere_says_so() -> None:
         None,
         "slow_loop",
         True,
+    )
+
+
+@pytest.mark.parametrize("reason", OffloadReason)
+def test_every_reason_is_explained_to_operators(reason: OffloadReason) -> None:
+    page = Path(__file__).parents[3] / "docs" / "disaggregation.md"
+    assert any(
+        line.startswith("|") and f"`{reason.value}`" in line.split("|")[1]
+        for line in page.read_text().splitlines()
     )
 
 

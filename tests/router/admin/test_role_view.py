@@ -139,7 +139,7 @@ def test_changes_of_roles_are_remembered_and_a_plan_that_changes_nothing_is_none
 
 def test_a_loop_that_is_off_decides_nothing() -> None:
     view = fleet("off").view()
-    assert (view["mode"], view["now"]) == ("off", None)
+    assert (view["mode"], view["now"]["reason"]) == ("off", "roles.mode is off")
 
 
 async def test_the_view_is_served() -> None:

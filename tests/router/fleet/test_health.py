@@ -265,3 +265,28 @@ async def test_one_workers_trouble_is_nobody_elses(setup: Setup) -> None:
         Health.UNHEALTHY,
         Health.HEALTHY,
     )
+
+
+async def test_how_long_it_takes_to_connect_is_told(setup: Setup) -> None:
+    """Over a real socket, since a fake transport connects to nobody. What is kept is not made again."""
+    told: list[tuple[LocalWorker, float]] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    local = setup.add(f"127.0.0.1:{port}")
+    async with server, httpx.AsyncClient(trust_env=False) as client:
+        checks = HealthChecks(
+            setup.registry, client, RULES, lambda of, connect_s: told.append((of, connect_s))
+        )
+        await checks.probe(local)
+        await checks.probe(local)
+    assert local.health is Health.HEALTHY
+    assert [of for of, _ in told] == [local]
+    assert 0.0 < told[0][1] < RULES.timeout_s

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from policies import (
     Op,
     Placed,
     RoleRules,
+    Started,
 )
 from router.fleet import RolePlanner
 from router.fleet.role_planner import LEAD_S
@@ -36,6 +38,8 @@ class Setup:
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
         self.asked: list[tuple[str, str]] = []
         self.answers: list[httpx.Response] = []
+        self.looked_at: list[str] = []
+        self.engine_role = "prefill"
         self.connected = True
         self.replicas = replicas
         self.turned: list[str] = []
@@ -105,6 +109,9 @@ class Setup:
         return [op for op in self.shared.ops if isinstance(op, OffloadPlan)]
 
     def _handle(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            self.looked_at.append(request.url.host)
+            return httpx.Response(200, json={"internal_states": [{"disaggregation_mode": self.engine_role}]})
         self.asked.append((request.url.host, json.loads(request.content)["new_role"]))
         return self.answers.pop(0) if self.answers else httpx.Response(200, json={"success": True})
 
@@ -138,6 +145,19 @@ async def test_nothing_turns_where_roles_are_only_recommended() -> None:
         await setup.planners[0].look()
     assert setup.plans()[-1].roles == {"w2:80": "prefill"}
     assert setup.role("w2:80") == ("decode", False, {})
+
+
+async def test_a_loop_that_was_switched_off_takes_back_what_it_planned_and_who_is_turning() -> None:
+    setup = Setup()
+    await setup.planners[0].look()
+    off = setup.planner("r1", "off")
+    setup.wait(LEAD_S)
+    for _ in range(3):
+        await off.look()
+    assert setup.role("w2:80") == ("decode", False, {})
+    assert setup.asked == [("w2", "decode")], "it is asked to stay what it is"
+    last = setup.plans()[-1]
+    assert (last.threshold_tokens, last.prefill, last.roles) == (-1, 0, {})
 
 
 async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -> None:
@@ -237,6 +257,40 @@ async def test_members_are_those_that_prefill_or_decode_as_this_replica_sees_the
     assert found["w0:80"].inflight_requests == 1
     groups = {name: found[name].group for name in ("w2:80", "w3:80", "w7:80")}
     assert groups["w2:80"] == groups["w3:80"] != groups["w7:80"]
+
+
+async def test_an_engine_that_began_anew_has_the_role_that_it_was_started_with() -> None:
+    """Asked once for each start, and only if the start is newer than the last word about the worker."""
+    setup = Setup(requests=0)
+    (planner,) = setup.planners
+    setup.registry.change("w4:80", labels={})
+    now_us = setup.time.clock.now_us()
+    for worker_id in ("w3:80", "w4:80", "w5:80"):
+        setup.shared.publish(Started(worker_id, now_us + 1, "r1", 7_000, cold=worker_id != "w5:80"))
+    setup.shared.publish(Started("w6:80", 1, "r1", 7_000, cold=True))
+    setup.wait(1.0)
+    await planner.look()
+    assert setup.looked_at == ["w3"]
+    assert setup.role("w3:80") == ("prefill", False, {})
+    setup.engine_role = "decode"
+    setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 8_000, cold=True))
+    setup.wait(1.0)
+    for _ in range(2):
+        await planner.look()
+    assert setup.role("w3:80") == ("decode", False, {})
+    assert setup.looked_at == ["w3", "w3"]
+
+
+async def test_an_engine_that_began_anew_as_it_was_is_asked_once() -> None:
+    setup = Setup(requests=0)
+    setup.engine_role = "decode"
+    setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 7_000, cold=True))
+    for mode in (replace(setup.planners[0].rules, apply=False), setup.planners[0].rules):
+        setup.planners[0].rules = mode
+        for _ in range(2):
+            await setup.planners[0].look()
+    assert setup.looked_at == ["w3"]
+    assert setup.role("w3:80") == ("decode", False, {})
 
 
 async def test_the_loop_looks_again_and_again_until_it_is_cancelled() -> None:

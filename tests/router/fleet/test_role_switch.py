@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from policies import Switched
-from router.fleet.role_switch import switch_role
+from router.fleet.role_switch import role_of, switch_role
 
 
 class Engine:
@@ -61,3 +61,74 @@ async def test_others_are_not_asked_and_keep_their_cache(name: str) -> None:
 )
 async def test_what_else_an_engine_may_say(status: int, answer: object, outcome: Switched) -> None:
     assert await Engine(status, answer).asks() is outcome
+
+
+NEEDS_GRAPHS = {
+    "success": False,
+    "message": "decode_cuda_graph_memory_gb is required",
+    "safe_to_restore": True,
+}
+
+
+class Pair:
+    """An engine that wants to know about CUDA graphs, and others that decode already."""
+
+    def __init__(self, *infos: object) -> None:
+        self.infos = {f"peer{number}": info for number, info in enumerate(infos)}
+        self.bodies: list[dict[str, object]] = []
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/get_server_info":
+            return httpx.Response(200, json=self.infos[request.url.host])
+        self.bodies.append(json.loads(request.content))
+        if "decode_cuda_graph_memory_gb" not in self.bodies[-1]:
+            return httpx.Response(400, json=NEEDS_GRAPHS)
+        return httpx.Response(200, json={"success": True})
+
+    async def asks(self) -> Switched:
+        peers = [f"http://{name}" for name in self.infos]
+        async with httpx.AsyncClient(transport=httpx.MockTransport(self.handle)) as client:
+            return await switch_role(client, "http://w", "sglang", "decode", peers)
+
+
+async def test_an_engine_that_needs_to_know_of_graphs_is_told_what_others_have() -> None:
+    states = [
+        {"decode_cuda_graph_memory_gb": 1.5, "decode_cuda_graph_bs": [1, 2, 4]},
+        {"decode_cuda_graph_memory_gb": 2.0, "decode_cuda_graph_bs": [1, 2, 4]},
+    ]
+    pair = Pair({"internal_states": [{}, 3]}, {"internal_states": states})
+    assert await pair.asks() is Switched.EMPTIED
+    told = {"decode_cuda_graph_memory_gb": 2.0, "decode_cuda_graph_bs": [1, 2, 4]}
+    assert pair.bodies == [{"new_role": "decode"}, {"new_role": "decode", **told}]
+    bare = Pair({"internal_states": [{"decode_cuda_graph_memory_gb": 1.0}]})
+    assert await bare.asks() is Switched.EMPTIED
+    assert bare.bodies[-1] == {"new_role": "decode", "decode_cuda_graph_memory_gb": 1.0}
+
+
+async def test_where_nobody_knows_of_graphs_the_engine_stays_what_it_is() -> None:
+    for infos in ((), ([],), ({"internal_states": "?"},), ({"internal_states": [{}]},)):
+        pair = Pair(*infos)
+        assert await pair.asks() is Switched.REFUSED
+        assert pair.bodies == [{"new_role": "decode"}]
+
+
+@pytest.mark.parametrize(
+    ("info", "role"),
+    [
+        (
+            {"disaggregation_mode": "prefill", "internal_states": [{"disaggregation_mode": "decode"}]},
+            "decode",
+        ),
+        ({"disaggregation_mode": "prefill", "internal_states": [{}]}, "prefill"),
+        ({"disaggregation_mode": "null"}, ""),
+        ({}, ""),
+        (["odd"], ""),
+    ],
+)
+async def test_the_role_of_an_engine_is_what_its_scheduler_says(info: object, role: str) -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=info))
+    async with httpx.AsyncClient(transport=transport) as client:
+        assert await role_of(client, "http://w") == role
+    transport = httpx.MockTransport(lambda _: httpx.Response(404))
+    async with httpx.AsyncClient(transport=transport) as client:
+        assert await role_of(client, "http://w") == ""

@@ -163,6 +163,27 @@ def test_a_link_that_is_still_used_is_reserved_again() -> None:
     answer(bench)
 
 
+@pytest.mark.parametrize(
+    ("ends", "blamed"),
+    [
+        (lambda pair: pair.shipped(), set()),
+        (lambda pair: pair.release(abandoned=True), set()),
+        (lambda pair: pair.worker_failed(HandoverFailed("lost")), {"d0:80"}),
+    ],
+)
+def test_who_watches_the_link_hears_how_the_transfer_ended(
+    ends: Callable[[PairReservation], None], blamed: set[str]
+) -> None:
+    bench = PairBench(1, 1)
+    reservation = with_link(reserved(bench))
+    watch = bench.gateway.link_watch
+    reservation.make()
+    reservation.prefill_over()
+    assert len(watch) == 1
+    ends(reservation)
+    assert (len(watch), set(watch._failed_us)) == (0, blamed)
+
+
 @pytest.mark.parametrize("leg", Leg)
 def test_a_failure_is_one_workers_in_its_circuit_and_in_metrics(leg: Leg) -> None:
     """Five open the circuit; the partner's stays closed."""

@@ -1,6 +1,7 @@
 """Every way in which two legs can end, in both orders; each protocol's own test has what is special to it."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ class BothLegs(Legs):
     """Sends both at once, and notes which one it ended."""
 
     linger_s = 0.001
+    verdict_s = 0.001
 
     def __init__(self, sink: HeardPair, prefill: FakePool, decode: FakePool) -> None:
         self.closed: list[Leg] = []
@@ -42,6 +44,12 @@ class Sent:
 @pytest.fixture
 async def sent() -> Sent:
     return Sent()
+
+
+async def until_over(sent: Sent) -> None:
+    async with asyncio.timeout(5):
+        while not sent.sink.over:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.001)
 
 
 def head(leg: Any, status: int = 200) -> None:
@@ -135,6 +143,27 @@ async def test_a_prefill_leg_that_fails_ends_the_decode_leg_and_is_to_blame(
     assert sent.legs.closed == [Leg.DECODE]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[{"index":0,"finish_reason":"abort"}],"usage":{}}',
+        b'{"text":"","meta_info":{"finish_reason": {"type": "abort", "message": "Aborted"}}}',
+    ],
+)
+async def test_a_prefill_leg_that_somebody_aborted_has_sent_nothing(sent: Sent, body: bytes) -> None:
+    sent.prefill.answer(body)
+
+    assert sent.sink.said == ["failed"]
+    assert isinstance(sent.sink.error, HandoverFailed)
+    assert (sent.legs.leg, sent.legs.closed) == (Leg.PREFILL, [Leg.DECODE])
+
+
+async def test_what_a_model_says_of_aborts_is_no_abort(sent: Sent) -> None:
+    sent.prefill.answer(json.dumps({"text": '"finish_reason":"abort"', "finish_reason": "length"}).encode())
+
+    assert sent.sink.said == ["prefilled"]
+
+
 async def test_half_an_answer_of_the_prefill_leg_is_none_of_the_client_s(sent: Sent) -> None:
     """To the client nothing has come yet, so it may be tried again."""
     head(sent.prefill)
@@ -210,6 +239,7 @@ async def test_a_decode_leg_that_breaks_off_after_the_first_byte_breaks_the_answ
 @pytest.mark.parametrize("status", [400, 500])
 async def test_an_error_of_the_decode_leg_is_the_answer(sent: Sent, status: int) -> None:
     sent.decode.answer(b"why", status)
+    await until_over(sent)
 
     assert (sent.sink.said, sent.sink.status, sent.sink.body) == (["head", "end"], status, b"why")
     assert sent.legs.leg is Leg.DECODE
@@ -224,12 +254,17 @@ def _is_unwell(at: Any) -> None:
     at.health = Health.UNHEALTHY
 
 
-@pytest.mark.parametrize("gone", [_refuses, _is_unwell])
+def _has_no_connection(at: Any) -> None:
+    at.pool.open = 0
+
+
+@pytest.mark.parametrize("gone", [_refuses, _is_unwell, _has_no_connection])
 async def test_an_error_of_a_decode_leg_whose_prefill_worker_is_gone_is_that_worker_s(
     sent: Sent, gone: Callable[[Any], None]
 ) -> None:
     """But a request that the engine refuses as such is nobody's fault here."""
     gone(sent.legs.at.prefill)
+    sent.prefill.answer()
     sent.decode.answer(status=500)
     assert sent.legs.leg is Leg.PREFILL
 
@@ -251,6 +286,7 @@ async def test_a_stream_that_begins_with_an_error_is_a_failure(sent: Sent, event
     """Nothing went out yet, so it may be redispatched."""
     head(sent.decode)
     sent.decode.sink.upstream_data(event)
+    await until_over(sent)
 
     assert sent.sink.said == ["failed"]
     assert isinstance(sent.sink.error, HandoverFailed)
@@ -272,6 +308,43 @@ async def test_a_stream_that_begins_with_the_client_s_own_error_passes(sent: Sen
     sent.decode.sink.upstream_end()
 
     assert (sent.sink.said, sent.sink.body) == (DECODED, event)
+
+
+async def test_a_prefill_engine_that_dies_is_to_blame_for_the_error_that_its_partner_answers(
+    sent: Sent,
+) -> None:
+    """The partner hears of it first, and we of both in whichever order."""
+    sent.decode.answer(b"why", 500)
+    assert sent.sink.said == []
+    error = WorkerRefused("reset")
+    sent.prefill.sink.upstream_failed(error)
+    await asyncio.sleep(0.005)
+
+    assert (sent.sink.said, sent.sink.error, sent.legs.leg) == (["failed"], error, Leg.PREFILL)
+
+
+async def test_of_two_engines_that_answer_with_errors_the_first_one_is_to_blame(sent: Sent) -> None:
+    """SGLang's prefill engine is told that its partner failed."""
+    sent.decode.answer(b"no memory", 500)
+    sent.prefill.answer(b"Aborted by AbortReq.", 500)
+
+    assert (sent.sink.said, sent.sink.body, sent.legs.leg) == (["head", "end"], b"no memory", Leg.DECODE)
+
+
+async def test_a_prefill_leg_that_ends_well_is_not_to_blame(sent: Sent) -> None:
+    sent.decode.answer(b"why", 500)
+    sent.prefill.answer()
+
+    assert (sent.sink.said, sent.sink.body, sent.legs.leg) == (["head", "end"], b"why", Leg.DECODE)
+
+
+async def test_an_error_that_is_held_back_and_breaks_off_is_a_failure(sent: Sent) -> None:
+    head(sent.decode, 500)
+    broken = StreamBroken("reset")
+    sent.decode.sink.upstream_failed(broken)
+    await until_over(sent)
+
+    assert (sent.sink.said, sent.sink.error, sent.legs.leg) == (["head", "failed"], broken, Leg.DECODE)
 
 
 def _nothing(_: Sent) -> None:

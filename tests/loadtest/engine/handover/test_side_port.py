@@ -5,6 +5,7 @@ import pytest
 
 from loadtest.engine.handover.peer import PeerLost, call
 from loadtest.engine.handover.side_port import HeldCall, SidePort
+from loadtest.engine.server import Connection
 
 
 async def until(condition: Any) -> None:
@@ -51,3 +52,16 @@ async def test_closing_resets_those_who_wait() -> None:
 
     with pytest.raises(PeerLost):
         await asking
+
+
+async def test_a_call_that_was_accepted_in_the_moment_of_closing_is_reset() -> None:
+    port = SidePort(0, lambda _, __: None)
+    await port.open("127.0.0.1")
+    _, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    try:
+        late = Connection(port)
+        port.close()
+        late.connection_made(writer.transport)
+        assert writer.transport.is_closing()
+    finally:
+        writer.close()
