@@ -180,8 +180,8 @@ class Loads:
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request on a worker, or renew its reservation; say whether it counted as an arrival."""
         request_id, at_us = op.request_id, op.at_us
-        # A decode worker is handed a prompt that it keeps; a renewal brings none.
-        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0)
+        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
+        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         request = self.requests.get(request_id)
         if request is not None:
             arrives = has_work and not request.arrived
