@@ -67,6 +67,7 @@ class OffloadRules:
         margin_s: And by so many seconds.
         surge_s: A queue surges from when it is so much longer than that of the other side,
         calm_s: until it is less than so much longer.
+        helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
     """
 
     states: LinkStateRules = field(default_factory=LinkStateRules)
@@ -74,6 +75,7 @@ class OffloadRules:
     margin_s: float = 0.02
     surge_s: float = 2.0
     calm_s: float = 0.5
+    helps: bool = True
 
 
 class Offer(msgspec.Struct, frozen=True, gc=False):
@@ -90,6 +92,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         backlog_s: The shortest queue of the side, seconds.
         overlap_ratio: Share of the prefill during which its KV is on its way.
         kv_bytes: What would cross; None if nobody knows.
+        ready_bytes: What of it is cached there, and leaves at once.
     """
 
     site: str
@@ -102,6 +105,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     backlog_s: float = 0.0
     overlap_ratio: float = 1.0
     kv_bytes: float | None = None
+    ready_bytes: float = 0.0
 
     @property
     def ttft_s(self) -> float:
@@ -148,6 +152,11 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
     remote_others_s: float = 0.0
     wait_s: float = 0.0
 
+    @property
+    def way(self) -> str:
+        """The link that its KV crosses; empty for none."""
+        return self.link if self.remote else ""
+
 
 class _Side(msgspec.Struct, frozen=True, gc=False):
     """A remote offer with its link."""
@@ -170,9 +179,9 @@ class Offload:
     """
 
     def __init__(self, links: Links, rules: OffloadRules = OffloadRules()) -> None:
+        self.rules = rules
         self.states = LinkStates(links, rules.states)
         self._links = links
-        self._rules = rules
         self._surges: dict[str, int] = {}
         """By link: 1 while the local queue surges, -1 while the remote one does."""
 
@@ -236,19 +245,19 @@ class Offload:
 
     def _sooner(self, local: Offer, side: _Side) -> bool:
         """Whether remote is cheaper by the margin."""
-        rules, local_s = self._rules, local.ttft_s + local.others_s
+        rules, local_s = self.rules, local.ttft_s + local.others_s
         return side.price_s + max(rules.margin_s, rules.margin_ratio * local_s) < local_s
 
     def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
         """Whether the link takes it now and fast, or at least sooner than it were done locally."""
-        wait_s_max = self._rules.states.wait_s_max
+        wait_s_max = self.rules.states.wait_s_max
         if quote.fits and side.link_s <= wait_s_max:
             return True
         return quote.wait_s <= wait_s_max and self._sooner(local, side)
 
     def _surge(self, link: str, longer_s: float) -> int:
         """Which queue surges, by how much longer the local one is than that behind a link."""
-        rules, surge = self._rules, self._surges.get(link, 0)
+        rules, surge = self.rules, self._surges.get(link, 0)
         if abs(longer_s) > rules.surge_s:
             surge = 1 if longer_s > 0 else -1
         elif longer_s * surge < rules.calm_s:
@@ -262,7 +271,7 @@ class Offload:
         links, link = self._links, offer.link
         overlapped_s = offer.overlap_ratio * offer.service_s
         ready_s = offer.ready_s + offer.service_s - overlapped_s
-        quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us)
+        quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us, offer.ready_bytes)
         wait_s = quote.wait_s if quote is not None else 0.0
         state = self.states.state(link, max(wait_s, offer.backlog_s), now_us)
         utilisation = self.states.utilisation(link, now_us)

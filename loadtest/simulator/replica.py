@@ -47,15 +47,19 @@ from policies import (
     Pairing,
     Partners,
     Policy,
+    RoleMember,
     Shed,
     Shipped,
     Waiting,
     Worker,
     WorkerPut,
     plan_buckets,
+    plan_roles,
+    role_demand,
 )
 from radix import AttentionProfile
 from router.errors import RequestExpired, RouterError
+from router.fleet import LinkWatch
 from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
@@ -184,6 +188,9 @@ class Replica:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.delay_s),
             ended=self._wait_ended,
         )
+        self.link_watch = LinkWatch(
+            self.fleet, publish=self.publish, now_us=self._log_clock.now_us, replica=name
+        )
         self.offloading = Offloading(
             self.fleet,
             Offload(self.fleet.links, rules.offload),
@@ -271,6 +278,10 @@ class Replica:
         self.publish(decision.decode.placed)
         if decision.shipping is not None:
             self.publish(decision.shipping)
+            worker = self.fleet.at_slot(decision.attempt.chosen.slot)
+            self.link_watch.begun(
+                decision.shipping, decision.attempt.request_id, worker.slot, _protocol(worker)
+            )
         return Dispatch(parsed, decision.attempt, decision.decode.attempt, decision.shipping is not None)
 
     @property
@@ -318,10 +329,13 @@ class Replica:
         """The prefill is over; with a decode worker its work goes on there."""
         now_us, attempt_id = self._log_clock.now_us(), dispatch.attempt.request_id
         if dispatch.decode_attempt is not None:
+            decode_id = dispatch.decode_attempt.request_id
+            self.link_watch.prefilled(decode_id)
             self.publish(Finished(attempt_id, now_us, now_us))
-            self.publish(FirstToken(dispatch.decode_attempt.request_id, now_us))
+            self.publish(FirstToken(decode_id, now_us))
             if dispatch.ships:
-                self.publish(Shipped(dispatch.decode_attempt.request_id, now_us))
+                self.link_watch.arrived(decode_id)
+                self.publish(Shipped(decode_id, now_us))
         else:
             self.publish(FirstToken(attempt_id, now_us))
         self.room.changed()
@@ -352,7 +366,9 @@ class Replica:
             prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
             self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us)
             assert understood.completion_tokens is not None
-            self._feedback.decoded(dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens)
+            self._feedback.decoded(
+                dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens, now_us
+            )
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:
@@ -366,6 +382,7 @@ class Replica:
         if not told or dispatch.decode_attempt is None:
             self.publish(Finished(dispatch.attempt.request_id, now_us))
         if dispatch.decode_attempt is not None:
+            self.link_watch.dropped(dispatch.decode_attempt.request_id)
             self.publish(Finished(dispatch.decode_attempt.request_id, now_us))
         if not told:
             self._feedback.abandoned(dispatch.parsed, dispatch.attempt)
@@ -395,6 +412,20 @@ class Replica:
         verdict = plan_buckets(demand, buckets.bounds, members, plans, replica=self.name, now_us=now_us)
         if verdict.plan is not None:
             self.publish(verdict.plan)
+
+    def plan(self) -> None:
+        """Do what `router.fleet.role_planner` does where no worker may change its role."""
+        fleet, now_us = self.fleet, self.now_us
+        members = [
+            RoleMember(worker, site=worker.site if worker.site != fleet.rules.site else "")
+            for worker in fleet.workers()
+        ]
+        demand = role_demand(fleet, members, self._feedback.decode_fit, now_us)
+        plan = plan_roles(demand, members, fleet.offload_plan, now_us).plan(
+            fleet.offload_plan, self.name, now_us
+        )
+        if plan is not None:
+            self.publish(plan)
 
     def publish(self, op: Op) -> None:
         """Apply an operation at once, and tell the others."""

@@ -11,7 +11,7 @@ Beside the fleet the simulation keeps a book of what has been computed anywhere,
 nothing leaves, to tell what was evicted from what nobody has computed yet.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -45,8 +45,6 @@ from policies import (
     LengthBuckets,
     LinkRules,
     OffloadRules,
-    Policy,
-    WorkerPut,
     decode_policy,
     make_policy,
 )
@@ -54,6 +52,12 @@ from radix import AttentionProfile, PrefixTree
 
 HOUSEKEEPING_S = 5.0
 """Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
+
+LINKS_S = 0.25
+"""Between two looks at what crosses links (`router.fleet.link_watch`)."""
+
+PLAN_S = 30.0
+"""Between two rounds of the slow loop (``roles.interval_s``)."""
 
 TIMELINE_ROWS_MAX = 1_000
 """With more, every other one is dropped."""
@@ -77,7 +81,7 @@ class SimulationConfig:
         groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
             the model, and what the floor of the time to first token is.
         links: Between the groups' sites, as ``FROM>TO``.
-        choice: Makes the policy instead of ``policy``, from all workers in the order of their slots.
+        tells_links: Whether the gateway is told of them; if not, sites mean nothing to it.
         offload: How the site of a prefill is chosen.
         threshold_tokens: Uncached tokens from which it is another one, if set by hand; 0: the slow loop says.
         decode_policy: Chooses the decode worker.
@@ -107,7 +111,7 @@ class SimulationConfig:
     decode_workers: int = 0
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
-    choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
+    tells_links: bool = True
     offload: OffloadRules = field(default_factory=OffloadRules)
     threshold_tokens: int = 0
     decode_policy: str = DECODE_COST
@@ -248,7 +252,7 @@ class _Simulation:
     def _sites(self) -> dict[str, Any]:
         """What an operator would tell the gateway of the links, and of what crosses them."""
         config, shape = self._config, self._config.engine.shape
-        if not config.links:
+        if not (config.links and config.tells_links):
             return {}
         return {
             "site": next(group.site for group in config.groups if group.role == "decode"),
@@ -281,9 +285,7 @@ class _Simulation:
         puts = self.fleet.puts(START_NS // 1000, self._bucket_names())
         log = SharedLog(self.clock, delay_s=config.log_delay_s, pause_s=config.flush_interval_s)
         rules = ReplicaRules(
-            policy=config.choice(puts)
-            if config.choice is not None
-            else make_policy(config.policy, config.policy_options),
+            policy=make_policy(config.policy, config.policy_options),
             decode_policy=decode_policy(config.decode_policy),
             profile=profile,
             fleet=FleetRules(
@@ -329,6 +331,9 @@ class _Simulation:
                 start_s = session.start_s or 0.0
                 self.clock.call_at(start_s / self._config.speed, partial(self._visit, session))
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+        if self.fleet.links and self._config.tells_links:
+            self.clock.call_later(LINKS_S, self._watch)
+            self.clock.call_later(PLAN_S, self._plan)
         self.clock.run()
         assert self._ended == self._total, f"{self._total - self._ended} requests never ended"
         records = self._records()
@@ -454,6 +459,19 @@ class _Simulation:
                 self._samples = self._samples[1::2]
                 self._sample_every *= 2
         self.clock.call_later(HOUSEKEEPING_S, self._look)
+
+    def _watch(self) -> None:
+        """Let replicas look at their transfers."""
+        for replica in self.replicas:
+            replica.link_watch.look()
+        if self._ended < self._total:
+            self.clock.call_later(LINKS_S, self._watch)
+
+    def _plan(self) -> None:
+        """Run the slow loop."""
+        self.replicas[0].plan()
+        if self._ended < self._total:
+            self.clock.call_later(PLAN_S, self._plan)
 
     def _sample(self) -> None:
         workers = self.fleet.workers

@@ -171,21 +171,25 @@ class LinkWatch:
     # What reservations tell.
 
     def begun(
-        self, said: Shipping, prefill_id: str, prefill: LocalWorker, patience: Patience | None = None
+        self,
+        said: Shipping,
+        prefill_id: str,
+        slot: int,
+        protocol: str,
+        patience: Patience | None = None,
     ) -> None:
         """A request was sent whose KV will cross a link.
 
         Args:
             said: What was reserved.
             prefill_id: Of its prefill attempt.
-            prefill: Its prefill worker.
+            slot: Of its prefill worker.
+            protocol: How that hands over.
             patience: Of who waits for it.
         """
-        hand_over = HAND_OVERS.get(prefill.protocol)
+        hand_over = HAND_OVERS.get(protocol)
         overlapped = hand_over is None or hand_over.overlap_ratio > 0
-        self._crossings[said.request_id] = _Crossing(
-            said, prefill_id, prefill.worker.slot, overlapped, patience=patience
-        )
+        self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped, patience=patience)
 
     def prefilled(self, request_id: str) -> None:
         """The prefill leg of a request is over; to be said before the log hears it."""

@@ -1,7 +1,8 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
     ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
-                                                      │            └────────> Hold (Waiting)
+                              │                       │            │             └ its decode half, if shared
+                              └ what partners cost    │            └────────> Hold (Waiting)
                                                       └──> Shed
 
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
@@ -17,6 +18,9 @@ asked next, of requests with a `Claim`:
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
 
+A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`), and
+is no idle worker without. What waits for that waits for any worker of its lane: who prefills it then is open.
+
 1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
 compute that again (`policies.followers`): it waits for its worker.
 
@@ -27,6 +31,7 @@ lines (`loadtest.simulator.replica`).
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -65,7 +70,7 @@ from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
+from router.gateway.queue_lanes import Lanes, lane_by
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
@@ -104,12 +109,14 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
         gated: Whether no decode worker has room that could end what the chosen worker begins.
+        paced: Whether it waits until a link has room for its KV.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
     gated: bool = False
+    paced: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -277,10 +284,14 @@ class Decider:
             first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
+            ahead_s = partial(self._ahead_s, claim)
+            everyone = candidates
             candidates, first, verdict = self.offloading.place(
-                view, candidates, sides, look, policy, kv, bucket, failed=failed
+                view, everyone, sides, look, policy, kv, bucket, ahead_s, failed=failed
             )
             slots = candidates.slots
+            if claim is not None and verdict is not None:
+                claim = msgspec.structs.replace(claim, lane=lane_by(claim.lane, verdict.way))
         match first:
             case Shed() as shed:
                 return shed
@@ -301,6 +312,20 @@ class Decider:
                     return place(view, fleet.among(candidates, fewer, bucket), policy)
 
                 turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
+                if (
+                    verdict is not None
+                    and look is not None
+                    and sides is not None
+                    and isinstance(turn, Waiting)
+                    and claim.turn >= 0
+                    and order.admission.idle(look.open(np.array([claim.turn])), now_us)
+                ):
+                    waits_s = ahead_s(verdict.way, chosen, len(slots)) + chosen.estimated_ttft_s
+                    helped = self.offloading.helped(
+                        view, everyone, sides, look, policy, bucket, verdict, claim.turn, waits_s
+                    )
+                    if helped is not None and isinstance(helped.chosen, Chosen):
+                        candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
             else:
                 turn = chosen
             if order.rejection is not None and not claim.again:
@@ -308,12 +333,10 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                gated = (
-                    look is not None
-                    and not look.has_room(chosen.slot)
-                    and not look.waits_for_link(chosen.slot)
-                )
-                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
+                paced = look is not None and look.waits_for_link(chosen.slot)
+                gated = look is not None and not paced and not look.has_room(chosen.slot)
+                safe_blocks = round(chosen.safe_tokens / tokens_per_block)
+                return Hold(turn, parsed.paths[0], safe_blocks, gated, paced)
             chosen = turn
         partner = None
         if look is not None and look.splits(chosen.slot):
@@ -355,14 +378,8 @@ class Decider:
             return Decision(attempt, placed, offload=verdict)
         decode, shipping = self._other_half(attempt, placed, partner), None
         if look is not None and sides is not None:
-            kv_bytes = kv.of(prompt_tokens, partner.cached_tokens) if kv.known else None
             shipping = self.offloading.shipping(
-                decode.attempt.request_id,
-                look.link(chosen.slot),
-                kv_bytes,
-                chosen,
-                look.overlap_ratio(chosen.slot),
-                now_us,
+                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
             )
         return Decision(attempt, placed, decode, shipping, verdict)
 
@@ -412,6 +429,14 @@ class Decider:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
 
+    def _ahead_s(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> float:
+        """How long what waits before a request on one side of a link keeps the workers there, seconds."""
+        tickets, order = self._fleet.tickets, self._order
+        if claim is None or order is None or not tickets.count:
+            return 0.0
+        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
+
     def _turn(
         self,
         order: Order,
@@ -431,12 +456,12 @@ class Decider:
         key_us = claim.arrived_us + round(order.k * service_us)
         open_ = look is None or look.has_room(chosen.slot)
         has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
-        if look is not None:
-            slots = look.open(slots)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
             return chosen
+        if look is not None:
+            slots = look.open(slots)
         if (
             not follows
             and admission.idle(slots, now_us)

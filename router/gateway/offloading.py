@@ -8,15 +8,18 @@ Requests all of whose candidates are local never come here.
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from policies import (
     Candidates,
     Chosen,
     FleetState,
     KvBytes,
+    LinkState,
     Look,
     Offer,
     Offload,
@@ -115,6 +118,7 @@ class Offloading:
         policy: Policy,
         kv: KvBytes,
         bucket: int,
+        ahead_s: Callable[[str, Chosen, int], float],
         *,
         failed: bool,
     ) -> Placing:
@@ -128,6 +132,8 @@ class Offloading:
             policy: How workers are priced.
             kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
+            ahead_s: How long those keep a side busy that wait there before the request: of a link, its choice
+                there and the workers there.
             failed: Whether a worker has failed it before.
         """
         fleet, now_us = self._fleet, candidates.now_us
@@ -135,20 +141,15 @@ class Offloading:
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
-                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen)
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, ahead_s)
         remotes: list[Placing] = []
         offers: list[Offer] = []
         for side in sides.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offers.append(
-                    msgspec.structs.replace(
-                        _offer(side.site, side.link, view, remote.candidates, remote.chosen),
-                        overlap_ratio=look.overlap_ratio(remote.chosen.slot),
-                        kv_bytes=self._kv_bytes(kv, view, look, remote.chosen),
-                    )
-                )
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s)
+                offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
         verdict = self.offload.judge(local_offer, offers, self.threshold_tokens, now_us, failed=failed)
@@ -163,36 +164,96 @@ class Offloading:
             return Placing(candidates, place(view, None, policy), verdict)
         return local._replace(verdict=verdict)
 
+    def helped(
+        self,
+        view: RequestView,
+        candidates: Candidates,
+        sides: Sides,
+        look: Look,
+        policy: Policy,
+        bucket: int,
+        verdict: OffloadVerdict,
+        slot: int,
+        waits_s: float,
+    ) -> Placing | None:
+        """Let an idle worker of another side take a request that waits, if that is sooner.
+
+        Args:
+            view: The request.
+            candidates: All who may take it.
+            sides: The same, parted.
+            look: At those who would decode it.
+            policy: How workers are priced.
+            bucket: Length bucket of the request.
+            verdict: Why it waits where it does.
+            slot: Of the idle worker.
+            waits_s: Predicted time to the first token where it waits.
+
+        Returns:
+            None if it had better wait, or must.
+        """
+        link = look.link(slot)
+        spare = link == verdict.link and verdict.state is LinkState.ABUNDANT and verdict.wait_s <= PACE_S
+        if (
+            not self.offload.rules.helps
+            or link == verdict.way
+            or (link and not (spare and verdict.reason in _CHOSEN_LOCAL))
+        ):
+            return None
+        placing = self._placed(view, candidates, np.array([slot]), policy, bucket)
+        chosen = placing.chosen
+        if isinstance(chosen, Shed) or chosen.estimated_ttft_s + (verdict.link_s if link else 0.0) >= waits_s:
+            return None
+        site = next((side.site for side in sides.remote if side.link == link), self._fleet.rules.site)
+        reason = OffloadReason.LOCAL_BUSY if link else OffloadReason.REMOTE_BUSY
+        return placing._replace(
+            verdict=msgspec.structs.replace(verdict, remote=bool(link), site=site, reason=reason)
+        )
+
     def shipping(
         self,
         request_id: str,
-        link: str,
-        kv_bytes: float | None,
+        look: Look,
+        kv: KvBytes,
+        view: RequestView,
         chosen: Chosen,
-        overlap_ratio: float,
+        held_tokens: float,
         now_us: int,
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
 
         Args:
             request_id: Of the attempt on the decode worker.
-            link: Which link; empty for none.
-            kv_bytes: What crosses; None if nobody knows.
+            look: At those who would decode it.
+            kv: What the model's KV weighs, if anybody knows.
+            view: The request.
             chosen: Its prefill worker.
-            overlap_ratio: Share of the prefill during which its KV is on its way.
+            held_tokens: What its decode worker holds of the prompt.
             now_us: Log time.
         """
-        if not link or kv_bytes is None:
+        link, overlap_ratio = look.link(chosen.slot), look.overlap_ratio(chosen.slot)
+        if not link or not kv.known:
             return None
+        kv_bytes = kv.of(view.prompt_tokens, held_tokens)
+        ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us)
+        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us, ready_bytes)
         if quote is None:
             return None
         # It goes now, whatever the link offers: so that is when its KV will be there.
         start_us = now_us + round(ready_s * 1e6)
         end_us = start_us + round(quote.send_s * 1e6)
-        return Shipping(request_id, now_us, self._replica, link, round(kv_bytes), start_us, end_us)
+        return Shipping(
+            request_id,
+            now_us,
+            self._replica,
+            link,
+            round(kv_bytes),
+            start_us,
+            end_us,
+            round(ready_bytes),
+        )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
         """Remember why a request went where it did."""
@@ -205,24 +266,51 @@ class Offloading:
         among = self._fleet.among(candidates, slots, bucket)
         return Placing(among, place(view, among, policy), None)
 
-    def _kv_bytes(self, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> float | None:
-        """What would cross: all of the KV but what the decode side holds; None if nobody knows."""
-        if not kv.known:
-            return None
-        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot))
+
+_CHOSEN_LOCAL = frozenset(
+    (OffloadReason.BELOW_THRESHOLD, OffloadReason.SOONER_LOCAL, OffloadReason.REMOTE_BUSY)
+)
+"""Why a request that could go to another site does not."""
 
 
-def _offer(site: str, link: str, view: RequestView, candidates: Candidates, chosen: Chosen) -> Offer:
+def _offer(
+    site: str,
+    link: str,
+    view: RequestView,
+    candidates: Candidates,
+    chosen: Chosen,
+    ahead_s: Callable[[str, Chosen, int], float],
+) -> Offer:
     """What a side can do, by the worker that the policy chose there."""
     slow, prefill_s = candidates.slow, chosen.service_s
     congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    queue_s = ahead_s(link, chosen, len(candidates))
     return Offer(
         site,
         link,
         view.prompt_tokens - chosen.safe_tokens,
-        chosen.queue_s,
+        chosen.queue_s + queue_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + prefill_s / 2.0),
-        candidates.backlog_s.min().item(),
+        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + queue_s + prefill_s / 2.0),
+        candidates.backlog_s.min().item() + queue_s,
     )
+
+
+def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:
+    """The same with what would cross the link: all of the KV but what the decode side holds."""
+    overlap_ratio = look.overlap_ratio(chosen.slot)
+    if not kv.known:
+        return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
+    held_tokens = look.held_tokens(chosen.slot)
+    return msgspec.structs.replace(
+        offer,
+        overlap_ratio=overlap_ratio,
+        kv_bytes=kv.of(view.prompt_tokens, held_tokens),
+        ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+    )
+
+
+def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
+    """What leaves at once: what the prefill worker has cached and the decode side has not."""
+    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes

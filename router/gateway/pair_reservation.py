@@ -109,7 +109,10 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(self.decode_placed)
         if self.shipping is not None:
             gateway.publish(self.shipping)
-            gateway.link_watch.begun(self.shipping, attempt.request_id, self.prefill, self._patience())
+            prefill = self.prefill
+            gateway.link_watch.begun(
+                self.shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
+            )
         gateway.at_workers(1)
         self.released = False
         decision_s = gateway.now_s() - attempt.started_s
@@ -294,7 +297,7 @@ class PairReservation(msgspec.Struct, eq=False):
                 return
             first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
         gateway.feedback.decoded(
-            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens
+            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens, now_us
         )
 
     def _relieved(self) -> None:

@@ -5,11 +5,17 @@ workers. Whoever looks at a worker that has room asks for the lanes that it serv
 second, and the answer changes only when workers or the waiting models do: so it is kept,
 and `Lanes.follow` looks whether it still holds.
 
+Where KV crosses links, what waits is parted by the side on which it will be prefilled, ``MODEL|BUCKET@LINK``:
+the workers of that side serve it, so that short prompts do not stand behind long ones that go elsewhere. A
+worker of another side may take it when it stands idle (`Lanes.beyond`).
+
 In a fleet of prefill and decode workers a worker with room is not enough: what it begins, another must have
 room to decode (`policies.Matchmaker`). Only those for which this is so are worth looking at (`Lanes.open`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_not
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,10 +29,34 @@ def lane_of(model: str | None, bucket: int = ANY_BUCKET) -> str:
     return f"{model or ''}|{'' if bucket == ANY_BUCKET else bucket}"
 
 
+def lane_by(lane: str, link: str) -> str:
+    """The part of a lane whose KV crosses a link; of an empty one, none."""
+    return f"{lane}@{link.translate(_SAFE)}"
+
+
 def model_and_bucket(lane: str) -> tuple[str | None, int]:
     """What a lane was named after; a model's name may hold anything. What is no number is no bucket."""
-    model, _, bucket = lane.rpartition("|")
+    model, _, tail = lane.rpartition("|")
+    bucket = tail.partition("@")[0]
     return model or None, int(bucket) if bucket.isascii() and bucket.isdigit() else ANY_BUCKET
+
+
+_SAFE = str.maketrans("|", "/")
+"""Names of sites are free text."""
+
+
+class _Served(NamedTuple):
+    """Who serves a lane.
+
+    Attributes:
+        slots: Its own workers.
+        pairing: Who of all of them needs a partner.
+        beyond: Those of other sides.
+    """
+
+    slots: Slots
+    pairing: Pairing | None
+    beyond: tuple[Slots, ...] = ()
 
 
 class Lanes:
@@ -38,7 +68,7 @@ class Lanes:
         matchmaker: Knows which partners have room.
 
     Attributes:
-        slots: Everybody who serves one of them.
+        slots: Everybody who serves one of them, or may when idle.
         pairs: Whether anybody of them needs a partner.
     """
 
@@ -51,18 +81,23 @@ class Lanes:
         self._slots_of = slots_of
         self._pairing_of = pairing_of
         self._matchmaker = matchmaker
-        self._known: dict[str, tuple[Slots, Pairing | None]] = {}
+        self._known: dict[str, _Served] = {}
         self._of: dict[int, list[str]] = {}
+        self._beyond: dict[int, list[str]] = {}
         self.slots: Slots = NO_SLOTS
         self.pairs = False
 
     def serving(self, lane: str) -> Slots:
         """Who may take the requests of a lane now."""
-        return self._slots_of(lane)
+        return self._served(lane).slots
 
     def of(self, slot: int) -> Sequence[str]:
         """The lanes that the worker in a slot serves, as of the last `follow`."""
         return self._of.get(slot, ())
+
+    def beyond(self, slot: int) -> Sequence[str]:
+        """The lanes of other sides that it may help out when it is idle."""
+        return self._beyond.get(slot, ())
 
     def open(self, slots: Slots, now_us: int) -> Slots:
         """Of some who serve a lane, those that need no partner in one of theirs, or of whom one has room.
@@ -72,19 +107,23 @@ class Lanes:
         if not self.pairs or self._matchmaker is None:
             return slots
         open_ = np.zeros(len(slots), dtype=np.bool_)
-        for serving, pairing in self._known.values():
-            mask = np.isin(slots, serving, assume_unique=True)
-            if pairing is not None:
-                mask &= self._matchmaker.open(pairing, slots, now_us)
+        for served in self._known.values():
+            mask = np.isin(slots, served.slots, assume_unique=True)
+            for others in served.beyond:
+                mask |= np.isin(slots, others, assume_unique=True)
+            if served.pairing is not None:
+                mask &= self._matchmaker.open(served.pairing, slots, now_us)
             open_ |= mask
         return slots if open_.all() else slots[open_]
 
-    def is_open(self, slot: int, now_us: int) -> bool:
-        """The same of one."""
+    def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
+        """The same of one, and of a request of so many tokens."""
         if not self.pairs or self._matchmaker is None:
             return True
-        pairings = (self._known[lane][1] for lane in self.of(slot))
-        return any(pairing is None or self._matchmaker.is_open(pairing, slot, now_us) for pairing in pairings)
+        pairings = (self._known[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
+        return any(
+            pairing is None or self._matchmaker.is_open(pairing, slot, now_us, tokens) for pairing in pairings
+        )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
         """Whether a decode worker has room for a request of a lane that has so many tokens."""
@@ -105,17 +144,42 @@ class Lanes:
         Args:
             waiting: The lanes in which somebody waits.
         """
-        lanes = {lane: (self._slots_of(lane), self._pairing_of(lane)) for lane in waiting}
+        lanes = {lane: self._served(lane) for lane in waiting}
         known = self._known
         if len(lanes) == len(known) and all(
-            lane in known and known[lane][0] is slots and known[lane][1] is pairing
-            for lane, (slots, pairing) in lanes.items()
+            lane in known and _same(known[lane], served) for lane, served in lanes.items()
         ):
             return
         self._known = lanes
-        self.pairs = any(pairing is not None for _, pairing in lanes.values())
-        self._of = {}
+        self.pairs = any(served.pairing is not None for served in lanes.values())
+        self._of, self._beyond = {}, {}
         for lane in sorted(lanes):
-            for slot in lanes[lane][0].tolist():
+            for slot in lanes[lane].slots.tolist():
                 self._of.setdefault(slot, []).append(lane)
-        self.slots = np.array(sorted(self._of), dtype=np.intp)
+            for others in lanes[lane].beyond:
+                for slot in others.tolist():
+                    self._beyond.setdefault(slot, []).append(lane)
+        self.slots = np.array(sorted({*self._of, *self._beyond}), dtype=np.intp)
+
+    def _served(self, lane: str) -> _Served:
+        slots, pairing = self._slots_of(lane), self._pairing_of(lane)
+        whole, at, link = lane.rpartition("@")
+        if not at or "|" in link or pairing is None or self._matchmaker is None:
+            return _Served(slots, pairing)
+        sides = self._matchmaker.sides(pairing, slots)
+        if sides is None:
+            return _Served(slots, pairing)
+        parts = {lane_by(whole, side.link): side.slots for side in sides.remote}
+        parts[lane_by(whole, "")] = sides.local
+        own = parts.pop(lane, NO_SLOTS)
+        return _Served(own, pairing, tuple(parts.values()))
+
+
+def _same(known: _Served, served: _Served) -> bool:
+    """Whether nothing changed: the same arrays, not only equal ones."""
+    return (
+        known.slots is served.slots
+        and known.pairing is served.pairing
+        and len(known.beyond) == len(served.beyond)
+        and not any(map(is_not, known.beyond, served.beyond))
+    )

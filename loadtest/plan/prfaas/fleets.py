@@ -5,25 +5,23 @@
     static       4 H200 prefill in another site, 3 + 5 H20            remote above 19.4K uncached tokens
     ours         the same fleet                                       what the gateway does
 
-(PrfaaS, arXiv:2604.15039, tables 4 and 6: the first has 96 H20, the others 32 H200 and 64 H20; eight make an
-instance.) Within its rule every fleet places by the gateway's default policy and queues in the gateway: what
-differs is where prefill goes.
+(PrfaaS, arXiv:2604.15039, section 4.1 and table 6: the first has 96 H20, the others 32 H200 and 64 H20; eight
+make an instance.) All are served by the same gateway code with the same policy and queue. What differs is
+where prefill goes: ``static`` has the paper's threshold, which nothing moves, whatever waits where; ``ours`` is
+what the gateway does by default: the slow loop's threshold, the short-term rule, and help between the sites.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import inf
-
-import numpy as np
 
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
 from loadtest.simulator.fleet import WorkerGroup
-from loadtest.simulator.records import Floats
-from policies import SITE_LABEL, Candidates, Policy, RequestView, WorkerPut, make_policy
+from policies import OffloadRules, link_name
 
 HOME, REMOTE = "home", "remote"
-LINK = f"{REMOTE}>{HOME}"
+LINK = link_name(REMOTE, HOME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +31,16 @@ class Contender:
     Attributes:
         name: For tables and plots.
         groups: Its workers.
-        choice: Its policy, if that is not the gateway's default.
+        knows_link: Whether the gateway is told of the link, and so chooses between the sites.
+        threshold_tokens: Set by hand; 0: the slow loop says.
+        offload: How it chooses.
     """
 
     name: str
     groups: tuple[WorkerGroup, ...]
-    choice: Callable[[Sequence[WorkerPut]], Policy] | None = None
+    knows_link: bool = False
+    threshold_tokens: int = 0
+    offload: OffloadRules = field(default_factory=OffloadRules)
 
     @property
     def remote(self) -> int:
@@ -55,26 +57,16 @@ def _groups(remote: int, prefill: int, decode: int) -> tuple[WorkerGroup, ...]:
     return tuple(group for group in groups if group.count)
 
 
-def static_threshold(workers: Sequence[WorkerPut], threshold_tokens: int = THRESHOLD_TOKENS) -> Policy:
-    """Prefill in the other site what is longer than a threshold, and only that."""
-    base = make_policy("expected_cost")
-    is_remote = np.array([put.labels.get(SITE_LABEL) == REMOTE for put in workers])
-
-    def costs(request: RequestView, candidates: Candidates) -> Floats:
-        uncached = request.prompt_tokens - candidates.safe_tokens
-        long = uncached > threshold_tokens
-        allowed = is_remote[candidates.slots] == long
-        return np.where(allowed, base.costs(request, candidates), inf)
-
-    return Policy("static_threshold", costs, uses_cache=True)
-
+_STATIC = OffloadRules(surge_s=inf, helps=False)
 
 CONTENDERS: Mapping[str, Contender] = {
     one.name: one
     for one in (
         Contender("homogeneous", _groups(0, 9, 3)),
         Contender("naive", _groups(4, 0, 8)),
-        Contender("static", _groups(4, 3, 5), static_threshold),
-        Contender("ours", _groups(4, 3, 5)),
+        Contender(
+            "static", _groups(4, 3, 5), knows_link=True, threshold_tokens=THRESHOLD_TOKENS, offload=_STATIC
+        ),
+        Contender("ours", _groups(4, 3, 5), knows_link=True),
     )
 }

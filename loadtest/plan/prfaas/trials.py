@@ -7,7 +7,7 @@ import numpy as np
 from loadtest.plan.prfaas.engines import H20_MODEL, H200
 from loadtest.plan.prfaas.fleets import LINK, REMOTE, Contender
 from loadtest.plan.prfaas.paper import LINK_GBPS, OUTPUT_TOKENS
-from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
+from loadtest.simulator.queueing import ASK_S, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
@@ -23,6 +23,9 @@ CAP_RATIO = 0.9
 
 QUEUE_TIMEOUT_S = 60.0
 """The gateway's default: who waits for longer is rejected."""
+
+LOOK_S = 0.1
+"""Between two looks at the waiting requests: a fifth of the backlog that a worker is given."""
 
 WINDOW_S = 1.0
 """Egress is looked at within stretches of this length, wherever they begin."""
@@ -43,8 +46,12 @@ def config_of(
     return SimulationConfig(
         engine=H200,
         groups=contender.groups,
-        choice=contender.choice,
-        links={LINK: LinkPlan(bytes_per_s=LINK_BYTES_PER_S, rtt_s=RTT_S, weather=weather)},
+        tells_links=contender.knows_link,
+        threshold_tokens=contender.threshold_tokens,
+        offload=contender.offload,
+        links={
+            LINK: LinkPlan(bytes_per_s=LINK_BYTES_PER_S, rtt_s=RTT_S, cap_ratio=CAP_RATIO, weather=weather)
+        },
         rules={"default_model": H20_MODEL},
         queue=QueueRules(room=room),
         expected_output_tokens=OUTPUT_TOKENS,

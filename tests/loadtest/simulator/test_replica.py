@@ -107,7 +107,7 @@ def test_a_prompt_goes_where_it_was_and_is_predicted_to_be_reused() -> None:
     setup = Setup()
     first = setup.dispatch()
     setup.here.first_token(first)
-    setup.here.completed(first, Usage(4200, 0, 300), 0.3, told=True)
+    setup.here.completed(first, Usage(4200, 0, 300), 0.3, 0.0, told=True)
 
     again = setup.dispatch()
 
@@ -124,10 +124,10 @@ def test_whatever_becomes_of_a_request_its_reservations_end(decode: int) -> None
 
     for dispatch in (done, failed_late, *((short,) if decode else ())):
         setup.here.first_token(dispatch)
-    setup.here.completed(done, Usage(4200, 0, 300), 0.3, told=True)
+    setup.here.completed(done, Usage(4200, 0, 300), 0.3, 0.0, told=True)
     setup.here.aborted(failed_late, told=True)
     setup.here.aborted(failed_early, told=False)
-    setup.here.completed(short, Usage(4200, 0, 1), 0.3, told=decode > 0)
+    setup.here.completed(short, Usage(4200, 0, 1), 0.3, 0.0, told=decode > 0)
     setup.after(1.0)
 
     for replica in (setup.here, setup.there):
@@ -165,7 +165,7 @@ def test_what_the_worker_did_not_have_is_trimmed_everywhere() -> None:
     )
     for prompt in (first, second):
         dispatch = setup.dispatch(prompt)
-        setup.here.completed(dispatch, Usage(4200, 0 if prompt is second else None, 1), 0.3, told=False)
+        setup.here.completed(dispatch, Usage(4200, 0 if prompt is second else None, 1), 0.3, 0.0, told=False)
         setup.after(1.0)
 
     for replica in (setup.here, setup.there):

@@ -63,7 +63,7 @@ class Setup:
             name, now_us, "r1", LINK, round(gigabytes * GB), start_us, start_us + round(planned_s * 1e6)
         )
         self.shared.publish(said)
-        self.watch.begun(said, f"p-{name}", local, self.patience)
+        self.watch.begun(said, f"p-{name}", local.worker.slot, local.protocol, self.patience)
         return name
 
     def arrive(self, name: str) -> None:
