@@ -392,6 +392,30 @@ class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False)
     ratio: float
 
 
+class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=False):
+    """A replica's newest fit of decode on one worker class (`policies.decodes`). The newest wins.
+
+    For those who have learned nothing themselves: who leads the slow loop may have no traffic.
+
+    Attributes:
+        worker_class: Of which workers.
+        at_us: Log time.
+        replica: Who learned it.
+        base_s: Seconds per output token of a batch of none.
+        slope_s: And for each request in it.
+        requests: In the batches that were seen, on average.
+        decode_s: Mean time from first to last token.
+    """
+
+    worker_class: str
+    at_us: int
+    replica: str
+    base_s: float
+    slope_s: float
+    requests: float
+    decode_s: float
+
+
 Op = (
     Placed
     | FirstToken
@@ -411,6 +435,7 @@ Op = (
     | Fitted
     | BytesPerToken
     | EarlyRatio
+    | DecodeFitted
     | Insert
     | Trim
     | Forget

@@ -157,6 +157,7 @@ async def _disaster(stage: TwoSites, crowd: Crowd, run: PrefillDecodeRun) -> Non
     await killed("p2", 0.22)
     await until(0.30)
     await killed("d2", 0.37)
+
     async def link_fails(kind: str, share: float) -> None:
         run.link_faults.append((loop.time(), loop.time() + share * seconds))
         await stage.link_fault(kind, share * seconds)

@@ -293,7 +293,7 @@ class PairReservation(msgspec.Struct, eq=False):
                 return
             first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
         gateway.feedback.decoded(
-            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens
+            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens, now_us
         )
 
     def _relieved(self) -> None:

@@ -32,17 +32,16 @@ class Egress:
         return list(self._buckets)
 
 
-
-def busiest_s(buckets: Iterable[tuple[int, float]]) -> tuple[float, float]:
-    """The second in which most left, wherever it begins.
+def seconds_of(buckets: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
+    """All windows of a second that end with a bucket in which something left: no other has more in it.
 
     Args:
         buckets: Numbers and bytes, in order.
 
     Returns:
-        Its bytes, and when it ended in seconds; 0 and 0 if nothing left.
+        When each ends, and its bytes.
     """
-    most, end_s = 0.0, 0.0
+    seconds: list[tuple[float, float]] = []
     within = 0.0
     window: deque[tuple[int, float]] = deque()
     for number, n_bytes in buckets:
@@ -50,6 +49,5 @@ def busiest_s(buckets: Iterable[tuple[int, float]]) -> tuple[float, float]:
         within += n_bytes
         while window[0][0] <= number - BUCKETS_PER_S:
             within -= window.popleft()[1]
-        if within > most:
-            most, end_s = within, (number + 1) / BUCKETS_PER_S
-    return most, end_s
+        seconds.append(((number + 1) / BUCKETS_PER_S, within))
+    return seconds

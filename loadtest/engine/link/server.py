@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from loadtest.engine.handover.side_port import HeldCall, SidePort
-from loadtest.engine.link.egress import BUCKETS_PER_S, busiest_s
+from loadtest.engine.link.egress import BUCKETS_PER_S
 from loadtest.engine.link.shaped import ShapedLink, Transfer
 from loadtest.engine.server import Answer, Request
 
@@ -135,6 +135,5 @@ class LinkServer:
             "lost": link.lost,
             "sent_bytes": link.egress.total_bytes,
             "age_s": link.age_s,
-            "busiest_second_bytes": busiest_s(link.egress.buckets())[0],
             "egress": {"buckets_per_s": BUCKETS_PER_S, "buckets": link.egress.buckets()},
         }
