@@ -68,6 +68,8 @@ class Pairs:
         engine = await self.fleet.engine(
             EngineSettings(dialect=cast(Any, dialect), handover=handover, **{**QUICK, **settings})
         )
+        # Before their engines end the replicas do, which connect to them all the time.
+        self.fleet.stack.push_async_callback(self._stop)
         labels = {"handover": protocol} if role != "plain" and protocol == "mooncake" else {}
         labels |= {"site": site} if site else {}
         if role == "prefill" and protocol == "mooncake":
@@ -83,6 +85,11 @@ class Pairs:
                 )
             )
         return engine
+
+    async def _stop(self) -> None:
+        for replica in self.replicas:
+            replica.server.should_exit = True
+            await replica.task
 
     async def ask(self, number: int = 0, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
         """Ask one of the replicas."""
