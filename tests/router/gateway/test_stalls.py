@@ -6,8 +6,10 @@ import pytest
 from fakes.gateway import chat
 from fakes.handover import FakePaired, PairBench
 
-from policies import Circuit, Finished, FirstToken, Placed
+from policies import Circuit, Finished, FirstToken, Placed, Shipping
+from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import FITTED_MIN
+from router.gateway.pair_reservation import PairReservation
 from router.gateway.stalls import LOOK_S
 from router.handover import Leg
 
@@ -56,6 +58,13 @@ class Fitted(PairBench):
         """Let 0.1 s per token be known of decode workers."""
         for _ in range(100):
             self.gateway.feedback.decode_fit("default").observe(1.0, 9.9, 100)
+
+    def reserved(self) -> PairReservation:
+        """What the one request has reserved."""
+        (exchange,) = self.gateway.exchanges
+        assert isinstance(exchange, RequestExchange)
+        assert exchange._record.pair is not None
+        return exchange._record.pair
 
     def failures(self) -> dict[str, float]:
         """Legs that failed, by leg and kind."""
@@ -267,6 +276,24 @@ def test_a_decode_worker_that_begins_other_answers_has_not_stalled() -> None:
         bench.shared.fleet.apply(Finished(f"theirs-{number}", now_us))
     assert waits.live
     bench.answer(waits)
+    bench.check()
+
+
+def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
+    """Thirty seconds, of which four times as much may go by."""
+    bench = Fitted(2, 2)
+    first = bench.ask("new")
+    pair = bench.reserved()
+    at_us = pair.placed.at_us
+    pair.shipping = Shipping(
+        pair.decode_placed.request_id, at_us, "r1", "far>", 10**9, at_us, at_us + 30 * 10**6
+    )
+    bench.gateway.stalls.prefilling(pair)
+    bench.time.advance(FACTOR * 30.0 + FLOOR_S)
+    assert first.live
+    bench.time.advance(LIMIT_S - FLOOR_S + LOOK_S)
+    assert not first.live
+    bench.answer(bench.paired)
     bench.check()
 
 
