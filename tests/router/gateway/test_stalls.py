@@ -59,12 +59,15 @@ class Fitted(PairBench):
         for _ in range(100):
             self.gateway.feedback.decode_fit("default").observe(1.0, 9.9, 100)
 
-    def reserved(self) -> PairReservation:
-        """What the one request has reserved."""
-        (exchange,) = self.gateway.exchanges
-        assert isinstance(exchange, RequestExchange)
-        assert exchange._record.pair is not None
-        return exchange._record.pair
+    def reserved(self, paired: FakePaired) -> PairReservation:
+        """What a request has reserved."""
+        (pair,) = [
+            exchange._record.pair
+            for exchange in self.gateway.exchanges
+            if isinstance(exchange, RequestExchange) and exchange._upstream is paired
+        ]
+        assert pair is not None
+        return pair
 
     def failures(self) -> dict[str, float]:
         """Legs that failed, by leg and kind."""
@@ -283,7 +286,7 @@ def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
     """Thirty seconds, of which four times as much may go by."""
     bench = Fitted(2, 2)
     first = bench.ask("new")
-    pair = bench.reserved()
+    pair = bench.reserved(first)
     at_us = pair.placed.at_us
     pair.shipping = Shipping(
         pair.decode_placed.request_id, at_us, "r1", "far>", 10**9, at_us, at_us + 30 * 10**6
@@ -293,6 +296,26 @@ def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
     assert first.live
     bench.time.advance(LIMIT_S - FLOOR_S + LOOK_S)
     assert not first.live
+    bench.answer(bench.paired)
+    bench.check()
+
+
+def test_a_decode_worker_that_ends_other_answers_has_not_stalled() -> None:
+    """Their KV came long before."""
+    bench = Fitted(1, 1)
+    others = [bench.ask(f"other {number}") for number in range(5)]
+    for other in others:
+        other.began()
+        other.head(200)
+        other.data(b"data: {}\n\n")
+    waits = bench.ask("waits")
+    waits.began()
+    for other in others:
+        bench.time.advance(LIMIT_S - 1.0)
+        other.end()
+    assert waits.live
+    bench.time.advance(LIMIT_S + LOOK_S)
+    assert bench.failures() == {"decode_stalled": 1}
     bench.answer(bench.paired)
     bench.check()
 
