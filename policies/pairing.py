@@ -61,9 +61,9 @@ HAND_OVERS: Mapping[str, HandOver] = MappingProxyType(
     }
 )
 """SGLang sends each chunk when it is computed, and its decode workers begin with an empty cache
-(srt/disaggregation/prefill.py, ``send_kv_chunk``). vLLM's ask for the blocks that they lack, and get them when
-the prefill is over: NIXL's read them, Mooncake's are written to by a sender that waits for ``send_meta.ready``
-(vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
+(srt/disaggregation/prefill.py, ``send_kv_chunk``). vLLM's ask for the blocks that they lack, and get them
+when the prefill is over: NIXL's read them, Mooncake's are written to by a sender that waits for
+``send_meta.ready`` (vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
 
 UNKNOWN = HandOver("")
 """Of a protocol that is none of these: nothing is taken for granted."""
