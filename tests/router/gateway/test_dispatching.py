@@ -258,6 +258,18 @@ def test_a_request_that_cannot_be_split_goes_to_a_worker_that_does_all_of_it() -
     bench.check()
 
 
+def test_pairs_that_cannot_share_a_request_are_nobody_else_to_ask() -> None:
+    """Its only worker is asked again after a pause, and an answer of it passes through."""
+    bench = PairBench(1, 1, plain=1)
+    _, client = bench.start(chat(n=2))
+    bench.upstream.fail(WorkerUnreachable("reset"))
+    assert not any(upstream.live for upstream in bench.upstreams)
+    bench.time.advance(0.2)
+    bench.upstream.answer(b'{"busy":1}', 503)
+    assert (client.status, client.body) == (503, b'{"busy":1}')
+    bench.check()
+
+
 def test_what_needs_no_prefill_goes_to_either_half() -> None:
     bench = PairBench(1, 1)
     _, client = bench.start({"model": "m", "prompt": "x"}, path=b"/tokenize")
