@@ -186,9 +186,7 @@ class Dispatching(ABC):
         assert reservation is not None
         local = reservation.local
         now_us = gateway.clock.now_us()
-        avoided = [local.worker.slot]
-        if record.pair is not None:
-            avoided += record.pair.far
+        avoided = [local.worker.slot] if record.pair is None else record.pair.avoided
         others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:
@@ -214,12 +212,12 @@ class Dispatching(ABC):
         """
         pair = self._record.pair
         assert pair is not None
-        if pair.arrived or pair.released or not self._others(pair.far, self._gateway.clock.now_us()):
+        if pair.arrived or pair.released or not self._others(pair.avoided, self._gateway.clock.now_us()):
             return
         if isinstance(self._verdict(None), Redispatch):
             pair.transfer_late()
             error = HandoverFailed("The KV did not come over the link in time.", code="transfer_late")
-            self._leave(pair.prefill, pair.far, error)
+            self._leave(pair.prefill, pair.avoided, error)
             self._dispatch_again(error)
 
     def _others(self, avoided: Sequence[int], now_us: int) -> bool:

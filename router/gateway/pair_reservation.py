@@ -84,10 +84,14 @@ class PairReservation(msgspec.Struct, eq=False):
         return self.prefill if self.leg is Leg.PREFILL else self.decode
 
     @property
-    def far(self) -> list[int]:
-        """Slots of the workers on the other side of the link that it crosses."""
-        if self.shipping is None:
-            return []
+    def avoided(self) -> list[int]:
+        """Slots of the workers that another attempt had better avoid: the failed leg's.
+
+        Across a link, and as long as the KV has not arrived, it is as likely the link: then those on the
+        other side of it, and not the decode worker that waited in vain.
+        """
+        if self.shipping is None or self.arrived:
+            return [self.local.worker.slot]
         return self.gateway.registry.at_site(self.prefill.worker.site)
 
     @property

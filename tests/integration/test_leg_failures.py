@@ -145,6 +145,26 @@ async def test_a_worker_that_dies_while_it_has_a_leg_ends_the_other_and_another_
     await pairs.empty()
 
 
+@pytest.mark.parametrize("streamed", STREAMED)
+async def test_a_decode_worker_that_dies_ends_the_prefill_that_has_begun(
+    pairs: Pairs, streamed: bool
+) -> None:
+    """It is begun again for another decode worker, which its client does not wait for."""
+    if pairs.protocol == "nixl":
+        pytest.skip("NIXL has no decode leg before the prefill is over")
+
+    def aborted() -> int:
+        return pairs.total("prefill", lambda engine: engine.counters.finished.get("abort", 0))
+
+    before = aborted()
+    course = await pairs.reach("calm", Step.PREFILLING, streamed=streamed)
+    await until(pairs.receiving)
+    pairs.kill("decode")
+    await until(lambda: aborted() > before, within_s=3)
+    course.client.close()
+    await pairs.empty()
+
+
 @pytest.mark.parametrize("step", [Step.ASKED, Step.SHIPPING, Step.FETCHING, Step.HEADED])
 async def test_a_leg_that_falls_silent_is_given_up(pairs: Pairs, step: Step) -> None:
     """Streams only: an answer that comes whole may take as long as it takes to decode."""

@@ -214,6 +214,21 @@ def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, tic
     assert seen(fleet.links, now_us) == naive(ops, now_us)
 
 
+@pytest.mark.parametrize("missed", [False, True])
+def test_what_a_snapshot_does_not_list_has_arrived_unheard_unless_it_is_our_own(missed: bool) -> None:
+    """Of three transfers "two" ended in the part of the log that was not read; the first is ours."""
+    ops: list[Op] = []
+    for request_id, replica in (("one", "one"), ("two", "two"), ("three", "two")):
+        ops.append(Placed(request_id, START, "a:1", replica, 0, 0, 500))
+        ops.append(shipping(request_id, replica=replica))
+    others = [op for op in ops if getattr(op, "replica", "") == "two"]
+    fleet = folded(fleet_with_links(), ops)
+    fleet.restore(
+        folded(fleet_with_links(), [*others, Shipped("two", START)]).snapshot(), "one", missed=missed
+    )
+    assert set(fleet.links.transfers) == {"one", "three"} | (set() if missed else {"two"})
+
+
 def test_measurements_are_in_the_snapshot() -> None:
     known = [measured(2, START, rtt_s=0.03), LinkMeasured(OTHER, START, "one", 1.0)]
     again = fleet_with_links()

@@ -4,7 +4,7 @@
 
 T(u), KV and batch are those of `loadtest.plan.prfaas.curves`. The paper prices uncached tokens alone; what
 they attend to in the cache is the second term, with b/c0 from a fit of `policies.ServiceModel` to the same
-points. The fit is also what an operator would tell the gateway of the class; it is up to 7 % off the curve,
+points. The fit is also what an operator would tell the gateway of the class; it is up to 16 % off the curve,
 and the gateway learns from what it sees. Memory is not published and does not bind there: room for several
 times the batch at the longest prompts.
 """

@@ -7,8 +7,8 @@
 
 (PrfaaS, arXiv:2604.15039, section 4.1 and table 6: the first has 96 H20, the others 32 H200 and 64 H20; eight
 make an instance.) All are served by the same gateway code with the same policy and queue. What differs is
-where prefill goes: ``static`` has the paper's threshold, which nothing moves, whatever waits where; ``ours`` is
-what the gateway does by default: the slow loop's threshold, the short-term rule, and help between the sites.
+where prefill goes: ``static`` has the paper's threshold, which nothing moves, whatever waits where; ``ours``
+is what the gateway does by default: the slow loop's threshold, the short-term rule, and help between sites.
 """
 
 from collections.abc import Mapping

@@ -540,6 +540,23 @@ def test_a_decode_job_reserves_its_room_and_runs_once_its_kv_is_there(bench: Any
     assert first.lease.computed == [900]
 
 
+def test_room_beyond_the_batch_is_held_until_somebody_leaves_it(bench: Any, clock: Any) -> None:
+    """One decodes at a time, 4 tokens of 10 ms after the first, and one more may have its KV sent."""
+    one = bench(max_running=1, preallocated=1)
+    told: list[int] = []
+    jobs = [
+        one.submit(100, 5, first_id=id_, role="decode", admitted=lambda job: told.append(job.index))
+        for id_ in (1, 2, 3)
+    ]
+    assert told == [0, 1]
+    for job in (jobs[1], jobs[0], jobs[2]):
+        one.scheduler.deliver(job)
+    clock.run()
+    assert one.sink.ends == [(0.04, 1, "stop"), (0.08, 0, "stop"), (0.12, 2, "stop")]
+    assert told == [0, 1, 2]
+    assert one.cache.used_tokens == 0
+
+
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_an_abort_gives_back_what_a_hand_over_holds(bench: Any, clock: Any, role: Any) -> None:
     one = bench()

@@ -9,11 +9,12 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
 from loadtest.engine.timing import LinkTiming
 from loadtest.simulator.clock import VirtualClock
-from loadtest.simulator.fleet import Fleet
+from loadtest.simulator.fleet import Fleet, WorkerGroup
 from loadtest.simulator.flight import Flight
 from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import START_NS, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
+from loadtest.simulator.site_links import LinkPlan, Weather
 from policies import FULL_ATTENTION, FleetRules, make_policy
 
 ENGINE = replace(
@@ -28,9 +29,15 @@ PROMPT = request(bytes(i % 251 for i in range(9000)), tokens=6400, output_tokens
 class Setup:
     """A fleet, one replica, and a watcher that notes what it is told."""
 
-    def __init__(self, decode: int = 0) -> None:
+    def __init__(self, decode: int = 0, link: LinkPlan | None = None) -> None:
         self.clock = VirtualClock()
         self.fleet = Fleet(ENGINE, self.clock, 1, decode)
+        if link is not None:
+            groups = (
+                WorkerGroup(name="far", profile=ENGINE, count=1, role="prefill", site="far"),
+                WorkerGroup(name="near", profile=ENGINE, count=1, role="decode", site="near"),
+            )
+            self.fleet = Fleet(ENGINE, self.clock, 0, 0, groups=groups, links={"far>near": link})
         rules = ReplicaRules(
             policy=make_policy("expected_cost"),
             decode_policy=make_policy("least_load"),
@@ -89,6 +96,29 @@ def test_a_split_answer_begins_when_the_rest_of_its_kv_has_crossed_the_link() ->
     assert [name for name, _ in setup.told] == ["placed", "began", "ended"]
     assert flight.outcome is Outcome.COMPLETED
     assert flight.decode_worker == 0
+    assert setup.idle
+
+
+def test_kv_crosses_a_wide_link_while_it_is_computed() -> None:
+    setup = Setup(link=LinkPlan(bytes_per_s=1e12, rtt_s=0.05))
+    flight = setup.begin()
+    setup.clock.run()
+
+    assert flight.first_s == pytest.approx(ENGINE.prefill.prompt_s(6400, 0) + 0.05)
+    assert setup.fleet.links["far>near"].egress()[1][-1] == pytest.approx(ENGINE.shape.kv_bytes(6400))
+    assert flight.outcome is Outcome.COMPLETED
+    assert setup.idle
+
+
+def test_an_answer_waits_for_a_link_that_is_slow_or_dead() -> None:
+    setup = Setup(
+        link=LinkPlan(bytes_per_s=1e9, weather=(Weather(at_s=1, capacity_ratio=0), Weather(at_s=5)))
+    )
+    flight = setup.begin()
+    setup.clock.run()
+
+    assert flight.first_s == pytest.approx(ENGINE.shape.kv_bytes(6400) / 1e9 + 4.0)
+    assert flight.outcome is Outcome.COMPLETED
     assert setup.idle
 
 

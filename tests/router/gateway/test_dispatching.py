@@ -216,12 +216,11 @@ def test_a_transfer_that_is_late_is_waited_for_without_budget_for_another_attemp
 
 @pytest.mark.parametrize("leg", Leg)
 def test_what_fails_across_a_link_is_prefilled_on_this_side(leg: Leg) -> None:
-    """Also by the other workers of that site nothing is tried: it may be the link."""
+    """The other workers of that site are not tried: it may be the link. The only decode worker is."""
     bench, _ = far_pair(3)
     bench.add_half("p0:80", "prefill")
-    bench.add_half("d1:80", "decode")
-    bench.paired.fail_leg(leg, WorkerUnreachable("reset"))
-    assert pair_of(bench.paired)[Leg.PREFILL] == "p0:80"
+    bench.paired.refuse(leg, 500)
+    assert pair_of(bench.paired) == {Leg.PREFILL: "p0:80", Leg.DECODE: "d0:80"}
     bench.paired.began()
     bench.paired.answer(b"data: [DONE]\n\n")
     bench.check()

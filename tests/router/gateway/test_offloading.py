@@ -22,6 +22,7 @@ from policies import (
     Offload,
     OffloadPlan,
     OffloadReason,
+    OffloadRules,
     Pairing,
     Partners,
     Shed,
@@ -299,3 +300,78 @@ def test_the_slow_loop_counts_what_would_be_left_to_prefill_at_home() -> None:
     assert requests[row_of(TOKENS)] == requests.sum() == 2
     away = Setup("prefill:far", "decode").place()
     assert away.placed.home_uncached_tokens == away.placed.uncached_tokens == TOKENS
+
+
+def patient(**changes: Any) -> Setup:
+    """No queue ever surges: who helps is seen alone."""
+    setup = Setup(*SITES)
+    setup.offloading.offload.rules = OffloadRules(surge_s=100.0, **changes)
+    return setup
+
+
+def held(setup: Setup, claim: Claim = CLAIM, now_us: int = NOW_US, **changes: Any) -> Hold:
+    decided = setup.decide(claim, now_us, **changes)
+    assert isinstance(decided, Hold)
+    return decided
+
+
+SHORT = {"prompt_bytes": 3200, "key": 2}
+"""800 tokens: 0.8 s here, 0.4 s far away."""
+
+
+def long(number: int) -> dict[str, Any]:
+    """A prompt of 4,096 tokens that shares nothing: 4.096 s here, 2.048 s far away."""
+    blocks = range(100 * number + 100, 100 * number + 116)
+    return {"paths": (b"".join(block.to_bytes(8, "little") for block in blocks),), "key": number}
+
+
+def test_what_waits_for_one_side_waits_apart() -> None:
+    setup = patient()
+    setup.place()
+    assert held(setup, **long(1)).waiting.lane == "m|@far>here"
+    setup.place(**SHORT)
+    assert held(setup, **SHORT).waiting.lane == "m|@"
+
+
+def test_an_idle_worker_here_helps_who_would_wait_longer_for_one_far_away() -> None:
+    """Far away: what is left of 2.048 s, and as much for itself; here 4.096 s."""
+    setup = patient()
+    setup.place()
+    offered = msgspec.structs.replace(CLAIM, turn=0)
+    helped = setup.decide(offered, **long(1))
+    assert isinstance(helped, Decision)
+    assert (helped.attempt.worker_id, reason(helped), helped.shipping) == (
+        "w0",
+        OffloadReason.REMOTE_BUSY,
+        None,
+    )
+    held(setup, offered, NOW_US + SECOND, **long(1))
+    alone = patient(helps=False)
+    alone.place()
+    held(alone, offered, **long(1))
+
+
+def test_an_idle_worker_far_away_helps_while_bandwidth_is_abundant() -> None:
+    setup = patient()
+    setup.place(**SHORT)
+    offered = msgspec.structs.replace(CLAIM, turn=1)
+    helped = setup.decide(offered, **SHORT)
+    assert isinstance(helped, Decision)
+    assert (helped.attempt.worker_id, reason(helped)) == ("w1", OffloadReason.LOCAL_BUSY)
+    assert helped.shipping is not None
+    scarce = patient()
+    scarce.full(0.9)
+    scarce.place(**SHORT)
+    held(scarce, offered, **SHORT)
+
+
+def test_what_waits_on_a_side_is_part_of_its_price() -> None:
+    """Far away 1 s is left of the first, and one waits that takes 2.048 s: here is sooner by a second."""
+    setup = Setup(*SITES)
+    setup.place()
+    later_us = NOW_US + SECOND
+    waiting = held(setup, now_us=later_us, **long(1)).waiting
+    assert waiting.lane == "m|@far>here"
+    setup.publish(waiting)
+    claim = msgspec.structs.replace(CLAIM, arrived_us=later_us)
+    assert reason(setup.place(claim, later_us, **long(2))) is OffloadReason.REMOTE_BUSY

@@ -14,16 +14,20 @@ from policies import (
     Pairing,
     Partners,
     Placed,
+    Side,
+    Sides,
     Slots,
     WorkerPut,
 )
-from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
+from router.gateway.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 
 
-@pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|"])
+@pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|", "me@home", "@|@"])
 @pytest.mark.parametrize("bucket", [ANY_BUCKET, 0, 12])
 def test_a_lane_says_what_it_was_named_after(model: str | None, bucket: int) -> None:
     assert model_and_bucket(lane_of(model, bucket)) == (model, bucket)
+    for link in ("", "far>here", "a|b>c@d"):
+        assert model_and_bucket(lane_by(lane_of(model, bucket), link)) == (model, bucket)
 
 
 def test_lanes_are_followed_when_workers_or_lanes_change_and_not_otherwise() -> None:
@@ -89,3 +93,57 @@ def test_lanes_are_followed_when_partners_change() -> None:
     found[0] = Pairing(np.arange(1), np.array([ALONE]), ())
     lanes.follow(["a|"])
     assert lanes.slots is not before
+
+
+class Sited:
+    """Of the workers 0 to 4 the first two are local, 2 and 3 behind one link, 4 behind another."""
+
+    def __init__(self) -> None:
+        self.parted: Sides | None = Sides(
+            EVERY,
+            np.array([0, 1]),
+            (Side("far", "far>here", np.array([2, 3])), Side("n|ear", "n|ear>here", np.array([4]))),
+        )
+
+    def sides(self, pairing: Pairing, slots: Slots) -> Sides | None:
+        assert pairing is PAIRING
+        assert slots is EVERY
+        return self.parted
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> object:
+        return slots != 3
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float) -> bool:
+        return slot != 3
+
+
+EVERY = np.arange(5)
+PAIRING = Pairing(EVERY, np.zeros(5, dtype=np.intp), (Partners("sglang", np.array([9])),))
+
+
+def test_the_side_of_a_link_is_served_by_its_workers_and_helped_by_the_others() -> None:
+    sited = Sited()
+    lanes = Lanes(lambda _: EVERY, lambda _: PAIRING, sited)  # type: ignore[arg-type]
+    local, far, near = (lane_by("m|", link) for link in ("", "far>here", "n|ear>here"))
+    lanes.follow([local, far])
+    assert lanes.serving(near).tolist() == [4]
+    assert [list(lanes.of(slot)) for slot in range(5)] == [[local], [local], [far], [far], []]
+    assert [list(lanes.beyond(slot)) for slot in (0, 2, 4)] == [[far], [local], [local, far]]
+    assert lanes.slots.tolist() == [0, 1, 2, 3, 4]
+    assert lanes.open(EVERY, 0).tolist() == [0, 1, 2, 4]
+    assert [lanes.is_open(slot, 0) for slot in (3, 4)] == [False, True]
+    before = lanes.slots
+    lanes.follow([local, far])
+    assert lanes.slots is before
+
+
+def test_without_sides_everybody_serves_what_waited_on_one() -> None:
+    sited = Sited()
+    lanes = Lanes(lambda _: EVERY, lambda _: PAIRING, sited)  # type: ignore[arg-type]
+    far = lane_by("m|", "far>here")
+    lanes.follow([far])
+    sited.parted = None
+    lanes.follow([far])
+    assert lanes.serving(far) is EVERY
+    assert [list(lanes.of(slot)) for slot in (0, 4)] == [[far], [far]]
+    assert lanes.beyond(0) == ()
