@@ -66,6 +66,18 @@ class DecodeFit:
         self._slope_s = max(covariance / (self._nn - self._sum_n**2 + SPREAD), 0.0)
         self._base_s = max(self._sum_t - self._slope_s * self._sum_n, 0.0)
 
+    @classmethod
+    def told(cls, base_s: float, slope_s: float, requests: float, decode_s: float) -> "DecodeFit":
+        """What another has learned: its line, the mean size of its batches, and its ``decode_s``."""
+        fit = cls()
+        fit._observations = OBSERVATIONS_MIN
+        fit._base_s, fit._slope_s, fit._sum_n, fit.decode_s = base_s, slope_s, requests, decode_s
+        return fit
+
+    def line(self) -> tuple[float, float, float, float]:
+        """What `told` takes."""
+        return self._base_s, self._slope_s, self._sum_n, self.decode_s
+
     @property
     def known(self) -> bool:
         """Whether enough was observed to predict anything."""

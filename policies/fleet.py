@@ -14,7 +14,7 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported                newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, BucketPlan, OffloadPlan, LinkMeasured
+    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, BucketPlan, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
@@ -35,6 +35,7 @@ from policies.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMe
 from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
+from policies.decodes import DecodeFit
 from policies.fairness import Fairness, equal_weights
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
@@ -45,6 +46,7 @@ from policies.ops import (
     BytesPerToken,
     Circuit,
     CircuitSet,
+    DecodeFitted,
     EarlyRatio,
     Finished,
     FirstToken,
@@ -220,6 +222,7 @@ class FleetState:
         self._fits: dict[str, Fitted] = {}
         self._bytes_per_token: dict[str, BytesPerToken] = {}
         self._early: dict[str, EarlyRatio] = {}
+        self._decode_fits: dict[str, DecodeFitted] = {}
         self._started: dict[str, Started] = {}
         self._pool_writes = PoolWrites(self.loads, self._hold)
         self._apply: dict[type, Callable[[Any], None]] = {
@@ -241,6 +244,7 @@ class FleetState:
             LinkMeasured: self.links.measured,
             OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
+            DecodeFitted: self._decode_fitted,
             Insert: self._insert,
             Trim: self._trim,
             Forget: self._forget,
@@ -350,6 +354,13 @@ class FleetState:
         learned = self._early.get(worker_class)
         return learned.ratio if learned is not None else 1.0
 
+    def decode_fit(self, worker_class: str) -> DecodeFit:
+        """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
+        told = self._decode_fits.get(worker_class)
+        if told is None:
+            return DecodeFit()
+        return DecodeFit.told(told.base_s, told.slope_s, told.requests, told.decode_s)
+
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
         fit = self._fits.get(worker_class)
@@ -458,7 +469,14 @@ class FleetState:
         yield from self.circuits.dump()
         yield from self.reports.dump()
         yield from self.links.dump()
-        for registers in (self._started, self._gone, self._fits, self._bytes_per_token, self._early):
+        for registers in (
+            self._started,
+            self._gone,
+            self._fits,
+            self._bytes_per_token,
+            self._early,
+            self._decode_fits,
+        ):
             yield from [registers[key] for key in sorted(registers)]
         yield from self.buckets.dump()
         if self.offload_plan is not None:
@@ -573,7 +591,7 @@ class FleetState:
             self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
         self.loads.finished(op)
         if self.links.transfers:
-            self.links.finished(op.request_id)
+            self.links.finished(op.request_id, op.at_us)
         if self._pools.slots:
             self._pool_writes.ended(op.request_id)
 
@@ -590,7 +608,7 @@ class FleetState:
             self.links.shipping(op)
 
     def _shipped(self, op: Shipped) -> None:
-        self.links.ended(op.request_id)
+        self.links.ended(op.request_id, op.at_us)
 
     def _waiting(self, op: Waiting) -> None:
         if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):
@@ -719,6 +737,11 @@ class FleetState:
         if self.buckets.planned(op):
             self.columns.forget()
             self.revision += 1
+
+    def _decode_fitted(self, op: DecodeFitted) -> None:
+        known = self._decode_fits.get(op.worker_class)
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self._decode_fits[op.worker_class] = op
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan

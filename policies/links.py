@@ -10,6 +10,8 @@ one, and is *reserved* from its `Shipping` until it is released exactly once:
 A reservation is an interval and a rate: KV leaves block by block while the prefill goes on (layer-wise
 pipelining, PrfaaS, arXiv:2604.15039, 3.1), so its bytes are spread over the prefill, or over what the link
 needs for them if that is longer. A transfer that begins when the prefill is over (NIXL) has the link's rate.
+KV that was cached leaves all at once, when the prefill begins. Nobody can slow that down, but in no second
+should more leave than the cap: so it counts in every `WINDOW_US` that may see it, also before its start.
 
 *Pacing* is planning: a transfer begins when the link has room for all of it, so none waits behind another on
 the wire. `Links.quote` says when that is; who asks then reserves it, waits, or prefills elsewhere. Replicas
@@ -40,14 +42,20 @@ OVERDUE_US_MAX = 30_000_000
 OVERDUE_STEP_US_MIN = 50_000
 """It is extended by a quarter of its time, but not more often than this."""
 
+WINDOW_US = 1_000_000
+"""In no second more leaves than may (the promise that egress is measured by)."""
+
 RECOVERY_S = 10.0
 """A tenth of a link's capacity grows back to all of it within 33 s without contradiction."""
+
+NEVER_US = -(2**62)
+"""A log time before all others: what is released from then on was never there."""
 
 RATE_MAX = 2**43
 """Bytes per second of one transfer (70 Tbit/s): sums of them stay exact."""
 
-SLOWER = (1, 2, 4)
-"""A transfer for which there is no room now may also go at a half or a quarter of its rate."""
+SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0)
+"""A transfer for which there is no room now may also take so much longer, at a lesser rate."""
 
 
 def link_name(from_site: str, to_site: str) -> str:
@@ -106,11 +114,13 @@ class Transfer(msgspec.Struct, gc=False, eq=False):
     Attributes:
         said: The newest `Shipping` of it.
         rate: Bytes per second.
+        burst: The same of what leaves at once, spread over the seconds around its start.
         until_us: Until then it counts; later than its predicted end if it is overdue.
     """
 
     said: Shipping
     rate: int
+    burst: int
     until_us: int
 
 
@@ -159,30 +169,33 @@ class Links:
             # Of two of one moment any, but everywhere the same.
             if _version(op) <= _version(known.said):
                 return
-            self._drop(op.request_id)
+            self._drop(op.request_id, NEVER_US)
         duration_us = max(op.end_us - op.start_us, 1)
-        rate = min(max(op.kv_bytes, 0) * 1_000_000 // duration_us, RATE_MAX)
+        ready_bytes = max(min(op.ready_bytes, op.kv_bytes), 0)
+        rate = min(max(op.kv_bytes - ready_bytes, 0) * 1_000_000 // duration_us, RATE_MAX)
+        burst = min(ready_bytes * 1_000_000 // WINDOW_US, RATE_MAX)
         until_us = op.start_us + duration_us
-        self.transfers[op.request_id] = Transfer(op, rate, until_us)
+        self.transfers[op.request_id] = Transfer(op, rate, burst, until_us)
         load = self._loads.get(op.link)
         if load is None:
             load = self._loads[op.link] = Load()
         load.transfers += 1
         load.timetable.add(op.start_us, until_us, rate)
+        load.timetable.add(op.start_us - WINDOW_US, op.start_us + WINDOW_US, burst)
         heappush(load.ends, (until_us, op.request_id))
 
-    def ended(self, request_id: str) -> bool:
-        """Release a transfer for ever, and say whether there was one."""
+    def ended(self, request_id: str, at_us: int) -> bool:
+        """Release a transfer for ever from a log time on, and say whether there was one."""
         self._ended.add(request_id)
-        return self._drop(request_id)
+        return self._drop(request_id, at_us)
 
-    def finished(self, request_id: str) -> bool:
+    def finished(self, request_id: str, at_us: int) -> bool:
         """The same when its request ended, which others remember."""
-        return self._drop(request_id)
+        return self._drop(request_id, at_us)
 
     def left(self, replica: str, at_us: int) -> None:
         """Give up what a replica said at or before a log time."""
-        self._drop_if(lambda said: said.replica == replica and said.at_us <= at_us)
+        self._drop_if(lambda said: said.replica == replica and said.at_us <= at_us, at_us)
 
     def collect(self, now_us: int, lifetime_us_max: int) -> int:
         """Forget what is too old to matter, and say how many transfers were never released."""
@@ -191,14 +204,15 @@ class Links:
             stale = 0 < self._generation < generation - 1
             self._old_ended, self._ended = set() if stale else self._ended, set()
             self._generation = generation
-        expired = self._drop_if(lambda said: now_us - said.at_us > lifetime_us_max)
+        expired = self._drop_if(lambda said: now_us - said.at_us > lifetime_us_max, now_us)
         for load in self._loads.values():
-            load.timetable.forget(now_us)
+            load.timetable.forget(now_us - WINDOW_US)
+        self._loads = {link: load for link, load in self._loads.items() if load.transfers or load.timetable}
         return expired
 
     def retain(self, listed: Container[str], own: str) -> None:
         """Release what others have under way and a snapshot does not list (`policies.loads.Loads.retain`)."""
-        self._drop_if(lambda said: said.replica != own and said.request_id not in listed)
+        self._drop_if(lambda said: said.replica != own and said.request_id not in listed, NEVER_US)
 
     def measured(self, op: LinkMeasured) -> None:
         """Take in a measurement, unless a newer one is known."""
@@ -270,7 +284,13 @@ class Links:
         return load.timetable.peak(start_us, end_us) if load is not None else 0.0
 
     def quote(
-        self, link: str, kv_bytes: float, compute_s: float, ready_s: float, now_us: int
+        self,
+        link: str,
+        kv_bytes: float,
+        compute_s: float,
+        ready_s: float,
+        now_us: int,
+        ready_bytes: float = 0.0,
     ) -> Quote | None:
         """When a transfer could run so that in no moment more than the cap is reserved.
 
@@ -280,6 +300,7 @@ class Links:
             compute_s: The prefill during which it is sent; 0 if it is sent when the prefill is over.
             ready_s: From now until that begins (or, without overlap, ends).
             now_us: Log time.
+            ready_bytes: What of it leaves at once, <= kv_bytes.
 
         Returns:
             The plan that arrives first; None if the link may not be used.
@@ -289,16 +310,20 @@ class Links:
             return None
         load = self._advanced(link, now_us)
         ready_us, compute_us = now_us + round(ready_s * 1e6), round(compute_s * 1e6)
-        shortest_us = max(compute_us, int(kv_bytes * 1e6 / cap) + 1)
+        burst = ready_bytes * 1e6 / WINDOW_US
+        shortest_us = max(compute_us, int((kv_bytes - ready_bytes) * 1e6 / max(cap - burst, cap / 2.0)) + 1)
         start_us, send_us = ready_us, shortest_us
         reserved = 0.0
         if load is not None:
             reserved = load.timetable.at(now_us)
             end_us: float = inf
+            before_us = WINDOW_US if ready_bytes else 0
             for slower in SLOWER:
-                duration_us = slower * shortest_us
-                limit = max(cap - kv_bytes * 1e6 / duration_us, 0.0)
-                earliest_us = load.timetable.earliest_us(ready_us, duration_us, limit)
+                duration_us = int(slower * shortest_us)
+                rate = (kv_bytes - ready_bytes) * 1e6 / duration_us + burst
+                span_us = before_us + max(duration_us, before_us)
+                limit = max(cap - rate, 0.0)
+                earliest_us = load.timetable.earliest_us(ready_us - before_us, span_us, limit) + before_us
                 if earliest_us + duration_us < end_us:
                     start_us, send_us = earliest_us, duration_us
                     end_us = earliest_us + duration_us
@@ -337,31 +362,31 @@ class Links:
                 heappush(ends, (later_us, request_id))
         return load
 
-    def _drop_if(self, gone: Callable[[Shipping], bool]) -> int:
+    def _drop_if(self, gone: Callable[[Shipping], bool], at_us: int) -> int:
         """Release the transfers of which this holds."""
         ids = [request_id for request_id, transfer in self.transfers.items() if gone(transfer.said)]
         for request_id in ids:
-            self._drop(request_id)
+            self._drop(request_id, at_us)
         return len(ids)
 
-    def _drop(self, request_id: str) -> bool:
-        """Release a transfer, if there is one."""
+    def _drop(self, request_id: str, at_us: int) -> bool:
+        """Release a transfer from a time on, if there is one; what it used before is a while remembered."""
         transfer = self.transfers.pop(request_id, None)
         if transfer is None:
             return False
         said = transfer.said
         load = self._loads[said.link]
         load.transfers -= 1
-        if load.transfers:
-            load.timetable.add(said.start_us, transfer.until_us, -transfer.rate)
-            if len(load.ends) > 2 * load.transfers + 16:
-                load.ends = sorted(
-                    (each.until_us, key)
-                    for key, each in self.transfers.items()
-                    if each.said.link == said.link
-                )
-        else:
-            del self._loads[said.link]
+        for begin_us, end_us, rate in (
+            (said.start_us, transfer.until_us, transfer.rate),
+            (said.start_us - WINDOW_US, said.start_us + WINDOW_US, transfer.burst),
+        ):
+            # What has not begun was never there, nor was the second before it.
+            load.timetable.add(begin_us if at_us < said.start_us else max(begin_us, at_us), end_us, -rate)
+        if len(load.ends) > 2 * load.transfers + 16:
+            load.ends = sorted(
+                (each.until_us, key) for key, each in self.transfers.items() if each.said.link == said.link
+            )
         return True
 
 

@@ -180,9 +180,11 @@ class Loads:
     def placed(self, op: Placed, slot: int) -> bool:
         """Reserve a request on a worker, or renew its reservation; say whether it counted as an arrival."""
         request_id, at_us = op.request_id, op.at_us
+        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
+        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
         request = self.requests.get(request_id)
         if request is not None:
-            arrives = bool(op.paths) and not request.arrived
+            arrives = has_work and not request.arrived
             if arrives:
                 request.arrived = True
                 self._count_arrival(op, request.slot)
@@ -205,7 +207,7 @@ class Loads:
             request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
             request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
             request.context_tokens = op.context_tokens
-        arrives = bool(op.paths) and not request.arrived
+        arrives = has_work and not request.arrived
         if arrives:
             request.arrived = True
             self._count_arrival(op, slot)

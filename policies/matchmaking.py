@@ -165,12 +165,12 @@ class Matchmaker:
         pools = self.pools(pairing)
         return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
 
-    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
-        """The same of one candidate."""
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
+        """The same of one candidate, and of a request of so many tokens."""
         pools = self.pools(pairing)
         number = pools.pool_of.item(slot)
         if number != ALONE:
-            return self._has_room(pools.pools[number].slots, 1.0, now_us)
+            return self._has_room(pools.pools[number].slots, tokens, now_us)
         return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
 
     def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
@@ -319,7 +319,9 @@ class Look:
             costs = costs + exposed_s
         policy = self._matchmaker.policy
         if policy is not None:
-            costs = np.where(np.isinf(costs), inf, policy.costs(self._request, self._peers(pool)))
+            rows = (costs < inf).nonzero()[0]
+            costs = np.full(len(costs), inf)
+            costs[rows] = policy.costs(self._request, self._peers(pool, rows))
         row = cheapest_row(self._request.key, pool.worker_hash, costs)
         if row is None:
             return None
@@ -379,10 +381,12 @@ class Look:
         """What counts of what the workers of a pool hold."""
         return self._candidates.matches if pool.hand_over.keeps_prefixes else []
 
-    def _peers(self, pool: DecodePool) -> Candidates:
-        """A pool as the policies of the peers see workers."""
+    def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
+        """Some rows of a pool as the policies of the peers see workers."""
         seen = self._candidates
         slow, _ = self._matchmaker.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
+        if len(rows) < len(pool.slots):
+            slow = slow.only(rows)
         matches = self._kept_matches(pool)
         return Candidates(
             slow, [], matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us

@@ -92,6 +92,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
         backlog_s: The shortest queue of the side, seconds.
         overlap_ratio: Share of the prefill during which its KV is on its way.
         kv_bytes: What would cross; None if nobody knows.
+        ready_bytes: What of it is cached there, and leaves at once.
     """
 
     site: str
@@ -104,6 +105,7 @@ class Offer(msgspec.Struct, frozen=True, gc=False):
     backlog_s: float = 0.0
     overlap_ratio: float = 1.0
     kv_bytes: float | None = None
+    ready_bytes: float = 0.0
 
     @property
     def ttft_s(self) -> float:
@@ -269,7 +271,7 @@ class Offload:
         links, link = self._links, offer.link
         overlapped_s = offer.overlap_ratio * offer.service_s
         ready_s = offer.ready_s + offer.service_s - overlapped_s
-        quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us)
+        quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us, offer.ready_bytes)
         wait_s = quote.wait_s if quote is not None else 0.0
         state = self.states.state(link, max(wait_s, offer.backlog_s), now_us)
         utilisation = self.states.utilisation(link, now_us)

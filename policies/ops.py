@@ -146,6 +146,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
         kv_bytes: What crosses, predicted.
         start_us: Log time at which it begins.
         end_us: Log time at which the last byte arrives.
+        ready_bytes: What of it the prefill worker has cached: it leaves at once, as fast as the link lets it.
     """
 
     request_id: str
@@ -155,6 +156,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     kv_bytes: int
     start_us: int
     end_us: int
+    ready_bytes: int = 0
 
 
 class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
@@ -390,6 +392,30 @@ class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False)
     ratio: float
 
 
+class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=False):
+    """A replica's newest fit of decode on one worker class (`policies.decodes`). The newest wins.
+
+    For those who have learned nothing themselves: who leads the slow loop may have no traffic.
+
+    Attributes:
+        worker_class: Of which workers.
+        at_us: Log time.
+        replica: Who learned it.
+        base_s: Seconds per output token of a batch of none.
+        slope_s: And for each request in it.
+        requests: In the batches that were seen, on average.
+        decode_s: Mean time from first to last token.
+    """
+
+    worker_class: str
+    at_us: int
+    replica: str
+    base_s: float
+    slope_s: float
+    requests: float
+    decode_s: float
+
+
 Op = (
     Placed
     | FirstToken
@@ -409,6 +435,7 @@ Op = (
     | Fitted
     | BytesPerToken
     | EarlyRatio
+    | DecodeFitted
     | Insert
     | Trim
     | Forget

@@ -57,12 +57,13 @@ HAND_OVERS: Mapping[str, HandOver] = MappingProxyType(
     {
         "sglang": HandOver("sglang", overlap_ratio=1.0),
         "nixl": HandOver("nixl", keeps_prefixes=True, prefills=True),
-        "mooncake": HandOver("mooncake", overlap_ratio=1.0, keeps_prefixes=True, prefills=True),
+        "mooncake": HandOver("mooncake", keeps_prefixes=True, prefills=True),
     }
 )
 """SGLang sends each chunk when it is computed, and its decode workers begin with an empty cache
-(srt/disaggregation/prefill.py, ``send_kv_chunk``). NIXL's decode workers read everything when the prefill is
-over, but for the blocks that they have (vllm/distributed/kv_transfer/kv_connector/v1/nixl)."""
+(srt/disaggregation/prefill.py, ``send_kv_chunk``). vLLM's ask for the blocks that they lack, and get them when
+the prefill is over: NIXL's read them, Mooncake's are written to by a sender that waits for ``send_meta.ready``
+(vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
 
 UNKNOWN = HandOver("")
 """Of a protocol that is none of these: nothing is taken for granted."""

@@ -368,7 +368,8 @@ class _Fleet:
             there = Counter(member.worker.worker_class for member in away if member.site == site)
             workers = [(count, demand.prefill_s[name]) for name, count in sorted(there.items())]
             sites.append(RemoteSite(workers, demand.link_bytes_per_s.get(site, 0.0)))
-        self.split = self._split(Counter((member.worker.worker_class, member.worker.role) for member in home))
+        self._counts = Counter((member.worker.worker_class, member.worker.role) for member in home)
+        self.split = self._split(self._counts)
         self.model = ThroughputModel(demand.lengths, Stages(classes, sites, demand.kv_bytes))
 
     @classmethod
@@ -387,29 +388,31 @@ class _Fleet:
             for role in (PREFILL, DECODE):
                 turned = list(self._spare(name, _other(role), may_turn))[:size]
                 # A large step may go too far where a small one does not.
-                for count in sorted({1, len(turned)} - {0}) if turned else ():
-                    some = turned[:count]
-                    serves = self._after(some, role)
+                for count in sorted({min(1, len(turned)), len(turned)} - {0}):
+                    serves = self._after(name, count, role)
                     if best is None or serves.requests_per_s > best[1].requests_per_s:
-                        best = {member.worker_id: role for member in some}, serves
+                        best = {member.worker_id: role for member in turned[:count]}, serves
         now = self.model.best([self.split]).throughput
         return best if best is not None and _gain(best[1], now) > 0 else None
 
     def _spare(self, name: str, role: str, may_turn: Callable[[RoleMember], bool]) -> Iterator[RoleMember]:
         """Workers of a class and role that may turn, those first that lose least."""
         left = Counter(member.group for member in self._home if member.worker.role == role)
-        for member in sorted(self._home, key=_loses):
-            ours = member.worker.worker_class == name and member.worker.role == role
-            if ours and member.convertible and left[member.group] > 1 and may_turn(member):
+        ours = [
+            member
+            for member in self._home
+            if member.convertible and member.worker.role == role and member.worker.worker_class == name
+        ]
+        for member in sorted(ours, key=_loses):
+            if left[member.group] > 1 and may_turn(member):
                 left[member.group] -= 1
                 yield member
 
-    def _after(self, turned: Sequence[RoleMember], role: str) -> Throughput:
-        ids = {member.worker_id for member in turned}
-        counts = Counter(
-            (member.worker.worker_class, role if member.worker_id in ids else member.worker.role)
-            for member in self._home
-        )
+    def _after(self, name: str, count: int, role: str) -> Throughput:
+        """What is served when so many workers of a class have turned into a role."""
+        counts = self._counts.copy()
+        counts[name, role] += count
+        counts[name, _other(role)] -= count
         return self.model.best([self._split(counts)]).throughput
 
     def _split(self, counts: Counter[tuple[str, str]]) -> Split:

@@ -27,6 +27,7 @@ import httpx
 from fastapi import FastAPI
 
 from policies import (
+    CONVERTIBLE_LABEL,
     DECODE,
     NEVER_TOKENS,
     PREFILL,
@@ -59,6 +60,8 @@ from router.fleet import (
     LocalWorker,
     Registry,
     RolePlanner,
+    normal_url,
+    worker_id_of,
 )
 from router.gateway import Gateway, weights
 from router.handover import handovers
@@ -391,8 +394,12 @@ class GatewayProcess:
         """
         known_us = 0
         heard_s = time.monotonic()
+        compared = False
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
+            if self.shared.status.ready and not compared:
+                compared = True
+                self._compare_roles()
             left_us = self.fleet.loads.left_us(self.replica)
             if left_us > known_us:
                 known_us = left_us
@@ -408,6 +415,23 @@ class GatewayProcess:
                 logger.error(
                     "reservations were never released",
                     extra={"event": "reservation.expired", "count": expired},
+                )
+
+    def _compare_roles(self) -> None:
+        """Say it if a worker that the settings name has another role in the shared state, which wins."""
+        for named in self.settings.fleet.workers:
+            local = self.registry.get(worker_id_of(normal_url(named.url)))
+            if local is None or local.worker.role == named.role:
+                continue
+            if local.worker.labels.get(CONVERTIBLE_LABEL) != "true":
+                logger.warning(
+                    "a worker keeps the role that the shared state knows; change it with PUT /workers",
+                    extra={
+                        "event": "worker.role_kept",
+                        "worker_id": local.worker.worker_id,
+                        "role": local.worker.role,
+                        "role_in_settings": named.role,
+                    },
                 )
 
     async def _serve_metrics(self) -> None:
@@ -452,7 +476,7 @@ class GatewayProcess:
             self.metrics.degraded(Component.LIMITS, on=self.leases.degraded_reason is not None)
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
-            self.metrics.pairs.problems(name, handover.counts)
+            self.metrics.pairs.handover_events(name, handover.counts)
         self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         if self._engine_metrics is not None:

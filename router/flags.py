@@ -30,7 +30,10 @@ _INSTEAD = {
         for name in ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
     },
     "--max-tree-size": "write --tree-blocks-max",
-    "--intra-node-data-parallel-size": "write dp_size=N after the URL of a --prefill or --decode worker",
+    **dict.fromkeys(
+        ("--intra-node-data-parallel-size", "--dp-aware"),
+        "write dp_size=N after the URL of a --prefill or --decode worker",
+    ),
     "--tls-cert-path": "write --ssl-certfile",
     "--tls-key-path": "write --ssl-keyfile",
     "--ca-cert-paths": "write --upstream-ca-file",

@@ -282,7 +282,8 @@ HANDOVERS = Family(
     "handovers",
     "counter",
     "Attempts that a prefill and a decode worker shared, by hand-over protocol and outcome: completed, "
-    "prefill_failed, decode_failed, refused (an error that is the request's fault) or client_left.",
+    "prefill_failed, decode_failed, transfer_late (a link did not bring the KV in time, so it was prefilled "
+    "on this side), refused (an error that is the request's fault) or client_left.",
     ("protocol", "outcome"),
 )
 LEG_FAILURES = Family(
@@ -291,13 +292,14 @@ LEG_FAILURES = Family(
     "Legs that failed before the other one did, by hand-over protocol, leg (prefill, decode) and error code.",
     ("protocol", "leg", "kind"),
 )
-HANDOVER_PROBLEMS = Family(
-    "handover_problems",
+HANDOVER_EVENTS = Family(
+    "handover_events",
     "counter",
-    "What went wrong in a hand-over and failed no request: params_missing (a prefill worker answered "
-    "without kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap "
-    "server did not say its engine ids).",
-    ("protocol", "problem"),
+    "What happened in hand-overs beside their ends: params_missing (a prefill worker answered without "
+    "kv_transfer_params, so its decode worker prefilled again), query_failed (Mooncake's bootstrap server "
+    "did not say its engine ids), aborted (an SGLang engine was told to give up a leg whose other leg "
+    "failed or whose client left).",
+    ("protocol", "event"),
 )
 WHOLE_AT_DECODE = Family(
     "whole_at_decode",
@@ -502,6 +504,8 @@ histogram_quantile(0.99, sum by (le) (rate(cacheway_ttft_seconds_bucket[5m])))
   / sum(rate(cacheway_event_loop_lag_seconds_count[5m]))
 # share of the attempts with two workers that one of them failed
 sum(rate(cacheway_handovers_total{outcome=~".*_failed"}[5m])) / sum(rate(cacheway_handovers_total[5m]))
+# requests that decode workers have taken on, and where they stand
+cacheway_worker_inflight_requests * on (worker) group_left (site) cacheway_worker_role{role="decode"}
 # Gbit/s of KV on each link, and how full it is of what KV may take
 8e-9 * rate(cacheway_link_kv_bytes_total[1m])
 max by (link) (cacheway_link_utilisation_ratio)

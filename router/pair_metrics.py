@@ -26,6 +26,8 @@ class PairEnd(StrEnum):
     COMPLETED = "completed"
     PREFILL_FAILED = "prefill_failed"
     DECODE_FAILED = "decode_failed"
+    TRANSFER_LATE = "transfer_late"
+    """A link did not bring the KV in time."""
     REFUSED = "refused"
     """With an error that is the request's fault."""
     CLIENT_LEFT = "client_left"
@@ -99,7 +101,7 @@ class PairMetrics:
         self.plan: Callable[[], PlanSample | None] = lambda: None
         self._handovers = count(families.HANDOVERS)
         self._leg_failures = count(families.LEG_FAILURES)
-        self._problems = counter(families.HANDOVER_PROBLEMS)
+        self._events = counter(families.HANDOVER_EVENTS)
         self._offload = counter(families.OFFLOAD_DECISIONS)
         self._totals: dict[tuple[str, ...], Total] = {}
         self._whole = count(families.WHOLE_AT_DECODE)
@@ -129,10 +131,10 @@ class PairMetrics:
 
     # What hooks tell: totals since the start of this process.
 
-    def problems(self, protocol: str, totals: Mapping[str, int]) -> None:
-        """Set how often what went wrong in a hand-over protocol."""
-        for problem, total in totals.items():
-            self._follow(self._problems, (protocol, problem), total)
+    def handover_events(self, protocol: str, totals: Mapping[str, int]) -> None:
+        """Set how often what happened in a hand-over protocol."""
+        for event, total in totals.items():
+            self._follow(self._events, (protocol, event), total)
 
     def offload_decided(self, totals: Mapping[OffloadReason, int]) -> None:
         """Set for how many requests it was decided, and why, in which site they are prefilled."""

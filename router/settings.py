@@ -227,8 +227,9 @@ class FleetSettings(Section):
     prefill: WorkerLines = setting(
         (),
         "Prefill workers: the URL of each, then the port of its bootstrap server (SGLang's, and that of "
-        "vLLM's Mooncake connector), which is 8998 if it is left out or none, then labels such as site=dc2, "
-        "handover=mooncake, convertible=true or dp_size=8. They need decode workers of the same protocol.",
+        "vLLM's Mooncake connector), then labels such as site=dc2, handover=mooncake, convertible=true or "
+        "dp_size=8. The port left out, or none, is the one that the engine names, or 8998. They need decode "
+        "workers of the same protocol.",
         allowed="URL [BOOTSTRAP_PORT|none] [LABEL=VALUE ...], once for each worker",
     )
     decode: WorkerLines = setting(
@@ -851,8 +852,9 @@ class OffloadSettings(Section):
     wait_s_max: float = setting(
         2.0,
         "Wait for a link, or for prefill workers of the other site, above which bandwidth counts as scarce "
-        "whatever its utilisation, in seconds. The default is about what a prompt of 32K tokens takes to "
-        "prefill on eight H200.",
+        "whatever its utilisation, in seconds; and by how much the queue of one site must be longer than the "
+        "other's for seconds to overrule the threshold. The default is about what a prompt of 32K tokens "
+        "takes to prefill on eight H200.",
         flag="offload-wait-secs-max",
         gt=0,
     )

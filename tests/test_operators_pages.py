@@ -10,7 +10,9 @@ from router.metric_families import Family
 from router.settings import Settings
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / name for name in ("pressure.md", "failures.md", "tenants.md")]
+PAGES = [
+    DOCS / name for name in ("pressure.md", "failures.md", "tenants.md", "disaggregation.md", "roles.md")
+]
 
 METRICS = {family.exposed_name for family in vars(metric_families).values() if isinstance(family, Family)}
 SETTINGS = {

@@ -1,6 +1,6 @@
 """CPU of one request inside the gateway, without sockets: what our own code costs.
 
-    python -m loadtest.bench.request [--requests 20000] [--repeats 5] [--profile]
+    python -m loadtest.bench.request [--pairs] [--requests 20000] [--repeats 5] [--profile]
 
 A real gateway process (protocol, exchange, fold, metrics, request log) on a real event loop, between
 transports that only remember what is written. 64 clients each send a request, then the workers answer
@@ -9,6 +9,9 @@ has no server: operations are encoded and dropped when the buffer is full.
 
     small    1 KB chat request, answered in one piece         us per request, Python calls per request
     stream   the same, answered by 100 events, one per read   us per event beyond those of ``small``
+
+With ``--pairs`` the workers only prefill, and as many others decode, as with SGLang: each request goes to two
+workers, and the prefill worker answers first.
 
 Times are process CPU, median of the repeats, so they contain no system call; the number of calls of Python
 functions does not depend on the machine.
@@ -87,23 +90,26 @@ class _Transport:
 
 
 class Stage:
-    """The gateway process, its clients and its workers. Make it inside a running event loop."""
+    """The gateway process, its clients and its workers. Make it inside a running event loop.
 
-    def __init__(self) -> None:
+    Args:
+        pairs: Whether two workers share each request.
+    """
+
+    def __init__(self, *, pairs: bool = False) -> None:
         loop = asyncio.get_running_loop()
-        self._asked: list[WorkerConnection] = []
+        roles = {"prefill": WORKERS, "decode": WORKERS} if pairs else {"plain": WORKERS}
+        self._asked: dict[str, list[WorkerConnection]] = {role: [] for role in roles}
         self._socket = socket.socket()  # never connected: it only takes options
-        process = GatewayProcess(
-            Settings.model_validate(
-                {"fleet": {"worker_urls": [f"http://127.0.0.1:{port}" for port in range(1, WORKERS + 1)]}}
-            ),
-            redis_url="redis://127.0.0.1:1/0",
-        )
+        process = GatewayProcess(Settings.model_validate({}), redis_url="redis://127.0.0.1:1/0")
+        workers = [role for role, count in roles.items() for _ in range(count)]
+        for port, role in enumerate(workers, 1):
+            process.registry.add(f"http://127.0.0.1:{port}", role=role, labels={"handover": "sglang"})
         for local in process.registry.all():
             process.registry.probed(local, ok=True, refused=False, detail="")
             for _ in range(CLIENTS):
                 connection = WorkerConnection(local.pool, loop)
-                connection.connection_made(self._worker_transport(connection))
+                connection.connection_made(self._worker_transport(connection, local.worker.role))
                 local.pool._connections.add(connection)
                 local.pool.release(connection)
         config = uvicorn.Config(process.api, http=process.protocol, lifespan="off", log_config=None)
@@ -123,18 +129,20 @@ class Stage:
     def _client_heard(self) -> None:
         self.writes += 1
 
-    def _worker_transport(self, connection: WorkerConnection) -> asyncio.Transport:
-        return cast("asyncio.Transport", _Transport(self._socket, lambda: self._asked.append(connection)))
+    def _worker_transport(self, connection: WorkerConnection, role: str) -> asyncio.Transport:
+        asked = self._asked[role]
+        return cast("asyncio.Transport", _Transport(self._socket, lambda: asked.append(connection)))
 
     async def round(self, request: bytes, answer: list[bytes]) -> None:
         """Every client sends a request, and every worker answers what it got, read by read."""
         for client in self._clients:
             client.data_received(request)
-        asked, self._asked = self._asked, []
-        assert len(asked) == CLIENTS, "a request did not reach its worker"
-        for piece in answer:
-            for connection in asked:
-                connection.data_received(piece)
+        for role, asked in self._asked.items():
+            assert len(asked) == CLIENTS, "a request did not reach its worker"
+            for piece in small_answer() if role == "prefill" else answer:
+                for connection in asked:
+                    connection.data_received(piece)
+            asked.clear()
         await asyncio.sleep(0)
 
 
@@ -191,10 +199,10 @@ async def calls(stage: Stage) -> float:
     return counted / CLIENTS
 
 
-async def measure(requests: int, repeats: int, *, profile: bool) -> None:
+async def measure(requests: int, repeats: int, *, profile: bool, pairs: bool) -> None:
     """Print the table, or a profile."""
     logs = configure_logs("info", os.open(os.devnull, os.O_WRONLY))
-    stage = Stage()
+    stage = Stage(pairs=pairs)
     await cpu_us(stage, 2_000, stream=False)
     if profile:
         profiler = cProfile.Profile()
@@ -228,9 +236,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of one request inside the gateway, without sockets.")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--pairs", action="store_true", help="let two workers share each request")
     parser.add_argument("--profile", action="store_true", help="print a profile of small requests instead")
     arguments = parser.parse_args()
-    uvloop.run(measure(arguments.requests, arguments.repeats, profile=arguments.profile))
+    uvloop.run(
+        measure(arguments.requests, arguments.repeats, profile=arguments.profile, pairs=arguments.pairs)
+    )
 
 
 if __name__ == "__main__":

@@ -75,6 +75,8 @@ class PrefillDecodeRun:
         prompt_tokens: Of the prompts that prefill workers computed, as far as they could still tell.
         cached_tokens: What of these they had cached.
         link: What the link says at the end.
+        link_since_s: When it was made, in event loop time.
+        link_faults: From when to when in event loop time it carried less than it should.
         offload: What a living replica says of its offload decisions at the end.
         metrics: Of every living replica at the end, summed up.
         left: What was not empty at the end, in words.
@@ -91,6 +93,8 @@ class PrefillDecodeRun:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     link: dict[str, Any] = field(default_factory=dict)
+    link_since_s: float = 0.0
+    link_faults: list[tuple[float, float]] = field(default_factory=list)
     offload: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
@@ -153,9 +157,14 @@ async def _disaster(stage: TwoSites, crowd: Crowd, run: PrefillDecodeRun) -> Non
     await killed("p2", 0.22)
     await until(0.30)
     await killed("d2", 0.37)
+
+    async def link_fails(kind: str, share: float) -> None:
+        run.link_faults.append((loop.time(), loop.time() + share * seconds))
+        await stage.link_fault(kind, share * seconds)
+
     await until(0.45)
     crowd.phase = f"link at {SLOW_RATIO:.0%}"
-    await stage.link_fault("slow", 0.20 * seconds)
+    await link_fails("slow", 0.20)
     await until(0.65)
     crowd.phase = "replica killed, link dead"
     await until(0.72)
@@ -164,7 +173,7 @@ async def _disaster(stage: TwoSites, crowd: Crowd, run: PrefillDecodeRun) -> Non
     run.kills.append(Kill("r2", loop.time()))
     await stage.kill_last_replica()
     await until(0.80)
-    await stage.link_fault("dead", 0.03 * seconds)
+    await link_fails("dead", 0.03)
     await until(0.88)
     crowd.phase = "after"
     await until(1.0)
@@ -185,6 +194,7 @@ async def _told(stage: TwoSites, run: PrefillDecodeRun) -> None:
             run.prompt_tokens += stats["prompt_tokens"]
             run.cached_tokens += stats["cached_tokens"]
     run.link = (await stage.control.get(f"{stage.link_url}/_stats")).json()
+    run.link_since_s = asyncio.get_running_loop().time() - run.link["age_s"]
     run.offload = (await stage.replicas[0].client.get("/offload")).raise_for_status().json()
     for replica in stage.replicas:
         for name, value in (await replica.metrics()).items():

@@ -201,6 +201,7 @@ class EmulatedEngine:
 
     def _end(self) -> None:
         """The process is gone: nothing is computed, published or handed over any more."""
+        self._routes.close()
         self.scheduler.close()
         if self.feed is not None:
             self.feed.close()

@@ -55,6 +55,7 @@ class Routes:
         self._handover = handover
         self._counters = counters
         self._created_unix_s = created_unix_s
+        self._closed = False
         ours: dict[str, Callable[[Request, Answer], None]] = {
             "/health": lambda _, answer: answer.send(200, b"", _TEXT),
             "/ping": lambda _, answer: answer.send(200, b"", _TEXT),
@@ -88,6 +89,10 @@ class Routes:
         self._apis = dict(APIS) | {"/rerank": APIS["/v1/rerank"], "/score": APIS["/v1/score"]}
         if self._vllm:
             del self._apis["/generate"]
+
+    def close(self) -> None:
+        """The engine is gone: clients that leave it now leave nothing to be dropped."""
+        self._closed = True
 
     def brings_work(self, request: Request) -> bool:
         """Whether faults hit it."""
@@ -166,6 +171,8 @@ class Routes:
 
     def _abort(self, job: Job) -> None:
         """Drop a job wherever it is."""
+        if self._closed:
+            return
         if self._handover is None or not self._handover.abort(job):
             self._scheduler.abort(job)
 

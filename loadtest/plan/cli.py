@@ -248,6 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cacheway plan",
         description="Find the cheapest fleet that holds a service level on a workload, by simulation.",
+        epilog="cacheway plan prfaas --help: prefill in another datacentre, as in the PrfaaS paper.",
     )
     add_workload(parser)
     lengths = parser.add_argument_group("workload from a histogram of lengths")

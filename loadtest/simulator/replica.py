@@ -366,7 +366,9 @@ class Replica:
             prefill_s = max(prefill_s - dispatch.attempt.chosen.transfer_s, 0.0)
             self._feedback.answered(dispatch.parsed, dispatch.attempt, understood, prefill_s, now_us)
             assert understood.completion_tokens is not None
-            self._feedback.decoded(dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens)
+            self._feedback.decoded(
+                dispatch.decode_attempt.worker_id, decode_s, understood.completion_tokens, now_us
+            )
         self.room.changed()
 
     def aborted(self, dispatch: Dispatch, *, told: bool) -> None:

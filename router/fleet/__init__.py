@@ -5,7 +5,7 @@ from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
-from router.fleet.link_watch import LinkWatch
+from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
 from router.fleet.role_planner import RolePlanner
@@ -18,6 +18,7 @@ __all__ = [
     "HealthRules",
     "LinkWatch",
     "LocalWorker",
+    "Patience",
     "Registry",
     "RolePlanner",
     "ServedModel",

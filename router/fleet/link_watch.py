@@ -22,6 +22,10 @@ replicas see. It grows old: `policies.links` lets the capacity grow back.
 since it may be the worker. Two of different workers make a link down (`policies.link_states`), a probe that
 arrives makes it up.
 
+**Given up.** A transfer that is late may never arrive: nobody hears of a link that dies. Whoever waits for it
+is told so (`Patience`) once it is later than it may be by as long as a prefill on this side takes. That
+costs at most twice what would have been best. While the link is known to be down, nobody waits longer.
+
 **Round trip** is the time in which health checks connect to workers of another site, the least of the latest.
 
 `LinkWatch.run` is started by `router.app` and looks every `LOOK_S`. If it fails, links count as configured.
@@ -30,6 +34,7 @@ arrives makes it up.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
@@ -64,6 +69,20 @@ TRIP_CHANGE_MIN, TRIP_CHANGE_S_MIN = 0.25, 0.001
 """Changes of a round trip worth telling."""
 
 
+class Patience(msgspec.Struct, frozen=True, gc=False):
+    """How long somebody waits for a transfer.
+
+    Attributes:
+        remote_s: Time to the first token that was predicted.
+        local_s: The same without the transfer; +inf if there is no other way.
+        give_up: Called when it is too late, and again when it is twice as late.
+    """
+
+    remote_s: float
+    local_s: float
+    give_up: Callable[[], None]
+
+
 class _Crossing(msgspec.Struct, gc=False, eq=False):
     """KV of one request that crosses a link.
 
@@ -74,6 +93,8 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
         overlapped: Whether it is sent beside the prefill.
         began_us: Log time at which sending could begin; 0 while it is not known.
         judged_us: Up to when it is known to be late.
+        patience: Of who waits for it; None if nothing can be done.
+        again_us: Log time before which it is not given up again.
     """
 
     said: Shipping
@@ -82,6 +103,8 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
     overlapped: bool
     began_us: int = 0
     judged_us: int = 0
+    patience: Patience | None = None
+    again_us: int = 0
 
     @property
     def planned_s(self) -> float:
@@ -96,6 +119,17 @@ class _Crossing(msgspec.Struct, gc=False, eq=False):
         first byte after a step and a round trip.
         """
         return 4.0 * self.planned_s + 1.0 if self.overlapped else 1.25 * self.planned_s + 0.25
+
+    def latest_us(self, *, down: bool) -> float:
+        """Log time after which it is given up."""
+        patience = self.patience
+        if patience is None:
+            return inf
+        spare_s = 0.0 if down and patience.local_s < inf else patience.local_s
+        if self.began_us:
+            return self.began_us + (self.late_s + spare_s) * 1e6
+        # Behind a link that is gone the prefill itself may never answer.
+        return self.said.at_us + (4.0 * patience.remote_s + 1.0 + spare_s) * 1e6
 
 
 class LinkWatch:
@@ -136,7 +170,14 @@ class LinkWatch:
 
     # What reservations tell.
 
-    def begun(self, said: Shipping, prefill_id: str, slot: int, protocol: str) -> None:
+    def begun(
+        self,
+        said: Shipping,
+        prefill_id: str,
+        slot: int,
+        protocol: str,
+        patience: Patience | None = None,
+    ) -> None:
         """A request was sent whose KV will cross a link.
 
         Args:
@@ -144,10 +185,11 @@ class LinkWatch:
             prefill_id: Of its prefill attempt.
             slot: Of its prefill worker.
             protocol: How that hands over.
+            patience: Of who waits for it.
         """
         hand_over = HAND_OVERS.get(protocol)
         overlapped = hand_over is None or hand_over.overlap_ratio > 0
-        self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped)
+        self._crossings[said.request_id] = _Crossing(said, prefill_id, slot, overlapped, patience=patience)
 
     def prefilled(self, request_id: str) -> None:
         """The prefill leg of a request is over; to be said before the log hears it."""
@@ -221,8 +263,23 @@ class LinkWatch:
                 self._tell(link, now_us, carried, self._fleet.links.loss_ratio(link))
         past_us = now_us - FAILURE_US
         self._failed_us = {worker: at_us for worker, at_us in self._failed_us.items() if at_us > past_us}
+        self._give_up(now_us)
 
     # Inside.
+
+    def _give_up(self, now_us: int) -> None:
+        """Tell those who wait for what is too late."""
+        loss_ratio = self._fleet.links.loss_ratio
+        late = [
+            crossing
+            for crossing in self._crossings.values()
+            if now_us >= crossing.again_us
+            and now_us > crossing.latest_us(down=loss_ratio(crossing.said.link) >= DOWN_LOSS_RATIO)
+        ]
+        for crossing in late:
+            crossing.again_us = 2 * now_us - crossing.said.at_us
+            assert crossing.patience is not None
+            crossing.patience.give_up()
 
     def _see_begin(self, crossing: _Crossing, now_us: int) -> None:
         """A transfer beside its prefill begins when that does: when it is the oldest of its worker."""

@@ -212,6 +212,10 @@ class Registry:
         returned_us = self._fleet.returned_us[local.worker.slot : local.worker.slot + 1]
         return float(shares(now_us - returned_us, self._ramp_us)[0])
 
+    def at_site(self, site: str) -> list[int]:
+        """Slots of all workers that stand in a site."""
+        return [local.worker.slot for local in self._local.values() if local.worker.site == site]
+
     def at_slot(self, slot: int) -> LocalWorker:
         """The local view of the worker in a slot of `eligible`."""
         return self._by_slot[slot]

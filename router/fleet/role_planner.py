@@ -143,7 +143,7 @@ class RolePlanner:
 
     def demand(self, members: list[RoleMember]) -> RoleDemand:
         """What came lately, and what it takes."""
-        return role_demand(self.fleet, members, self.decode_fit, self.now_us(), self.tpot_slo_s)
+        return role_demand(self.fleet, members, self._decode_fit, self.now_us(), self.tpot_slo_s)
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
         """What this replica would decide now."""
@@ -190,6 +190,11 @@ class RolePlanner:
                     self._told(worker.worker_id, f"is to {role}, as its engine was started")
                     self.registry.change(worker.worker_id, role=role)
         self._asked = asked
+
+    def _decode_fit(self, worker_class: str) -> DecodeFit:
+        """What this replica has learned of decode, or else what the others have."""
+        own = self.decode_fit(worker_class)
+        return own if own.known else self.fleet.decode_fit(worker_class)
 
     def _member(self, local: LocalWorker) -> RoleMember:
         worker, fleet = local.worker, self.fleet

@@ -1,7 +1,8 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
     ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
-                                                      │            └────────> Hold (Waiting)
+                              │                       │            │             └ its decode half, if shared
+                              └ what partners cost    │            └────────> Hold (Waiting)
                                                       └──> Shed
 
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
@@ -16,6 +17,9 @@ asked next, of requests with a `Claim`:
    chosen one had less before it, and has promised that to others.
 4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
    idle or it has just declined another's room, else for any worker of its lane.
+
+A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`), and
+is no idle worker without. What waits for that waits for any worker of its lane: who prefills it then is open.
 
 1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
 compute that again (`policies.followers`): it waits for its worker.
@@ -105,12 +109,14 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
         path: Packed block hashes of its (first) prompt.
         safe_blocks: How much of that the chosen worker has.
         gated: Whether no decode worker has room that could end what the chosen worker begins.
+        paced: Whether it waits until a link has room for its KV.
     """
 
     waiting: Waiting
     path: bytes = b""
     safe_blocks: int = 0
     gated: bool = False
+    paced: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -327,12 +333,10 @@ class Decider:
                 if rejected is not None:
                     return rejected
             if isinstance(turn, Waiting):
-                gated = (
-                    look is not None
-                    and not look.has_room(chosen.slot)
-                    and not look.waits_for_link(chosen.slot)
-                )
-                return Hold(turn, parsed.paths[0], round(chosen.safe_tokens / tokens_per_block), gated)
+                paced = look is not None and look.waits_for_link(chosen.slot)
+                gated = look is not None and not paced and not look.has_room(chosen.slot)
+                safe_blocks = round(chosen.safe_tokens / tokens_per_block)
+                return Hold(turn, parsed.paths[0], safe_blocks, gated, paced)
             chosen = turn
         partner = None
         if look is not None and look.splits(chosen.slot):
@@ -374,14 +378,8 @@ class Decider:
             return Decision(attempt, placed, offload=verdict)
         decode, shipping = self._other_half(attempt, placed, partner), None
         if look is not None and sides is not None:
-            kv_bytes = kv.of(prompt_tokens, partner.cached_tokens) if kv.known else None
             shipping = self.offloading.shipping(
-                decode.attempt.request_id,
-                look.link(chosen.slot),
-                kv_bytes,
-                chosen,
-                look.overlap_ratio(chosen.slot),
-                now_us,
+                decode.attempt.request_id, look, kv, view, chosen, partner.cached_tokens, now_us
             )
         return Decision(attempt, placed, decode, shipping, verdict)
 
@@ -458,12 +456,12 @@ class Decider:
         key_us = claim.arrived_us + round(order.k * service_us)
         open_ = look is None or look.has_room(chosen.slot)
         has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
-        if look is not None:
-            slots = look.open(slots)
         if has_room and (
             claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
         ):
             return chosen
+        if look is not None:
+            slots = look.open(slots)
         if (
             not follows
             and admission.idle(slots, now_us)

@@ -10,11 +10,13 @@ so nothing changes between look and choice.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from policies import GiveUp, Redispatch, Shed, redispatch
-from router.errors import RouterError, UpstreamError
+from router.errors import HandoverFailed, RouterError, UpstreamError
+from router.fleet import LocalWorker
 from router.gateway.answer import crashed
 from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.options import keeping_apart, splitting, untried
@@ -176,42 +178,79 @@ class Dispatching(ABC):
     def _redispatched(self, error: UpstreamError, status: int | None) -> bool:
         """Try again, if the rule allows; True if that has taken over.
 
-        Another worker is asked at once. If all that may serve it have failed, an answer of the last one
-        passes through, and a worker that gave no answer is asked again after a pause: its
-        trouble may have been the moment's.
+        Another worker is asked at once, on this side of a link if it failed across it. If all that may serve
+        it have failed, an answer of the last one passes through, and a worker that gave no answer is
+        asked again after a pause: its trouble may have been the moment's.
         """
         gateway, record, reservation = self._gateway, self._record, self._reservation
         assert reservation is not None
-        local, parsed = reservation.local, reservation.parsed
-        now_s = gateway.now_s()
-        tried = (*self._tried, local.worker.slot)
+        local = reservation.local
         now_us = gateway.clock.now_us()
-        bucket = gateway.decider.bucket_of(parsed)
-        eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
-        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
-        others = untried(eligible, pairing, tried)[2]
+        avoided = [local.worker.slot] if record.pair is None else record.pair.avoided
+        others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:
-            verdict = redispatch(
-                gateway.redispatch_rules,
-                gateway.retry_budget,
-                status=status,
-                attempts=record.attempts,
-                age_s=now_s - record.received_s,
-                now_s=now_s,
-            )
+            verdict = self._verdict(status)
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
             reservation.worker_failed(error)
         elif not isinstance(verdict, GiveUp):  # busy, not broken
             gateway.registry.circuits.succeeded(local, now_us, reservation.attempt.placed_us)
         if isinstance(verdict, GiveUp):
             return False  # a status that may not be retried passes through, and counts when it ends
+        self._leave(local, avoided, error)
+        if others:
+            self._dispatch_again(error)
+        else:
+            pause_s = PAUSE_S * 2 ** (record.attempts - 1)
+            self._pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
+        return True
+
+    def _transfer_late(self) -> None:
+        """The KV of a pair is late on its link, and a prefill on this side now the sooner: go there.
+
+        If nobody could do it there, or the rule does not allow another attempt, it may still arrive.
+        """
+        pair = self._record.pair
+        assert pair is not None
+        if pair.arrived or pair.released or not self._others(pair.avoided, self._gateway.clock.now_us()):
+            return
+        if isinstance(self._verdict(None), Redispatch):
+            pair.transfer_late()
+            error = HandoverFailed("The KV did not come over the link in time.", code="transfer_late")
+            self._leave(pair.prefill, pair.avoided, error)
+            self._dispatch_again(error)
+
+    def _others(self, avoided: Sequence[int], now_us: int) -> bool:
+        """Whether somebody else may serve it than those who were tried, and these."""
+        gateway, parsed = self._gateway, self._record.parsed
+        assert parsed is not None
+        bucket = gateway.decider.bucket_of(parsed)
+        eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
+        pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
+        return untried(eligible, pairing, (*self._tried, *avoided))[2]
+
+    def _verdict(self, status: int | None) -> Redispatch | GiveUp:
+        """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
+        gateway, record, now_s = self._gateway, self._record, self._gateway.now_s()
+        return redispatch(
+            gateway.redispatch_rules,
+            gateway.retry_budget,
+            status=status,
+            attempts=record.attempts,
+            age_s=now_s - record.received_s,
+            now_s=now_s,
+        )
+
+    def _leave(self, local: LocalWorker, avoided: Sequence[int], error: UpstreamError) -> None:
+        """Let go of an attempt that failed at a worker, for another one elsewhere."""
+        record = self._record
         if self._upstream is not None:
             self._upstream.abort()
             self._upstream = None
-        reservation.release(abandoned=True)
-        self._tried.append(local.worker.slot)
-        gateway.metrics.redispatched(error.code)
+        assert self._reservation is not None
+        self._reservation.release(abandoned=True)
+        self._tried += avoided
+        self._gateway.metrics.redispatched(error.code)
         logger.info(
             "request redispatched",
             extra={
@@ -223,12 +262,6 @@ class Dispatching(ABC):
                 "attempts": record.attempts,
             },
         )
-        if others:
-            self._dispatch_again(error)
-        else:
-            pause_s = PAUSE_S * 2 ** (record.attempts - 1)
-            self._pause_timer = gateway.loop.call_later(pause_s, partial(self._dispatch_again, error))
-        return True
 
     def _dispatch_again(self, error: UpstreamError) -> None:
         """Make the next attempt; if there is nobody to ask, the last failure says more than that."""

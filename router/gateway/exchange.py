@@ -347,6 +347,8 @@ class RequestExchange(Dispatching):
             decision.placed,
             half.placed,
             decision.shipping,
+            decision.offload,
+            None if decision.shipping is None else self._transfer_late,
         )
         record.pair.make()
         salt = record.tenant.salt

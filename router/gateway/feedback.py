@@ -13,6 +13,7 @@ from policies import (
     BytesPerToken,
     Chosen,
     DecodeFit,
+    DecodeFitted,
     EarlyEnds,
     EarlyRatio,
     Fitted,
@@ -33,6 +34,9 @@ CHANGE_MIN = 0.02
 
 EARLY_CHANGE_MIN = 0.05
 """The same of `policies.EarlyEnds.ratio`, whose mean of 64 requests is not known better than that."""
+
+DECODE_CHANGE_MIN = 0.05
+"""The same of `policies.DecodeFit`, a mean of `policies.decodes.MEMORY` answers that differ in length."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value."""
@@ -208,19 +212,20 @@ class Feedback:
         else:
             self._learn_early(worker.worker_class, predicted_s, ttft_s, now_us)
         if self._decodes and usage.completion_tokens is not None:
-            self._learn_decode(worker, decode_s, usage.completion_tokens)
+            self._learn_decode(worker, decode_s, usage.completion_tokens, now_us)
 
-    def decoded(self, worker_id: str, decode_s: float, tokens: int) -> None:
+    def decoded(self, worker_id: str, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that one worker prefilled and this one decoded.
 
         Args:
             worker_id: Of the decode worker.
             decode_s: From its first token to its last.
             tokens: That it has.
+            now_us: Log time.
         """
         worker = self._fleet.worker(worker_id)
         if worker is not None:
-            self._learn_decode(worker, decode_s, tokens)
+            self._learn_decode(worker, decode_s, tokens, now_us)
 
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
@@ -348,13 +353,23 @@ class Feedback:
         ):
             self._publish(EarlyRatio(worker_class, now_us, self._replica, early.ratio))
 
-    def _learn_decode(self, worker: Worker, decode_s: float, tokens: int) -> None:
+    def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
         """Learn from an answer that has just ended, and is no longer one of those in flight."""
-        fit = self._decodes.get(worker.worker_class)
-        if fit is not None:
-            loads, slot = self._fleet.loads, worker.slot
-            others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
-            fit.observe(1.0 + others, decode_s, tokens)
+        worker_class = worker.worker_class
+        fit = self._decodes.get(worker_class)
+        if fit is None:
+            return
+        loads, slot = self._fleet.loads, worker.slot
+        others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
+        fit.observe(1.0 + others, decode_s, tokens)
+        if fit.known and self._may_say(f"decode {worker_class}", now_us):
+            told, usual = self._fleet.decode_fit(worker_class), fit.line()[2]
+            known = (told.decode_s, told.tpot_s(usual))
+            if any(
+                abs(new - old) > DECODE_CHANGE_MIN * old
+                for new, old in zip((fit.decode_s, fit.tpot_s(usual)), known, strict=True)
+            ):
+                self._publish(DecodeFitted(worker_class, now_us, self._replica, *fit.line()))
 
     def _may_say(self, what: str, now_us: int) -> bool:
         if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:

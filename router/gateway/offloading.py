@@ -148,13 +148,8 @@ class Offloading:
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offers.append(
-                    msgspec.structs.replace(
-                        _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s),
-                        overlap_ratio=look.overlap_ratio(remote.chosen.slot),
-                        kv_bytes=self._kv_bytes(kv, view, look, remote.chosen),
-                    )
-                )
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s)
+                offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
         verdict = self.offload.judge(local_offer, offers, self.threshold_tokens, now_us, failed=failed)
@@ -218,33 +213,47 @@ class Offloading:
     def shipping(
         self,
         request_id: str,
-        link: str,
-        kv_bytes: float | None,
+        look: Look,
+        kv: KvBytes,
+        view: RequestView,
         chosen: Chosen,
-        overlap_ratio: float,
+        held_tokens: float,
         now_us: int,
     ) -> Shipping | None:
         """What the log must hear of the KV that a request sends over a link; None if it does not.
 
         Args:
             request_id: Of the attempt on the decode worker.
-            link: Which link; empty for none.
-            kv_bytes: What crosses; None if nobody knows.
+            look: At those who would decode it.
+            kv: What the model's KV weighs, if anybody knows.
+            view: The request.
             chosen: Its prefill worker.
-            overlap_ratio: Share of the prefill during which its KV is on its way.
+            held_tokens: What its decode worker holds of the prompt.
             now_us: Log time.
         """
-        if not link or kv_bytes is None:
+        link, overlap_ratio = look.link(chosen.slot), look.overlap_ratio(chosen.slot)
+        if not link or not kv.known:
             return None
+        kv_bytes = kv.of(view.prompt_tokens, held_tokens)
+        ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us)
+        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us, ready_bytes)
         if quote is None:
             return None
         # It goes now, whatever the link offers: so that is when its KV will be there.
         start_us = now_us + round(ready_s * 1e6)
         end_us = start_us + round(quote.send_s * 1e6)
-        return Shipping(request_id, now_us, self._replica, link, round(kv_bytes), start_us, end_us)
+        return Shipping(
+            request_id,
+            now_us,
+            self._replica,
+            link,
+            round(kv_bytes),
+            start_us,
+            end_us,
+            round(ready_bytes),
+        )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
         """Remember why a request went where it did."""
@@ -256,12 +265,6 @@ class Offloading:
     ) -> Placing:
         among = self._fleet.among(candidates, slots, bucket)
         return Placing(among, place(view, among, policy), None)
-
-    def _kv_bytes(self, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> float | None:
-        """What would cross: all of the KV but what the decode side holds; None if nobody knows."""
-        if not kv.known:
-            return None
-        return kv.of(view.prompt_tokens, look.held_tokens(chosen.slot))
 
 
 _CHOSEN_LOCAL = frozenset(
@@ -292,3 +295,22 @@ def _offer(
         chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + queue_s + prefill_s / 2.0),
         candidates.backlog_s.min().item() + queue_s,
     )
+
+
+def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:
+    """The same with what would cross the link: all of the KV but what the decode side holds."""
+    overlap_ratio = look.overlap_ratio(chosen.slot)
+    if not kv.known:
+        return msgspec.structs.replace(offer, overlap_ratio=overlap_ratio)
+    held_tokens = look.held_tokens(chosen.slot)
+    return msgspec.structs.replace(
+        offer,
+        overlap_ratio=overlap_ratio,
+        kv_bytes=kv.of(view.prompt_tokens, held_tokens),
+        ready_bytes=_ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
+    )
+
+
+def _ready_bytes(kv: KvBytes, chosen: Chosen, held_tokens: float) -> float:
+    """What leaves at once: what the prefill worker has cached and the decode side has not."""
+    return max(chosen.safe_tokens - held_tokens, 0.0) * kv.token_bytes

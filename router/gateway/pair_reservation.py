@@ -12,13 +12,15 @@ A leg that fails is its own worker's fault: its circuit, its metrics, and the wo
 avoids. The partner is innocent; it is let go of without an outcome.
 """
 
+from collections.abc import Callable
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from policies import Finished, FirstToken, Placed, Shipped, Shipping
+from policies import Finished, FirstToken, OffloadVerdict, Placed, Shipped, Shipping
 from router.errors import UpstreamError
-from router.fleet import LocalWorker
+from router.fleet import LocalWorker, Patience
 from router.gateway.answer import answered_error
 from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
@@ -43,6 +45,8 @@ class PairReservation(msgspec.Struct, eq=False):
         placed: What the log is told of the prefill.
         decode_placed: What the log is told of the decode.
         shipping: What the log is told of the link; None if it is no matter.
+        offload: Why the prefill is where it is; None if there was no choice.
+        too_late: Told if the KV does not come over the link in time; None once it is no matter.
         request: The request on its way; None until it is sent.
         prefilled: Whether the prefill leg is over.
         arrived: Whether the KV is at the decode worker.
@@ -60,6 +64,8 @@ class PairReservation(msgspec.Struct, eq=False):
     placed: Placed
     decode_placed: Placed
     shipping: Shipping | None
+    offload: OffloadVerdict | None
+    too_late: Callable[[], None] | None
     request: PairedRequest | None = None
     prefilled: bool = False
     arrived: bool = False
@@ -78,6 +84,17 @@ class PairReservation(msgspec.Struct, eq=False):
         return self.prefill if self.leg is Leg.PREFILL else self.decode
 
     @property
+    def avoided(self) -> list[int]:
+        """Slots of the workers that another attempt had better avoid: the failed leg's.
+
+        Across a link, and as long as the KV has not arrived, it is as likely the link: then those on the
+        other side of it, and not the decode worker that waited in vain.
+        """
+        if self.shipping is None or self.arrived:
+            return [self.local.worker.slot]
+        return self.gateway.registry.at_site(self.prefill.worker.site)
+
+    @property
     def usage(self) -> bytes:
         """Where the prefill worker's counts are; empty while there are none."""
         return b"" if self.request is None else self.request.usage
@@ -93,7 +110,9 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.shipping is not None:
             gateway.publish(self.shipping)
             prefill = self.prefill
-            gateway.link_watch.begun(self.shipping, attempt.request_id, prefill.worker.slot, prefill.protocol)
+            gateway.link_watch.begun(
+                self.shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
+            )
         gateway.at_workers(1)
         self.released = False
         decision_s = gateway.now_s() - attempt.started_s
@@ -163,6 +182,10 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         self._leg_failed(error.code)
 
+    def transfer_late(self) -> None:
+        """The link is to blame, and neither worker."""
+        self.end = PairEnd.TRANSFER_LATE
+
     def refused(self, status: int) -> None:
         """An error answer of one worker is the request's."""
         if status < 500:
@@ -180,6 +203,7 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.released:
             return
         self.released = True
+        self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         gateway.at_workers(-1)
         now_us = gateway.clock.now_us()
@@ -198,6 +222,13 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
             gateway.feedback.abandoned(self.parsed, decode_attempt)
+
+    def _patience(self) -> Patience | None:
+        """How long the KV may take."""
+        if self.offload is None or self.too_late is None:
+            return None
+        local_s = self.offload.local_s
+        return Patience(self.offload.remote_s, local_s if local_s >= 0 else inf, self.too_late)
 
     def _leg_failed(self, code: str) -> None:
         leg = self.leg
@@ -219,6 +250,8 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.shipping is not None:
             fields["link"] = self.shipping.link
             fields["kv_bytes"] = self.shipping.kv_bytes
+        if self.offload is not None:
+            fields["offload"] = self.offload.reason
         return fields
 
     def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
@@ -264,7 +297,7 @@ class PairReservation(msgspec.Struct, eq=False):
                 return
             first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
         gateway.feedback.decoded(
-            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens
+            self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens, now_us
         )
 
     def _relieved(self) -> None:

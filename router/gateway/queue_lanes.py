@@ -116,12 +116,14 @@ class Lanes:
             open_ |= mask
         return slots if open_.all() else slots[open_]
 
-    def is_open(self, slot: int, now_us: int) -> bool:
-        """The same of one."""
+    def is_open(self, slot: int, now_us: int, tokens: float = 1.0) -> bool:
+        """The same of one, and of a request of so many tokens."""
         if not self.pairs or self._matchmaker is None:
             return True
         pairings = (self._known[lane].pairing for lane in (*self.of(slot), *self.beyond(slot)))
-        return any(pairing is None or self._matchmaker.is_open(pairing, slot, now_us) for pairing in pairings)
+        return any(
+            pairing is None or self._matchmaker.is_open(pairing, slot, now_us, tokens) for pairing in pairings
+        )
 
     def can_decode(self, lane: str, tokens: float, now_us: int) -> bool:
         """Whether a decode worker has room for a request of a lane that has so many tokens."""

@@ -28,6 +28,9 @@ worker of its lane, and when decode workers are relieved the best of its lane is
 chosen then. The best one waits for as much room as it needs, and nobody smaller slips past it: with the room
 that each of them takes it would wait for ever. An empty decode worker takes any request, so none stands idle.
 
+**Links.** Who waits until a link has room for its KV (`router.gateway.offloading`) waits for a worker behind
+it, which may stand idle meanwhile. So it is asked again after `PACED_US` only, and lets others pass.
+
 **Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
 would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
 look, those first that did longest ago: their worker may have left, or nobody serves them any more.
@@ -83,9 +86,15 @@ remembered."""
 GATED_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
 
+ROUNDED = 1.0
+"""A request may be so many tokens shorter than its ticket says, which has whole ones."""
+
 UNMOVED_MAX = 16
 """Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
 them for whom nobody goes, and the next one begins behind them."""
+
+PACED_US, PACED_EACH_US = 20_000, 2_000
+"""Who waits for a link is asked again after so long, times those who do: 500 a second, a tenth of a core."""
 
 SPARE = 1000
 """Deadlines of ended waits that are kept, beside as many as still wait."""
@@ -228,6 +237,8 @@ class WaitingRoom:
         since when."""
         self._gated: set[str] = set()
         """Lanes in which somebody here lacks only the room to be decoded."""
+        self._paced: dict[str, int] = {}
+        """Tickets of those that wait for a link, and until when they are not offered a room."""
         self._turned = 0
         self._timer: Timer | None = None
         self._soon: Timer | None = None
@@ -271,6 +282,8 @@ class WaitingRoom:
         self._publish(op)
         if hold.gated:
             self._gated.add(op.lane)
+        if hold.paced:
+            self._pace(op.request_id, op.at_us)
         if not self._lanes.knows(op.lane):
             self._lanes.follow(self._fleet.tickets.lane_totals())
         if self._timer is None:
@@ -345,13 +358,14 @@ class WaitingRoom:
 
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
-        moved, unmoved, declined = 0, 0, set[str]()
+        moved, unmoved = 0, 0
+        declined = {ticket_id for ticket_id, until_us in self._paced.items() if now_us < until_us}
         admission, lanes = self._admission, self._lanes
         for slot in slots:
             before = moved
             while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
                 ticket_id, overdue = self._next(slot, now_us, declined)
-                if not ticket_id:
+                if not ticket_id or not self._fits(slot, ticket_id, now_us):
                     break
                 if self._ask(ticket_id, slot, now_us):
                     moved += 1
@@ -368,6 +382,11 @@ class WaitingRoom:
             if lanes.pairs and unmoved >= UNMOVED_MAX:
                 self._turned += unmoved
                 return
+
+    def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
+        """Whether what a request would begin on a worker could be decoded, if that takes another one."""
+        ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
+        return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
 
     def _serve_gated(self, now_us: int) -> None:
         """Let those go that lacked only the room to be decoded."""
@@ -386,7 +405,7 @@ class WaitingRoom:
                 if best_of(now_us, replica=self._replica) is None:
                     self._gated.discard(lane)
                 return
-            if not lanes.can_decode(lane, ticket.context_tokens - 1.0, now_us):
+            if not lanes.can_decode(lane, ticket.context_tokens - ROUNDED, now_us):
                 return
             self._gated.discard(lane)
             if self._ask(ticket_id, -1, now_us):
@@ -407,7 +426,7 @@ class WaitingRoom:
 
         The request is empty if there is none.
         """
-        if len(declined) > DECLINED_MAX:
+        if len(declined) > DECLINED_MAX + len(self._paced):
             return "", False
         tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
         best_of: BestOf = partial(tickets.best, slot, lanes)
@@ -494,7 +513,10 @@ class WaitingRoom:
                 self._forget(place, WaitEnd.DISPATCHED)
                 place.waiter.dispatched(decided)
                 return True
-            case Hold(waiting=op, safe_blocks=safe_blocks, gated=gated):
+            case Hold(waiting=op, safe_blocks=safe_blocks, gated=gated, paced=paced):
+                self._paced.pop(ticket_id, None)
+                if paced:
+                    self._pace(ticket_id, now_us)
                 place.safe_blocks = safe_blocks
                 if gated:
                     self._gated.add(op.lane)
@@ -508,6 +530,10 @@ class WaitingRoom:
                 how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED
                 self._refuse(place, how, refusal)
         return False
+
+    def _pace(self, ticket_id: str, now_us: int) -> None:
+        """A request waits for a link: it is asked again soon, the later the more there are."""
+        self._paced[ticket_id] = now_us + max(PACED_US, PACED_EACH_US * len(self._paced))
 
     @staticmethod
     def _differs(said: Waiting, op: Waiting) -> bool:
@@ -572,5 +598,6 @@ class WaitingRoom:
 
     def _forget(self, place: _Place, how: WaitEnd) -> None:
         del self._places[place.op.request_id]
+        self._paced.pop(place.op.request_id, None)
         self._starts.discard(place.op.request_id)
         self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)

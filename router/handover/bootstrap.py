@@ -12,12 +12,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL, DP_SIZE_LABEL
+
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
-
-HOST_LABEL = "bootstrap_host"
-PORT_LABEL = "bootstrap_port"
-RANKS_LABEL = "dp_size"
 
 DEFAULT_PORT = 8998
 
@@ -39,13 +37,13 @@ class Bootstrap(msgspec.Struct, frozen=True, gc=False):
 def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
     """Where a prefill worker's bootstrap server is."""
     labels = worker.worker.labels
-    port = labels.get(PORT_LABEL) or str(worker.advertised_port or "")
-    return _bootstrap(worker.worker.url, labels.get(HOST_LABEL, ""), port)
+    port = labels.get(BOOTSTRAP_PORT_LABEL) or str(worker.advertised_port or "")
+    return _bootstrap(worker.worker.url, labels.get(BOOTSTRAP_HOST_LABEL, ""), port)
 
 
 def data_parallel_ranks(worker: "LocalWorker") -> int:
     """How many data-parallel ranks a worker has, >= 1."""
-    label = worker.worker.labels.get(RANKS_LABEL, "")
+    label = worker.worker.labels.get(DP_SIZE_LABEL, "")
     return max(1, int(label)) if label.isdecimal() else 1
 
 

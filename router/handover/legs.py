@@ -43,6 +43,10 @@ partners together, but they are not read in the same turn."""
 ANSWER_TAIL_BYTES = 16 << 10
 """What is kept of a prefill leg's answer for its counts; engines write them at the end."""
 
+_ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
+"""What an engine says, with a status of 200, of a request that somebody else aborted, as an operator does
+before new weights are loaded. Its partner would wait for the KV for minutes."""
+
 _FAILED_EVENT = re.compile(
     rb'(?:event: error\s+)?data: ?\{(?=\s*"(?:error"|type"\s*:\s*"error"))(?!.{0,2000}"code"\s*:\s*4)',
     re.DOTALL,
@@ -146,6 +150,8 @@ class Legs:
         self._forget_prefill()
         if self._held is not None:
             self._pronounce()
+        elif not self._begun and _ABORTED.search(self.usage):
+            self._fail(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
         elif self._sink is not None:
             self.prefilled(self._sink)
 

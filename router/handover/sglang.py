@@ -24,6 +24,9 @@ status 200. It answers when its KV has been sent. If it fails, the decode leg wo
 minutes (``SGLANG_DISAGGREGATION_WAITING_TIMEOUT``), so it is ended at once, and the other way round. An
 engine looks only every four seconds whether a client has left (``SGLANG_REQUEST_STATE_WAIT_TIMEOUT``): hence
 `POST /abort_request`, beside closing.
+
+The client's answer is the decode leg's alone: log probabilities of the prompt, which only the prefill engine
+computes, are not in it.
 """
 
 import asyncio

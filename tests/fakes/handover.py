@@ -8,6 +8,7 @@ from fakes.gateway import Bench, FakeUpstream
 from policies import Finished, FirstToken, Placed
 from router.fleet import LocalWorker
 from router.handover import Leg, Pair, PairSink
+from router.tenants import Keyring
 
 if TYPE_CHECKING:
     from fakes.gateway import FakePool
@@ -84,6 +85,7 @@ class PairBench(Bench):
         decode: How many decode workers, ``d0:80`` and so on.
         plain: How many plain workers, ``w0:80`` and so on.
         protocol: How they hand over.
+        keys: Of tenants; None without a keys file.
         sections: Of the settings.
     """
 
@@ -93,9 +95,10 @@ class PairBench(Bench):
         decode: int = 2,
         plain: int = 0,
         protocol: str = "sglang",
+        keys: Keyring | None = None,
         **sections: dict[str, object],
     ) -> None:
-        super().__init__(plain, **sections)
+        super().__init__(plain, keys=keys, **sections)
         self.gateway.handovers = {
             name: FakeHandover(name, self.upstreams.append, concurrent=name != "nixl")
             for name in ("sglang", "nixl", "mooncake")
@@ -109,9 +112,9 @@ class PairBench(Bench):
             self.shared.fleet.apply(Placed(request_id, now_us, f"d{number}:80", "r2", 0, 0, 0))
             self.shared.fleet.apply(FirstToken(request_id, now_us))
 
-    def add_half(self, worker_id: str, role: str, protocol: str = "sglang") -> LocalWorker:
+    def add_half(self, worker_id: str, role: str, protocol: str = "sglang", **labels: str) -> LocalWorker:
         """Add a healthy worker with a role."""
-        self.registry.add(f"http://{worker_id}", role=role, labels={"handover": protocol})
+        self.registry.add(f"http://{worker_id}", role=role, labels={"handover": protocol, **labels})
         local = self.local(worker_id)
         self.registry.probed(local, ok=True, refused=False, detail="")
         return local

@@ -14,6 +14,8 @@ from fakes.running import Fleet, RunningGateway, until, until_async
 
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
+from loadtest.engine.link.server import LinkServer
+from loadtest.engine.profiles import PROFILES
 from router.fleet import Health
 
 PROTOCOLS = ("sglang", "nixl", "mooncake")
@@ -39,20 +41,35 @@ class Pairs:
         self.replicas = [await self.fleet.gateway(**sections) for _ in range(2)]
         return self
 
-    async def add(self, role: str, protocol: str = "sglang", **settings: Any) -> EmulatedEngine:
-        """Start an engine and make it a worker."""
+    async def add(
+        self,
+        role: str,
+        protocol: str = "sglang",
+        *,
+        site: str = "",
+        link: str = "",
+        waiting_s: float = 3.0,
+        **settings: Any,
+    ) -> EmulatedEngine:
+        """Start an engine and make it a worker; in another site, its KV leaves over a link."""
         handover = None
         if role != "plain":
             part = cast(Any, role)
             # KV whose decode leg died is kept this long; nothing here takes a tenth of it.
             handover = HandoverSettings(
-                protocol=cast(Any, protocol), part=part, heartbeat_s=0.5, lease_s=3.0, waiting_s=3.0
+                protocol=cast(Any, protocol),
+                part=part,
+                heartbeat_s=0.5,
+                lease_s=3.0,
+                waiting_s=waiting_s,
+                kv_link=link,
             )
         dialect = "sglang" if protocol == "sglang" else "vllm"
         engine = await self.fleet.engine(
             EngineSettings(dialect=cast(Any, dialect), handover=handover, **{**QUICK, **settings})
         )
         labels = {"handover": protocol} if role != "plain" and protocol == "mooncake" else {}
+        labels |= {"site": site} if site else {}
         if role == "prefill" and protocol == "mooncake":
             assert engine.handover is not None
             labels["bootstrap_port"] = str(engine.handover.port)
@@ -208,6 +225,37 @@ async def busy_decode(pairs: Pairs) -> "asyncio.Task[httpx.Response]":
         httpx.AsyncClient(base_url=local.worker.url, timeout=60, trust_env=False)
     )
     return asyncio.create_task(client.post("/v1/completions", json=completion()))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) -> None:
+    """Engines would wait for half a minute; what hangs there is prefilled on this side within seconds."""
+    link = LinkServer(gbps=100.0)
+    await link.open()
+    fleet.stack.callback(link.close)
+    pairs = await Pairs(fleet).open(
+        fleet={"site": "home", "links": {"far>home": {"gbps": 100.0, "rtt_ms": 1.0}}},
+        placement={"models": {"*": {"kv_bytes_per_token": PROFILES["dense-70b"].shape.token_bytes}}},
+        offload={"threshold_tokens": 500},
+    )
+    await pairs.add("prefill", protocol, site="far", link=link.url, waiting_s=30.0)
+    await pairs.add("decode", protocol, waiting_s=30.0)
+    await pairs.add("prefill", protocol)
+    far, _, home = pairs.engines
+    first = [await pairs.ask(number) for number in range(10, 20)]
+    assert far in [answer.headers.get("x-cacheway-prefill-worker") for answer in first]
+    link.link.slow(0.0)
+    async with asyncio.timeout(15):
+        answers = await asyncio.gather(*(pairs.ask(number, stream=number > 1) for number in range(4)))
+    complete([*first, *answers])
+    # vLLM's decode worker may do it alone.
+    assert {answer.headers.get("x-cacheway-prefill-worker") for answer in answers} <= {home, None}
+    assert any(
+        "transfer_late" in replica.process.metrics.exposition()[0].decode() for replica in pairs.replicas
+    )
+    link.link.restore()
+    await pairs.at_rest()
+    await until(lambda: not link.link.under_way and not link._side._connections)
 
 
 async def test_a_fleet_without_decode_workers_says_so(fleet: Fleet) -> None:

@@ -5,10 +5,12 @@ import json
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, RunningGateway, until_async
+from fakes.running import Fleet, RunningGateway, until, until_async
 
 from loadtest.engine import EngineSettings
 from loadtest.engine.handover import HandoverSettings
+from policies import turn_of
+from router.fleet.role_planner import TURN
 
 WORDS = "The quick brown fox jumps over the lazy dog. " * 100
 
@@ -25,12 +27,12 @@ def engine_settings() -> EngineSettings:
     )
 
 
-async def send(gateway: RunningGateway, number: int) -> str:
+async def send(gateway: RunningGateway, number: int, tokens: int = 12) -> str:
     """One request with a long prompt of its own; how it ended."""
     body = {
         "model": "emulated",
         "messages": [{"role": "user", "content": f"{number} {WORDS}"}],
-        "max_tokens": 12,
+        "max_tokens": tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
@@ -42,26 +44,30 @@ async def send(gateway: RunningGateway, number: int) -> str:
     return errors[0] if errors else "done"
 
 
-async def roles(gateway: RunningGateway) -> dict[str, Any]:
+async def view(gateway: RunningGateway) -> dict[str, Any]:
     answer = await gateway.client.get("/roles")
-    view: dict[str, Any] = answer.json()
-    return view
+    told: dict[str, Any] = answer.json()
+    return told
 
 
-async def test_a_decode_worker_comes_to_prefill_where_prefill_is_short_and_no_request_is_lost(
+async def test_a_worker_turns_though_the_leader_is_gone_half_way_and_no_request_is_lost(
     fleet: Fleet,
 ) -> None:
-    """One worker prefills for three; after eleven seconds of leading and 200 requests the loop acts."""
+    """One worker prefills for three, and the leader serves nobody.
+
+    The loop acts after 200 requests, of which every tenth keeps its worker for 4 s.
+    """
     engines = [await fleet.engine(engine_settings()) for _ in range(4)]
     limits = "convertible=true max_running_requests=16"
-    gateway = await fleet.gateway(
-        fleet={
-            "prefill": [f"{engines[0].url} none {limits}"],
-            "decode": [f"{engine.url} {limits}" for engine in engines[1:]],
-        },
-        roles={"mode": "apply", "interval_s": 1.0, "dwell_s_min": 0.0},
-    )
-    gateway.client.timeout = httpx.Timeout(60)
+    workers = {
+        "prefill": [f"{engines[0].url} none {limits}"],
+        "decode": [f"{engine.url} {limits}" for engine in engines[1:]],
+    }
+    loop = {"mode": "apply", "interval_s": 1.0, "dwell_s_min": 0.0}
+    gateways = [await fleet.gateway(fleet=workers, roles=loop) for _ in range(2)]
+    await until(lambda: all(len(one.process.shared.status.replicas) == 2 for one in gateways))
+    leader, serving = sorted(gateways, key=lambda one: one.process.replica != leads(gateways))
+    serving.client.timeout = httpx.Timeout(60)
     ends: list[str] = []
     over = asyncio.Event()
 
@@ -69,20 +75,31 @@ async def test_a_decode_worker_comes_to_prefill_where_prefill_is_short_and_no_re
         for number in range(first, 10**6, CLIENTS):
             if over.is_set():
                 return
-            ends.append(await send(gateway, number))
+            ends.append(await send(serving, number, 2_000 if number % 10 == 0 else 12))
 
-    async def prefill_workers() -> int:
-        view = await roles(gateway)
-        return sum(one["role"] == "prefill" and one["serves"] for one in view["workers"])
+    async def turning() -> bool:
+        return any("turning_to" in one for one in (await view(serving))["workers"])
+
+    async def turned() -> bool:
+        told = await view(serving)
+        return sum(one["role"] == "prefill" and one["serves"] for one in told["workers"]) > 1
 
     async with asyncio.TaskGroup() as clients:
         for first in range(CLIENTS):
             clients.create_task(client(first))
-
-        async def turned() -> bool:
-            return await prefill_workers() > 1
-
+        await until_async(turning, within_s=60)
+        assert not await turned()
+        leader.server.should_exit = True
+        await leader.task
+        fleet.gateways.remove(leader)  # it hears no more of what ends
         await until_async(turned, within_s=60)
         over.set()
     assert set(ends) == {"done"}
-    assert set((await roles(gateway))["plan"]["turned"].values()) == {"prefill"}
+    plan = (await view(serving))["plan"]
+    assert (plan["replica"], set(plan["turned"].values())) == (serving.process.replica, {"prefill"})
+
+
+def leads(gateways: list[RunningGateway]) -> str:
+    """The replica whose turn it is."""
+    names = tuple(one.process.replica for one in gateways)
+    return min(names, key=lambda name: turn_of(TURN, name, names))

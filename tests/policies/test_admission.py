@@ -155,6 +155,36 @@ def test_a_share_of_its_capacity_may_be_held_the_worker_s_own_or_the_assumed() -
     assert Admission(RULES, fleet_of()).kv_tokens_max(0) == float("inf")
 
 
+def test_what_a_decode_worker_lacks_is_the_part_of_what_it_has_that_must_end() -> None:
+    """A capacity of 10,000, of which 9,000 may be held, and four requests at a time."""
+    fleet = fleet_of(4, role="decode", capacity_tokens=10_000)
+    admission = Admission(AdmissionRules(running_max=4, kv_ratio_max=0.9), fleet)
+    for number in range(4):
+        give(fleet, f"many{number}", tokens=10, worker="w1:1")
+    give(fleet, "much", tokens=8_000, worker="w2:1")
+    give(fleet, "huge", tokens=100_000, worker="w3:1")
+    slots = np.arange(4)
+    assert admission.lacking(slots, 1_000, NOW_US).tolist() == [0, 0.25, 0, (101_000 - 9_000) / 100_000]
+    assert admission.lacking(slots, 1_001, NOW_US).tolist()[2] == 1 / 8_000
+    # Nobody can ever hold it: whoever has nothing takes it, the others must end all they have.
+    assert admission.lacking(slots, 200_000, NOW_US).tolist() == [0, 1, 1, 1]
+
+
+def test_a_report_takes_room_for_decode_but_never_makes_any() -> None:
+    """Engines hold less than is promised to them: prompts that are still prefilled elsewhere."""
+    fleet = fleet_of(2, role="decode", capacity_tokens=10_000)
+    admission = Admission(RULES, fleet)
+    for worker, tokens in (("w0:1", 0), ("w1:1", 9_000)):
+        give(fleet, f"r {worker}", tokens=5_000, worker=worker)
+        fleet.apply(
+            Reported(worker, NOW_US, "one", kv_tokens=tokens, inflight_requests=1, inflight_tokens=5_000)
+        )
+    slots = np.arange(2)
+    assert (admission.lacking(slots, 4_000, NOW_US) > 0).tolist() == [False, True]
+    assert (admission.lacking(slots, 4_001, NOW_US) > 0).tolist() == [True, True]
+    assert (admission.lacking(slots, 4_000, NOW_US + 10_000_001) > 0).tolist() == [False, False]
+
+
 def test_a_stale_report_does_not_stop_dispatch() -> None:
     fleet = fleet_of(capacity_tokens=100_000)
     admission = Admission(RULES, fleet)

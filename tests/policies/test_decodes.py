@@ -29,6 +29,19 @@ def test_the_line_is_found() -> None:
     assert fit.decode_s == pytest.approx(99 * 0.035, rel=0.1)
 
 
+def test_what_another_learned_says_the_same() -> None:
+    fit = learned()
+    told = DecodeFit.told(*fit.line())
+    assert told.known
+    assert told.line() == fit.line()
+    for requests in (1, 60):
+        assert (told.tpot_s(requests), told.lasts_s(requests)) == (
+            fit.tpot_s(requests),
+            fit.lasts_s(requests),
+        )
+    assert told.requests_within(0.04) == fit.requests_within(0.04)
+
+
 def test_a_decode_lasts_as_long_as_its_tokens_take_in_the_batch() -> None:
     """99 gaps between 100 tokens; nothing is known before the first answer."""
     fit = learned()

@@ -73,6 +73,32 @@ def judge(
     return EarlyRejection(level, fleet, lambda _: fit or DecodeFit()).judge(outlook(**changes), NOW_US)
 
 
+def test_a_request_that_two_workers_share_waits_for_both_and_for_the_transfer() -> None:
+    """2 s of room for it run beside 1 s of queue; 0.5 s of its own and 0.25 s of transfer follow."""
+    fleet = fleet_of()
+    fleet.apply(Placed("r", NOW_US, "w0:1", "one", 1_000_000, 1, 1))
+    shared = {"room_s": 2.0, "transfer_s": 0.25}
+    assert judge(ServiceLevel(ttft_s=2.75), fleet, **shared) is None
+    miss = judge(ServiceLevel(ttft_s=2.7), fleet, **shared)
+    assert miss is not None
+    assert miss.predicted_s == pytest.approx(2.75)
+    assert judge(ServiceLevel(ttft_s=0.7), fleet, **shared) is None
+
+
+def test_who_decodes_elsewhere_is_judged_by_the_batches_there() -> None:
+    """Nobody decodes on its own worker, and ten on the one that would go on; 20 ms and 1 ms for each."""
+    fleet = fleet_of(3)
+    for number in range(10):
+        fleet.apply(Placed(f"r{number}", NOW_US, "w2:1", "one", 0, 0, 1))
+        fleet.apply(FirstToken(f"r{number}", NOW_US))
+    fit = fit_of(0.02, 0.001, 1e9)
+    level = ServiceLevel(tpot_s=0.025)
+    assert judge(level, fleet, fit) is None
+    miss = judge(level, fleet, fit, decoders=np.array([2]))
+    assert miss is not None
+    assert miss.predicted_s == pytest.approx(0.031, rel=0.01)
+
+
 def test_the_backlog_the_tickets_ahead_and_the_own_prefill_add_up() -> None:
     """3 s on its worker, 4 s of tickets before it for two workers, 0.5 s of its own: 5.5 s."""
     fleet = fleet_of()

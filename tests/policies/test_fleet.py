@@ -18,6 +18,7 @@ from policies import (
     Chosen,
     Circuit,
     CircuitSet,
+    DecodeFitted,
     Finished,
     FirstToken,
     Fitted,
@@ -117,6 +118,7 @@ def seen(fleet: FleetState, prompts: list[bytes], now_us: int = START) -> dict[s
             fleet.started(worker.worker_id),
         )
     rows["offload_plan"] = fleet.offload_plan
+    rows["decode"] = list(fleet.decode_fit("default").line())
     rows["bytes_per_token"] = fleet.bytes_per_token("tiny", 4.0)
     return rows
 
@@ -404,7 +406,7 @@ def chosen(fleet: FleetState, prompt: bytes) -> str:
 
 KINDS = [
     *("placed", "renewed", "first", "finished", "left", "put", "gone", "circuit", "started"),
-    *("insert", "trim", "forget", "fit", "bytes", "roles"),
+    *("insert", "trim", "forget", "fit", "bytes", "roles", "decode"),
 ]
 
 operations = st.lists(
@@ -438,6 +440,7 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
         "forget": Forget(worker, at_us),
         "fit": Fitted("default", at_us, replica, 0.01 * (number % 2 + 1), 1e-4, 1e5),
         "bytes": BytesPerToken("tiny", at_us, replica, 2.0 + number % 2),
+        "decode": DecodeFitted("default", at_us, replica, 0.01, 0.001 * (number % 2), 5.0, 1.0),
         "roles": OffloadPlan(at_us, replica, 1_000 * (number % 2), 1, 2, {worker: "decode"}),
     }
     return made_of[kind]
@@ -710,6 +713,17 @@ def test_uncached_lengths_are_counted_once_by_what_is_left_to_prefill_at_home() 
         rows = {row: int(requests[row]) for row in requests.nonzero()[0].tolist()}
         assert rows == {row_of(3_000): 1, row_of(50_000): 1}
         assert cached_tokens[row_of(3_000)] == 20 * 256
+
+
+def test_what_was_learned_of_decode_is_shared_and_a_newcomer_knows_it() -> None:
+    old, new = (DecodeFitted("fast", START + us, "one", 0.01, 0.001, 5.0, 1.0 + us) for us in (0, 1))
+    fleet = fleet_after(new, old)
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for one in (fleet, newcomer):
+        assert one.decode_fit("fast").line() == (0.01, 0.001, 5.0, 2.0)
+        assert one.decode_fit("fast").known
+        assert not one.decode_fit("default").known
 
 
 def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:

@@ -33,9 +33,9 @@ def test_utilisation_must_rise_above_one_bound_and_fall_below_another() -> None:
     reserved(fleet, "b", 0.2, START + 20 * SECOND, START + 40 * SECOND)
     assert states.state(LINK, 0.0, START + 21 * SECOND) is ABUNDANT
     assert states.state(LINK, 0.0, START + 30 * SECOND) is SCARCE
-    fleet.ended("b")
+    fleet.ended("b", START)
     assert states.state(LINK, 0.0, START + 39 * SECOND) is SCARCE
-    fleet.ended("a")
+    fleet.ended("a", START)
     assert states.state(LINK, 0.0, START + 40 * SECOND) is ABUNDANT
     assert states.utilisation(LINK, START + 80 * SECOND) < 0.01
 
@@ -67,7 +67,7 @@ def test_a_link_that_loses_half_is_down_until_one_transfer_may_try() -> None:
     assert states.state(LINK, 0.0, START + 5 * SECOND) is PROBING
     reserved(fleet, "probe", 0.1, START + 5 * SECOND, START + 6 * SECOND)
     assert states.state(LINK, 0.0, START + 5 * SECOND) is DOWN
-    fleet.ended("probe")
+    fleet.ended("probe", START)
     lost(fleet, 0.0, START + 6 * SECOND)
     assert states.state(LINK, 0.0, START + 6 * SECOND) is ABUNDANT
 
@@ -86,7 +86,7 @@ def test_a_link_that_lost_its_capacity_does_not_count_as_hundreds_of_times_too_f
     fleet.measured(LinkMeasured(LINK, START, "one", 1e6))
     states.state(LINK, 0.0, START)
     assert states.utilisation(LINK, START) == 2.0
-    fleet.ended("a")
+    fleet.ended("a", START)
     assert states.state(LINK, 0.0, START + 4 * SECOND) is ABUNDANT
 
 

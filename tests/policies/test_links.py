@@ -86,6 +86,7 @@ def made(kind: str, number: int, tick: int) -> Op:
             (1 + number) * GB,
             at_us,
             at_us + SECOND,
+            number % 2 * GB,
         ),
         "shipped": Shipped(request_id, at_us),
         "finished": Finished(request_id, at_us),
@@ -161,7 +162,7 @@ def fleet_with_links() -> FleetState:
 
 
 @settings(max_examples=3 * settings().max_examples, deadline=None)
-@given(drawn_ops, st.randoms(use_true_random=False), st.integers(0, 12))
+@given(drawn_ops, st.randoms(use_true_random=False), st.integers(4, 12))
 def test_any_order_and_any_repetition_reserve_the_same(
     drawn: list[Drawn], random: Random, ticks: int
 ) -> None:
@@ -198,7 +199,7 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
 
 
 @settings(max_examples=3 * settings().max_examples, deadline=None)
-@given(drawn_ops, st.integers(0, 25), st.integers(0, 25), st.integers(0, 12))
+@given(drawn_ops, st.integers(0, 25), st.integers(0, 25), st.integers(4, 12))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
     """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""
     ops, now_us = as_logged(drawn), START + ticks * TICK_US
@@ -211,6 +212,21 @@ def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, tic
     fleet.restore(folded(fleet_with_links(), ops[:covered]).snapshot(), "one", missed=True)
     folded(fleet, ops[covered:])
     assert seen(fleet.links, now_us) == naive(ops, now_us)
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_what_a_snapshot_does_not_list_has_arrived_unheard_unless_it_is_our_own(missed: bool) -> None:
+    """Of three transfers "two" ended in the part of the log that was not read; the first is ours."""
+    ops: list[Op] = []
+    for request_id, replica in (("one", "one"), ("two", "two"), ("three", "two")):
+        ops.append(Placed(request_id, START, "a:1", replica, 0, 0, 500))
+        ops.append(shipping(request_id, replica=replica))
+    others = [op for op in ops if getattr(op, "replica", "") == "two"]
+    fleet = folded(fleet_with_links(), ops)
+    fleet.restore(
+        folded(fleet_with_links(), [*others, Shipped("two", START)]).snapshot(), "one", missed=missed
+    )
+    assert set(fleet.links.transfers) == {"one", "three"} | (set() if missed else {"two"})
 
 
 def test_measurements_are_in_the_snapshot() -> None:
@@ -242,7 +258,7 @@ def test_what_is_never_released_is_released_for_its_age_and_counted() -> None:
 def test_ended_transfers_are_forgotten_after_a_while() -> None:
     """Two generations of 30 s; a repetition later than that is none of this log."""
     links = links_after()
-    links.ended("r")
+    links.ended("r", START)
     links.collect(START + 30 * SECOND, 10**12)
     links.shipping(shipping())
     assert not links.transfers
@@ -250,7 +266,7 @@ def test_ended_transfers_are_forgotten_after_a_while() -> None:
     links.collect(START + 90 * SECOND, 10**12)
     links.shipping(shipping())
     assert links.transfers
-    links.ended("r")
+    links.ended("r", START)
     links.collect(START + 900 * SECOND, 10**12)
     links.shipping(shipping())
     assert links.transfers
@@ -274,7 +290,7 @@ def test_nonsense_from_the_log_does_no_harm() -> None:
     assert links.utilisation(LINK, START) > 1
     assert links.quote(LINK, GB, 1.0, 0.0, START) is not None
     for request_id in "abcd":
-        assert links.ended(request_id)
+        assert links.ended(request_id, START)
     assert links.utilisation(LINK, START) == 0
 
 
@@ -290,7 +306,7 @@ def test_a_transfer_that_is_late_still_uses_the_link_for_a_while() -> None:
     stuck_us = START + SECOND + OVERDUE_US_MAX
     assert links.reserved_bytes_per_s(LINK, stuck_us) == 0
     assert links.under_way(LINK) == 1
-    assert links.ended("r")
+    assert links.ended("r", START)
 
 
 def test_the_next_transfer_is_planned_behind_one_that_is_late() -> None:
@@ -306,7 +322,7 @@ def test_the_ends_that_are_remembered_do_not_pile_up() -> None:
     for number in range(1_000):
         links.shipping(shipping(f"r{number}", s=50.0))
         links.shipping(shipping(f"r{number}", at_us=START + 1, s=60.0))
-        links.ended(f"r{number}")
+        links.ended(f"r{number}", START)
     load = links._loads[LINK]
     assert (load.transfers, len(load.timetable)) == (1, 2)
     assert len(load.ends) < 20
@@ -376,13 +392,16 @@ def test_nothing_to_send_fits_everywhere() -> None:
     assert (quote.fits, quote.exposed_s) == (True, 0.0)
 
 
-Asked = tuple[int, float, float, float, int]
-"""By whom, gigabytes, seconds of prefill, seconds until it begins, and microseconds since the one before."""
+Asked = tuple[int, float, float, float, int, float]
+"""By whom, gigabytes, seconds of prefill, seconds until it begins, microseconds since the one before, and the
+share that leaves at once."""
 
 DELAY_US = 3_000
 
 
-def asked(replicas: int, ready_s_max: float, later_us_max: int) -> st.SearchStrategy[list[Asked]]:
+def asked(
+    replicas: int, ready_s_max: float, later_us_max: int, ready_ratio_max: float = 0.0
+) -> st.SearchStrategy[list[Asked]]:
     return st.lists(
         st.tuples(
             st.integers(0, replicas - 1),
@@ -390,6 +409,7 @@ def asked(replicas: int, ready_s_max: float, later_us_max: int) -> st.SearchStra
             st.floats(0.0, 2.0),
             st.floats(0.0, ready_s_max),
             st.integers(0, later_us_max),
+            st.floats(0.0, ready_ratio_max),
         ),
         max_size=40,
     )
@@ -400,7 +420,7 @@ def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Sh
     fleets = [links_after() for _ in range(replicas)]
     said: list[Shipping] = []
     heard, now_us = 0, START
-    for number, (own, gigabytes, compute_s, ready_s, later_us) in enumerate(drawn):
+    for number, (own, gigabytes, compute_s, ready_s, later_us, ready_ratio) in enumerate(drawn):
         now_us += later_us
         while heard < len(said) and said[heard].at_us <= now_us - delay_us:
             for links in fleets:
@@ -409,12 +429,15 @@ def planned(drawn: list[Asked], replicas: int = 1, delay_us: int = 0) -> list[Sh
         for op in said:
             if op.end_us <= now_us:
                 for links in fleets:
-                    links.ended(op.request_id)
-        quote = quoted(fleets[own], gigabytes, compute_s, ready_s, now_us)
+                    links.ended(op.request_id, op.end_us)
+        kv_bytes = int(gigabytes * GB)
+        ready_bytes = int(kv_bytes * ready_ratio)
+        quote = fleets[own].quote(LINK, kv_bytes, compute_s, ready_s, now_us, ready_bytes)
+        assert quote is not None
         assert quote.start_us >= now_us + round(ready_s * 1e6)
         assert quote.exposed_s >= 0
-        kv_bytes = int(gigabytes * GB)
-        said.append(Shipping(f"r{number}", now_us, f"{own}", LINK, kv_bytes, quote.start_us, quote.end_us))
+        start_us, end_us = quote.start_us, quote.end_us
+        said.append(Shipping(f"r{number}", now_us, f"{own}", LINK, kv_bytes, start_us, end_us, ready_bytes))
         fleets[own].shipping(said[-1])
     return said
 
@@ -434,6 +457,21 @@ def test_whoever_follows_the_quotes_never_exceeds_the_cap(drawn: list[Asked]) ->
     said = planned(drawn)
     for op in said:
         assert sum(rates_at(said, op.start_us).values()) <= 9 * GB + 1
+
+
+@given(asked(1, 5.0, SECOND, 0.5))
+def test_no_second_sees_more_than_the_cap_whatever_leaves_at_once(drawn: list[Asked]) -> None:
+    """What was cached leaves in the moment in which the prefill begins; at most half of 9 GB, here."""
+    said = planned(drawn)
+
+    def left(op: Shipping, from_us: int) -> float:
+        sent_us = max(min(op.end_us, from_us + SECOND) - max(op.start_us, from_us), 0)
+        at_once = op.ready_bytes if from_us <= op.start_us < from_us + SECOND else 0
+        return (op.kv_bytes - op.ready_bytes) * sent_us / (op.end_us - op.start_us) + at_once
+
+    moments = {moment_us for op in said for moment_us in (op.start_us, op.end_us)}
+    for from_us in {each + offset for each in moments for offset in (0, 1, -SECOND, 1 - SECOND)}:
+        assert sum(left(op, from_us) for op in said) <= 9 * GB + len(said)
 
 
 @given(asked(4, 0.5, 4_000))
@@ -457,7 +495,7 @@ def test_replicas_exceed_the_cap_at_most_by_what_they_had_not_heard_of(drawn: li
 
 def test_replicas_that_decided_at_once_agree_as_soon_as_they_have_heard() -> None:
     """Four take all of a free link in the same moment; the next waits until the four have been sent."""
-    said = planned([(own, 9.0, 1.0, 0.0, 0) for own in range(4)], 4, DELAY_US)
+    said = planned([(own, 9.0, 1.0, 0.0, 0, 0.0) for own in range(4)], 4, DELAY_US)
     assert sum(rates_at(said, START).values()) == pytest.approx(4 * 9 * GB, rel=1e-5)
     links = links_after(*said)
     assert links.utilisation(LINK, START) == pytest.approx(4.0, rel=1e-5)

@@ -4,6 +4,7 @@ from itertools import permutations
 from random import Random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -174,6 +175,17 @@ def test_a_renewal_is_no_arrival_and_the_first_placement_is_one_also_after_it() 
     assert loads.requests["a"].at_us == START + 10
     loads.placed(placed("a"), 0)
     assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
+
+
+def test_what_a_decode_worker_is_handed_is_no_arrival_although_it_keeps_the_prompt() -> None:
+    """Nothing is prefilled there: it makes nobody wait, and is not another request."""
+    op = msgspec.structs.replace(placed("a"), service_us=0, uncached_tokens=0)
+    loads = Loads()
+    loads.ensure(0)
+    assert not loads.placed(op, 0)
+    assert op.paths
+    assert loads.rates(START)[0][0] == 0
+    assert loads.inflight_requests[0] == 1
 
 
 def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:

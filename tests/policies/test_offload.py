@@ -72,7 +72,7 @@ def scarce(over: Links) -> Offload:
     offload = Offload(over)
     ships(over, "before", 100.0, 100.0)
     offload.states.state(LINK, 0.0, START)
-    over.ended("before")
+    over.ended("before", START)
     return offload
 
 

@@ -100,3 +100,11 @@ def test_a_thousand_plans_that_overlap_make_two_thousand_steps_and_none_when_the
     for start_us, end_us, rate in drawn:
         timetable.add(start_us, end_us, -rate)
     assert len(timetable) == 0
+
+
+def test_a_gap_that_is_a_moment_too_short_is_passed_over() -> None:
+    """Free from 10 to 15, and from 20 on."""
+    timetable = planned([(0, 10, 3), (15, 20, 3)])
+    assert timetable.earliest_us(0, 5, 2) == 10
+    assert timetable.earliest_us(0, 6, 2) == 20
+    assert timetable.earliest_us(11, 5, 2) == 20

@@ -98,6 +98,35 @@ async def test_links_and_what_kv_weighs_come_from_the_settings() -> None:
     assert rules.kv_bytes == {"m": KvBytes(7, 3, 128, 5)}
 
 
+async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metrics() -> None:
+    """One link of 80 Gbit/s, of which KV may take half; nothing is reserved and nobody has planned."""
+    process = await built(
+        fleet={"site": "a", "links": {"b>a": {"gbps": 80, "cap_ratio": 0.5}}},
+        offload={"threshold_tokens": 7000, "scarce_above": 0.6, "abundant_below": 0.4, "wait_s_max": 3},
+        placement={"models": {"*": {"kv_bytes_per_token": 7}}, "prefill_policy": "round_robin"},
+    )
+    assert process.gateway.decider.prefill_policy.name == "round_robin"
+    assert process.gateway.decider.policy.name == "expected_cost"
+    async with running(process) as client:
+        offload = (await client.get("/offload")).json()
+        (link,) = (await client.get("/links")).json()["links"]
+        lines = (await client.get("/metrics")).text.splitlines()
+    assert (offload["enabled"], offload["threshold_tokens"], offload["threshold_by"]) == (
+        True,
+        7000,
+        "settings",
+    )
+    assert (link["state"], link["cap_bytes_per_s"]) == ("abundant", 5e9)
+    assert any(line.startswith('cacheway_link_capacity_bytes_per_second{link="b>a"} 1') for line in lines)
+    assert 'cacheway_link_state{link="b>a",state="abundant"} 1.0' in lines
+    assert "cacheway_offload_threshold_tokens 7000.0" in lines
+    off = await built(
+        fleet={"site": "a", "links": {"b>a": {"gbps": 80}}}, offload={"disable_remote_prefill": True}
+    )
+    async with running(off) as client:
+        assert (await client.get("/offload")).json()["enabled"] is False
+
+
 async def test_a_link_whose_kv_nobody_has_weighed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     links = {"site": "a", "links": {"b>a": {"gbps": 80}}}
     await built(fleet=links, placement={"models": {"*": {"kv_bytes_per_token": 7}}})
@@ -180,6 +209,28 @@ async def test_a_process_finds_its_workers_before_its_first_request(redis_url: s
             assert (await client.get("/readiness")).json()["workers"] == {"healthy": 1, "total": 1}
             await until(lambda: process.shared.status.ready)
         assert process.registry.all()[0].pool.open == 0
+
+
+async def test_a_role_that_replicas_share_wins_over_other_settings_and_is_said(
+    redis_url: str, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first process learned something of its worker, which is newer than anybody's settings."""
+    shared = {"namespace": namespace}
+    first = GatewayProcess(
+        settings(fleet={"prefill": ["http://127.0.0.1:1"]}, shared=shared), redis_url=redis_url
+    )
+    async with running(first):
+        first.registry.change("127.0.0.1:1", capacity_tokens=5)
+        await until(lambda: first.shared.status.ready and not first.shared.status.buffered_ops)
+        assert "worker.role_kept" not in events(caplog)
+        second = GatewayProcess(
+            settings(fleet={"decode": ["http://127.0.0.1:1"]}, shared=shared), redis_url=redis_url
+        )
+        async with running(second):
+            await until(lambda: "worker.role_kept" in events(caplog))
+            known = second.registry.get("127.0.0.1:1")
+            assert known is not None
+            assert known.worker.role == "prefill"
 
 
 async def test_a_process_serves_without_redis_and_without_workers(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,7 @@
 """The command line: what each command prints, runs and returns."""
 
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -121,6 +123,21 @@ def test_the_same_workers_can_come_from_the_environment_or_a_file(program: Progr
     fleet = program.served[0].fleet
     assert fleet.prefill == ("http://a:1 bootstrap_port=9 site=x", "http://b:1")
     assert fleet.decode == ("http://d:1", "http://e:1 convertible=true")
+
+
+def test_the_page_on_disaggregation_shows_commands_and_settings_that_work(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "disaggregation.md").read_text()
+    for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)):
+        (tmp_path / "two-sites.yaml").write_text(block)
+        assert program("config", "--config", str(tmp_path / "two-sites.yaml")) == 0, number
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^cacheway serve (.+)$", page, re.MULTILINE)
+    for command in commands:
+        assert program("serve", *shlex.split(command)) == 0, command
+    assert len(program.served) == len(commands) == 4
+    assert program.served[-1].fleet.links["dc2>dc1"].gbps == 10
 
 
 def test_wrong_settings_stop_the_start_with_status_2(

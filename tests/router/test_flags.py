@@ -60,6 +60,7 @@ def test_help_names_every_flag_under_its_section(parser: Parser) -> None:
             ["--cache-threshold=0.5"],
             "there is no flag --cache-threshold; write --policy-options cache_threshold=VALUE",
         ),
+        (["--dp-aware"], "there is no flag --dp-aware; write dp_size=N after the URL"),
         (["stray"], "stray belongs to no flag"),
         (["--port"], "argument --port: expected one argument"),
     ],

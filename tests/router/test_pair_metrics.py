@@ -44,8 +44,8 @@ def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metri
     metrics.pairs.ended("sglang", PairEnd.COMPLETED)
     metrics.pairs.ended("sglang", PairEnd.PREFILL_FAILED)
     metrics.pairs.leg_failed("sglang", "prefill", "worker_unreachable")
-    metrics.pairs.problems("nixl", {"params_missing": 2})
-    metrics.pairs.problems("nixl", {"params_missing": 3})
+    metrics.pairs.handover_events("nixl", {"params_missing": 2})
+    metrics.pairs.handover_events("nixl", {"params_missing": 3})
     metrics.pairs.whole_at_decode("d:1")
     metrics.pairs.offload_decided({OffloadReason.BELOW_THRESHOLD: 1})
     metrics.pairs.offload_decided({OffloadReason.BELOW_THRESHOLD: 4, OffloadReason.LINK_DOWN: 1})
@@ -54,7 +54,7 @@ def test_pairs_count_by_protocol_and_outcome_and_the_leg_that_failed_first(metri
     assert samples["handovers_total", "completed", "sglang"] == 1
     assert samples["handovers_total", "prefill_failed", "sglang"] == 1
     assert samples["leg_failures_total", "worker_unreachable", "prefill", "sglang"] == 1
-    assert samples["handover_problems_total", "params_missing", "nixl"] == 3
+    assert samples["handover_events_total", "params_missing", "nixl"] == 3
     assert samples["whole_at_decode_total", "d:1"] == 1
     assert samples["offload_decisions_total", "below_threshold"] == 4
     assert samples["offload_decisions_total", "link_down"] == 1

@@ -9,7 +9,7 @@ goes anywhere: the process says how long it takes, so that one machine can stand
 Time, sockets and processes are real.
 """
 
-from loadtest.engine.link.egress import Egress
+from loadtest.engine.link.egress import Egress, seconds_of
 from loadtest.engine.link.shaped import ShapedLink, Transfer
 
-__all__ = ["Egress", "ShapedLink", "Transfer"]
+__all__ = ["Egress", "ShapedLink", "Transfer", "seconds_of"]

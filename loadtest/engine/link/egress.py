@@ -4,6 +4,7 @@ Only buckets in which something left are kept, the newest `BUCKETS_MAX`: an hour
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 BUCKETS_PER_S = 10
 BUCKETS_MAX = 3600 * BUCKETS_PER_S
@@ -30,19 +31,23 @@ class Egress:
         """Numbers and bytes, in order."""
         return list(self._buckets)
 
-    def rate_max(self, window_s: float = 1.0) -> float:
-        """Most bytes per second over any window of so many seconds.
 
-        Args:
-            window_s: A multiple of a tenth.
-        """
-        span = round(window_s * BUCKETS_PER_S)
-        most = within = 0.0
-        window: deque[tuple[int, float]] = deque()
-        for number, n_bytes in self._buckets:
-            window.append((number, n_bytes))
-            within += n_bytes
-            while window[0][0] <= number - span:
-                within -= window.popleft()[1]
-            most = max(most, within)
-        return most / window_s
+def seconds_of(buckets: Iterable[tuple[int, float]]) -> list[tuple[float, float]]:
+    """All windows of a second that end with a bucket in which something left: no other has more in it.
+
+    Args:
+        buckets: Numbers and bytes, in order.
+
+    Returns:
+        When each ends, and its bytes.
+    """
+    seconds: list[tuple[float, float]] = []
+    within = 0.0
+    window: deque[tuple[int, float]] = deque()
+    for number, n_bytes in buckets:
+        window.append((number, n_bytes))
+        within += n_bytes
+        while window[0][0] <= number - BUCKETS_PER_S:
+            within -= window.popleft()[1]
+        seconds.append(((number + 1) / BUCKETS_PER_S, within))
+    return seconds

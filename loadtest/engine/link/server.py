@@ -134,6 +134,6 @@ class LinkServer:
             "arrived": link.arrived,
             "lost": link.lost,
             "sent_bytes": link.egress.total_bytes,
-            "bytes_per_s_max": link.egress.rate_max(),
+            "age_s": link.age_s,
             "egress": {"buckets_per_s": BUCKETS_PER_S, "buckets": link.egress.buckets()},
         }

@@ -95,6 +95,11 @@ class ShapedLink:
         return 0.0 if self._dead else self._bytes_per_s * self._ratio
 
     @property
+    def age_s(self) -> float:
+        """Seconds since it was made."""
+        return self._clock.time() - self._made_s
+
+    @property
     def under_way(self) -> int:
         """Transfers that have begun and not ended."""
         return len(self._sending) + len(self._landing)

@@ -225,6 +225,7 @@ def _table_5() -> Part:
             row.kv_mib,
             shape.kv_bytes(row.tokens) / MIB,
             "MiB",
+            checked=row.tokens > 8 * KI,
             note="from the layers" + (", fitted here" if row.tokens <= 8 * KI else ""),
         )
         for row in TABLE_5

@@ -18,11 +18,11 @@ from loadtest.bench.request import (
 from router.logs import configure_logs
 
 
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
+@pytest.fixture(params=[False, True], ids=["plain", "pairs"])
+async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     out = os.open(os.devnull, os.O_WRONLY)
     logs = configure_logs("info", out)
-    stage = Stage()
+    stage = Stage(pairs=request.param)
     yield stage
     stage.close()
     logs.close()

@@ -32,9 +32,16 @@ def run(*more: Served, **other: Any) -> PrefillDecodeRun:
         kills=[Kill("p2", 20.0), Kill("d2", 50.0)],
         dead=DEAD,
         prefilled=Counter(p1=250, far1=50),
-        link={"arrived": 50, "bytes_per_s_max": 8.9e9},
+        link=link((10, 8.9e9)),
+        link_since_s=5.0,
+        link_faults=[(40.0, 42.0)],
     )
     return replace(seen, **other)
+
+
+def link(*seconds: tuple[int, float]) -> Any:
+    """What a link tells that was made at 5 s, and sent so much in a tenth of these seconds."""
+    return {"arrived": 50, "egress": {"buckets": [[10 * at, n_bytes] for at, n_bytes in seconds]}}
 
 
 def broken(seen: PrefillDecodeRun) -> list[str]:
@@ -45,6 +52,10 @@ def test_who_was_at_what_was_killed_may_lose_an_answer() -> None:
     assert broken(run()) == []
     assert broken(run(served("short", 49.5, End.CUT), served("long", 49.5, End.FAILED))) == []
     assert broken(run(served("short", 5.0, End.REFUSED, replica=DEAD), served("long", 3.0, End.LEFT))) == []
+
+
+def test_what_gathers_behind_a_slow_link_may_leave_as_fast_as_it_can() -> None:
+    assert broken(run(link=link((36, 9.2e9), (39, 9.2e9)))) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +70,9 @@ def test_who_was_at_what_was_killed_may_lose_an_answer() -> None:
         (run(unsent=1), "every client"),
         (run(*(served("odd", 1.0, End.LEFT),), served=[served("long", 1.0, End.LEFT)], sent=1), "every kind"),
         (run(prefilled=Counter(p1=3)), "some prompts"),
-        (run(link={"arrived": 50, "bytes_per_s_max": 9.2e9}), "KV keeps below"),
+        (run(link=link((10, 9.2e9))), "KV keeps below"),
+        (run(link=link((34, 9.2e9))), "KV keeps below"),
+        (run(link=link((41, 9.2e9))), "KV keeps below"),
         (run(left=["r1: waiting 1"]), "nothing is left"),
         (run(errors=["r1: {}"]), "no replica logs"),
     ],

@@ -1,5 +1,6 @@
 """What is told of where prompts were prefilled."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -127,6 +128,15 @@ def test_a_plan_under_which_nothing_is_prefilled_elsewhere_says_so() -> None:
         None,
         "slow_loop",
         True,
+    )
+
+
+@pytest.mark.parametrize("reason", OffloadReason)
+def test_every_reason_is_explained_to_operators(reason: OffloadReason) -> None:
+    page = Path(__file__).parents[3] / "docs" / "disaggregation.md"
+    assert any(
+        line.startswith("|") and f"`{reason.value}`" in line.split("|")[1]
+        for line in page.read_text().splitlines()
     )
 
 

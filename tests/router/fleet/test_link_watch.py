@@ -1,5 +1,6 @@
 """What transfers tell of a link, and what all replicas hear of it."""
 
+from math import inf
 from typing import cast
 
 import pytest
@@ -7,7 +8,7 @@ from fakes.gateway import FakeShared, VirtualTime, registry
 
 from policies import Finished, FleetRules, LinkMeasured, LinkRules, LinkStates, Placed, Shipped, Shipping
 from policies.link_states import LinkState
-from router.fleet import LinkWatch, LocalWorker
+from router.fleet import LinkWatch, LocalWorker, Patience
 from router.fleet.link_watch import FAILURE_US, LOOK_S
 
 LINK = "far>"
@@ -34,6 +35,7 @@ class Setup:
         )
         self.links = self.shared.fleet.links
         self.number = 0
+        self.patience: Patience | None = None
 
     @property
     def now_us(self) -> int:
@@ -61,7 +63,7 @@ class Setup:
             name, now_us, "r1", LINK, round(gigabytes * GB), start_us, start_us + round(planned_s * 1e6)
         )
         self.shared.publish(said)
-        self.watch.begun(said, f"p-{name}", local.worker.slot, local.protocol)
+        self.watch.begun(said, f"p-{name}", local.worker.slot, local.protocol, self.patience)
         return name
 
     def arrive(self, name: str) -> None:
@@ -292,3 +294,78 @@ async def test_it_looks_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InterruptedError):
         await setup.watch.run()
     assert setup.capacity < 1.0
+
+
+# Giving up.
+
+
+class Waiting:
+    """Somebody who waits for a transfer; a prefill on this side takes 2 s, the other way 3."""
+
+    def __init__(self, setup: Setup, local_s: float = 2.0) -> None:
+        self.told = 0
+        setup.patience = Patience(3.0, local_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self.told += 1
+
+    def told_within(self, setup: Setup, s: float) -> bool:
+        """Look as often as the gateway does."""
+        before = self.told
+        for _ in range(round(s / LOOK_S)):
+            setup.passes(LOOK_S)
+            setup.watch.look()
+        return self.told > before
+
+
+def test_a_transfer_is_given_up_when_it_is_later_than_a_prefill_on_this_side_takes() -> None:
+    """Planned for a second, late after one and a half, and two more until it is given up; again later."""
+    setup = Setup()
+    waiting = Waiting(setup)
+    name = setup.begin()
+    setup.watch.prefilled(name)
+    assert not waiting.told_within(setup, 3.25)
+    assert waiting.told_within(setup, 0.5)
+    assert not waiting.told_within(setup, 3.0)
+    assert waiting.told_within(setup, 1.0)
+
+
+def test_a_prefill_behind_a_link_that_does_not_answer_is_given_up_too() -> None:
+    """Four times the three seconds that were predicted, one, and two more."""
+    setup = Setup()
+    waiting = Waiting(setup)
+    setup.begin()
+    assert not waiting.told_within(setup, 14.75)
+    assert waiting.told_within(setup, 0.5)
+
+
+def test_behind_a_link_that_is_down_nobody_waits_longer_than_a_transfer_may_take() -> None:
+    setup = Setup()
+    waiting = Waiting(setup)
+    name = setup.begin()
+    setup.watch.prefilled(name)
+    for worker in (0, 1):
+        for _ in range(4):
+            setup.passes(FAILURE_US / 1e6)
+            setup.fail(worker)
+    assert waiting.told == 0
+    setup.watch.look()
+    assert waiting.told == 1
+
+
+@pytest.mark.parametrize("end", ["arrived", "dropped"])
+def test_what_has_arrived_or_ended_is_not_given_up(end: str) -> None:
+    setup = Setup()
+    waiting = Waiting(setup)
+    name = setup.begin()
+    setup.watch.prefilled(name)
+    getattr(setup.watch, end)(name)
+    assert not waiting.told_within(setup, 30)
+
+
+def test_without_another_way_a_transfer_is_waited_for() -> None:
+    setup = Setup()
+    waiting = Waiting(setup, local_s=inf)
+    name = setup.begin()
+    setup.watch.prefilled(name)
+    assert not waiting.told_within(setup, 30)

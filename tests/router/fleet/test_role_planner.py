@@ -14,6 +14,7 @@ from policies import (
     Circuit,
     CircuitSet,
     DecodeFit,
+    DecodeFitted,
     FleetRules,
     Forget,
     OffloadPlan,
@@ -158,6 +159,18 @@ async def test_a_loop_that_was_switched_off_takes_back_what_it_planned_and_who_i
     assert setup.asked == [("w2", "decode")], "it is asked to stay what it is"
     last = setup.plans()[-1]
     assert (last.threshold_tokens, last.prefill, last.roles) == (-1, 0, {})
+
+
+async def test_a_leader_without_traffic_of_its_own_uses_what_the_others_learned_of_decode() -> None:
+    setup = Setup()
+    line = setup.fit.line()
+    setup.fit = DecodeFit()
+    await setup.planners[0].look()
+    assert setup.plans()[-1].reason.startswith("nothing is known of decode yet")
+    setup.shared.publish(DecodeFitted("default", setup.time.clock.now_us(), "r2", *line))
+    setup.wait(1.0)
+    await setup.planners[0].look()
+    assert setup.plans()[-1].roles == {"w2:80": "prefill"}
 
 
 async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -> None:

@@ -4,9 +4,10 @@ import pytest
 from fakes.gateway import SSE, chat
 from fakes.handover import FakePaired, PairBench
 
-from policies import Circuit, Placed
+from policies import Circuit, Placed, Shipping
 from router.errors import HandoverFailed, StreamBroken, WorkerRefused, WorkerUnreachable
 from router.fleet import ServedModel
+from router.gateway.exchange import RequestExchange
 from router.handover import Leg
 
 
@@ -147,6 +148,81 @@ def test_a_stream_that_began_ends_with_its_error_and_is_not_redispatched() -> No
     assert client.body.endswith(b"}}\n\n")
     assert b"upstream_stream_broken" in client.body
     assert len(bench.shared.said(Placed)) == 2
+    bench.check()
+
+
+# Across a link.
+
+
+def far_pair(prefill: int = 1) -> tuple[PairBench, RequestExchange]:
+    """A request on its way to a prefill worker in another site; a local one comes only now."""
+    bench = PairBench(0, 1)
+    for number in range(prefill):
+        bench.add_half(f"far{number}:80", "prefill", site="far")
+    exchange, _ = bench.start(chat(stream=True))
+    pair = exchange._record.pair
+    assert pair is not None
+    now_us = pair.placed.at_us
+    pair.shipping = Shipping(
+        pair.decode_placed.request_id, now_us, "r1", "far>", 5_000_000, now_us, now_us + 10**6
+    )
+    return bench, exchange
+
+
+@pytest.mark.parametrize("prefilled", [False, True])
+def test_a_transfer_that_is_late_makes_way_for_a_prefill_on_this_side(prefilled: bool) -> None:
+    """Neither worker is to blame."""
+    bench, exchange = far_pair(2)
+    bench.add_half("p0:80", "prefill")
+    first = bench.paired
+    if prefilled:
+        first.prefilled()
+    exchange._transfer_late()
+    assert first.aborted
+    second = bench.paired
+    assert pair_of(second) == {Leg.PREFILL: "p0:80", Leg.DECODE: "d0:80"}
+    second.began()
+    second.answer(b"data: [DONE]\n\n")
+    metrics = bench.metrics.exposition()[0].decode()
+    assert 'cacheway_handovers_total{outcome="transfer_late",protocol="sglang"} 1.0' in metrics
+    assert 'cacheway_redispatches_total{reason="transfer_late"} 1.0' in metrics
+    assert "cacheway_leg_failures_total{" not in metrics
+    bench.check()
+
+
+def test_a_transfer_that_is_late_is_waited_for_while_there_is_no_other_way() -> None:
+    bench, exchange = far_pair(2)
+    paired = bench.paired
+    exchange._transfer_late()
+    assert not paired.aborted
+    paired.began()
+    exchange._transfer_late()
+    paired.answer(b"data: [DONE]\n\n")
+    assert bench.clients[0].status == 200
+    bench.check()
+
+
+def test_a_transfer_that_is_late_is_waited_for_without_budget_for_another_attempt() -> None:
+    bench, exchange = far_pair()
+    bench.add_half("p0:80", "prefill")
+    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+        pass
+    exchange._transfer_late()
+    assert not bench.paired.aborted
+    bench.paired.began()
+    bench.paired.answer(b"data: [DONE]\n\n")
+    bench.check()
+
+
+@pytest.mark.parametrize("leg", Leg)
+def test_what_fails_across_a_link_is_prefilled_on_this_side(leg: Leg) -> None:
+    """The other workers of that site are not tried: it may be the link. The only decode worker is."""
+    bench, _ = far_pair(3)
+    bench.add_half("p0:80", "prefill")
+    bench.paired.refuse(leg, 500)
+    assert pair_of(bench.paired) == {Leg.PREFILL: "p0:80", Leg.DECODE: "d0:80"}
+    bench.paired.began()
+    bench.paired.answer(b"data: [DONE]\n\n")
     bench.check()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 from fakes.gateway import Bench, chat
+from fakes.handover import PairBench
 
 from policies import Placed
 from router.errors import WorkerUnreachable
@@ -36,6 +37,17 @@ def key_of(name: str) -> list[Header]:
 def describe(bench: Bench, worker_id: str, engine: str) -> None:
     """What an engine says about itself."""
     bench.registry.described(bench.local(worker_id), None, engine, 0)
+
+
+def test_both_workers_of_a_pair_get_the_salt_and_no_key() -> None:
+    bench = PairBench(1, 1, keys=keyring())
+    bench.start(chat(), headers=key_of("acme"))
+    paired = bench.paired
+    assert orjson.loads(b"".join(paired.pair.body))["cache_salt"] == SALT
+    assert b"cw-" not in paired.pair.lines
+    paired.began()
+    paired.answer()
+    bench.check()
 
 
 @pytest.mark.parametrize("large", [False, True])

@@ -15,6 +15,7 @@ from policies import (
     BytesPerToken,
     CachePool,
     Chosen,
+    DecodeFitted,
     EarlyRatio,
     FirstToken,
     Fitted,
@@ -25,6 +26,7 @@ from policies import (
     Trim,
     WorkerPut,
 )
+from policies.decodes import OBSERVATIONS_MIN
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
@@ -352,6 +354,23 @@ def test_what_decoding_costs_is_learned_from_streams_by_how_many_decode_together
     assert fit is setup.feedback.decode_fit("default")
     assert fit.tpot_s(1) == pytest.approx(0.01, rel=0.1)
     assert fit.tpot_s(41) == pytest.approx(0.05, rel=0.1)
+
+
+def test_what_decoding_costs_is_told_when_it_is_known_and_when_it_changes(setup: Setup) -> None:
+    """Also of answers that another worker prefilled."""
+    setup.feedback.decode_fit("default")
+    for number in range(100):
+        setup.answer(decode=(1.0, 101), ttft_s=0.3)
+        assert len(setup.shared.said(DecodeFitted)) == (number >= OBSERVATIONS_MIN - 1)
+    (told,) = setup.shared.said(DecodeFitted)
+    assert (told.worker_class, told.replica, told.decode_s) == ("default", "r1", pytest.approx(1.0))
+    assert setup.shared.fleet.decode_fit("default").tpot_s(1.0) == pytest.approx(0.01)
+    for _ in range(100):
+        setup.now_us += 2_000_000
+        setup.feedback.decoded("w:80", 2.0, 101, setup.now_us)
+    said = setup.shared.said(DecodeFitted)
+    assert 3 <= len(said) <= 20
+    assert said[-1].decode_s == pytest.approx(setup.feedback.decode_fit("default").decode_s, rel=0.05)
 
 
 def test_without_a_report_of_the_cache_the_prediction_stands_in(setup: Setup) -> None:

@@ -11,12 +11,16 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    DecodeFit,
+    EarlyRejection,
     Finished,
     FirstToken,
+    Matchmaker,
     Op,
     Pairing,
     Partners,
     Placed,
+    ServiceLevel,
     Shed,
     Slots,
     WorkerPut,
@@ -42,7 +46,14 @@ class Setup:
         workers: ``ROLE`` or ``ROLE:PROTOCOL`` of each, in the order of their slots.
     """
 
-    def __init__(self, *workers: str, policy: str = "expected_cost", **rules: Any) -> None:
+    def __init__(
+        self,
+        *workers: str,
+        policy: str = "expected_cost",
+        prefill_policy: str = "",
+        level: ServiceLevel | None = None,
+        **rules: Any,
+    ) -> None:
         self.shared = FakeShared()
         for number, worker in enumerate(workers):
             self.shared.publish(
@@ -57,6 +68,10 @@ class Setup:
             )
         self.slots, self.pairing = paired(workers)
         fleet = self.shared.fleet
+        self.fit = DecodeFit()
+        admission = Admission(AdmissionRules(**rules), fleet)
+        matchmaker = Matchmaker(fleet, admission, lambda _: self.fit)
+        rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
         self.decider = Decider(
             fleet,
             make_policy(policy),
@@ -66,7 +81,9 @@ class Setup:
             block_tokens=256,
             block_bytes=1024,
             expected_output_tokens=100,
-            order=Order(Admission(AdmissionRules(**rules), fleet), Lanes(lambda _: self.slots), 4.0),
+            order=Order(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
+            matchmaker=matchmaker,
+            prefill_policy=make_policy(prefill_policy) if prefill_policy else None,
         )
 
     def publish(self, *ops: Op) -> None:
@@ -165,3 +182,105 @@ def test_the_slow_loop_counts_what_is_left_to_prefill_where_prefill_and_decode_a
     plain = Setup("plain")
     plain.pairing = None
     assert plain.place().placed.home_uncached_tokens == -1
+
+
+def test_a_decision_says_what_it_expects_of_both() -> None:
+    setup = Setup("prefill", "decode")
+    setup.publish(Placed("queue", NOW_US, "w0", "r2", 300_000, 1, 1))
+    decision = setup.place()
+    prefill, decode = decision.attempt.chosen, decision.decode
+    assert decode is not None
+    assert (prefill.queue_s, prefill.transfer_s, prefill.stall_s) == (0.3, 0.0, 0.0)
+    assert decode.attempt.chosen.queue_s == 0
+    assert decode.attempt.chosen.tpot_s > 0
+    assert decode.attempt.chosen.service_s == 0
+    assert decode.attempt.chosen.estimated_ttft_s == prefill.estimated_ttft_s
+    assert decode.attempt.guard_us == 0
+
+
+def test_a_decode_worker_that_holds_the_prefix_takes_the_request_whole() -> None:
+    setup = Setup("prefill:nixl", "decode:nixl")
+    setup.publish(
+        Placed("before", NOW_US, "w1", "r2", 0, 0, 100, (PATH,)), Finished("before", NOW_US, NOW_US)
+    )
+    decision = setup.place()
+    assert decision.decode is None
+    assert decision.placed.worker == "w1"
+    assert decision.placed.safe_blocks == 16
+    assert decision.placed.service_us > 0
+
+
+def test_a_decode_worker_without_room_takes_nothing_whole() -> None:
+    """It holds all of the prompt, and has no room for its 4,196 tokens: the request waits for any worker."""
+    setup = Setup("prefill:nixl", "decode:nixl")
+    setup.publish(
+        Placed("full", NOW_US, "w1", "r2", 0, 0, 9_000, (PATH,)),
+        FirstToken("full", NOW_US),
+    )
+    held = setup.decide()
+    assert isinstance(held, Hold)
+    assert held.gated
+    assert held.waiting.worker == ""
+
+
+def test_a_policy_that_does_not_count_in_seconds_leaves_decode_workers_alone() -> None:
+    setup = Setup("prefill:nixl", "decode:nixl", policy="least_load")
+    setup.publish(Placed("busy", NOW_US, "w0", "r2", 0, 0, 100))
+    assert setup.place().placed.worker == "w0"
+
+
+def test_where_workers_only_prefill_another_policy_may_choose() -> None:
+    """Both prefill workers are idle; one would find the prompt, and a rule that ignores that takes turns."""
+    for prefill_policy, workers in (("", {"w0"}), ("round_robin", {"w0", "w1"})):
+        setup = Setup(
+            "prefill", "prefill", "decode", prefill_policy=prefill_policy, target_s=100.0, target_s_max=100.0
+        )
+        setup.publish(Placed("p", NOW_US, "w0", "r2", 0, 0, 0, (PATH,)), Finished("p", NOW_US, NOW_US))
+        assert {setup.place(claim=None).placed.worker for _ in range(2)} == workers
+
+
+def test_while_pairs_lack_room_a_plain_worker_that_is_idle_takes_the_request() -> None:
+    setup = Setup("plain", "prefill", "decode")
+    setup.publish(
+        Placed("full", NOW_US, "w2", "r2", 0, 0, 9_000), Placed("queue", NOW_US, "w0", "r2", 1, 1, 1)
+    )
+    assert setup.place().placed.worker == "w0"
+
+
+def test_who_would_rather_wait_for_a_pair_goes_to_an_idle_plain_worker_all_the_same() -> None:
+    """Ten answers would stall there for 0.3 s each, and the pair has room in 0.2 s.
+
+    But nobody waits beside an idle worker, and nothing is sent to a decode worker that is full.
+    """
+    setup = Setup("plain", "prefill", "decode")
+    for number in range(10):
+        setup.publish(Placed(f"r{number}", NOW_US, "w0", "r2", 0, 0, 1), FirstToken(f"r{number}", NOW_US))
+    setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 5_400))
+    decision = setup.place()
+    assert decision.placed.worker == "w0"
+    assert decision.attempt.chosen.stall_s > 2.0
+
+
+def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_decoded() -> None:
+    setup = Setup("prefill", "prefill", "decode")
+    setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 9_000))
+    held = setup.decide()
+    assert isinstance(held, Hold)
+    setup.publish(held.waiting)
+    for turn in (-1, 0, 1):
+        again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id, turn=turn))
+        assert isinstance(again, Hold)
+    setup.publish(Finished("full", NOW_US + 1))
+    again = setup.decide(msgspec.structs.replace(CLAIM, ticket_id=held.waiting.request_id))
+    assert isinstance(again, Decision)
+    assert again.placed.request_id == held.waiting.request_id
+
+
+def test_what_is_promised_includes_the_wait_for_a_decode_worker() -> None:
+    """The prefill takes 0.3 s; the decode worker has room when 3,696 of 9,000 tokens have ended: 4 s."""
+    setup = Setup("prefill", "decode", level=ServiceLevel(ttft_s=4.0))
+    setup.publish(Placed("full", NOW_US, "w1", "r2", 0, 0, 9_000))
+    shed = setup.decide()
+    assert isinstance(shed, Shed)
+    assert "ttft" in shed.detail
+    assert isinstance(Setup("prefill", "decode", level=ServiceLevel(ttft_s=4.0)).decide(), Decision)

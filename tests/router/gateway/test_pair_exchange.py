@@ -155,16 +155,6 @@ def test_a_request_waits_for_a_decode_worker_with_room_and_goes_on_when_one_has_
     bench.check()
 
 
-def test_both_legs_get_the_salt_of_a_tenant() -> None:
-    """What the hand-over sends is what `Pair.body` holds."""
-    bench = PairBench(1, 1)
-    exchange, _ = bench.start(chat())
-    assert b"".join(bench.paired.pair.body) == exchange._request.body
-    bench.paired.began()
-    bench.paired.answer()
-    bench.check()
-
-
 # Any order.
 
 

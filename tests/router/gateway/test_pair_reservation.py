@@ -289,7 +289,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     ((_, prompt_tokens, cached_tokens, prefill_s, _),) = learned
     assert (prompt_tokens, cached_tokens) == (1250, 256)
     assert prefill_s == pytest.approx(2.0 - exposed_s)
-    ((worker_id, decode_s, tokens),) = decoded
+    ((worker_id, decode_s, tokens, _),) = decoded
     assert (worker_id, tokens) == ("d0:80", 20)
     # From the first byte of a stream on; of a whole answer from when the KV was predicted to be there.
     assert decode_s == pytest.approx(4.0 if stream else 5.0 if protocol == "sglang" else 4.5)

@@ -3,7 +3,22 @@
 import numpy as np
 import pytest
 
-from policies import ANY_BUCKET, Pairing, Partners, Side, Sides, Slots
+from policies import (
+    ALONE,
+    ANY_BUCKET,
+    Admission,
+    AdmissionRules,
+    DecodeFit,
+    FleetState,
+    Matchmaker,
+    Pairing,
+    Partners,
+    Placed,
+    Side,
+    Sides,
+    Slots,
+    WorkerPut,
+)
 from router.gateway.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 
 
@@ -94,3 +109,41 @@ def test_without_sides_everybody_serves_what_waited_on_one() -> None:
     assert lanes.serving(far) is EVERY
     assert [list(lanes.of(slot)) for slot in (0, 4)] == [[far], [far]]
     assert lanes.beyond(0) == ()
+
+
+def test_only_whose_partners_have_room_are_worth_a_look() -> None:
+    """Two lanes share a plain worker; in the first one a prefill worker needs decode workers that fill up."""
+    fleet, now_us = FleetState(), 1_000_000
+    for slot, role in enumerate(("plain", "prefill", "decode")):
+        fleet.apply(WorkerPut(f"w{slot}", 1, "r", f"http://w{slot}", role, capacity_tokens=10_000))
+    slots = {"a|": np.arange(2), "b|": np.arange(1)}
+    pairing = Pairing(slots["a|"], np.array([ALONE, 0]), (Partners("sglang", np.array([2])),))
+    pairings = {"a|": pairing}
+    matchmaker = Matchmaker(fleet, Admission(AdmissionRules(), fleet), lambda _: DecodeFit())
+    lanes = Lanes(slots.__getitem__, pairings.get, matchmaker)
+    lanes.follow(["b|"])
+    assert not lanes.pairs
+    assert lanes.open(slots["b|"], now_us) is slots["b|"]
+    assert lanes.is_open(0, now_us)
+    lanes.follow(["a|", "b|"])
+    assert lanes.pairs
+    assert lanes.open(slots["a|"], now_us) is slots["a|"]
+    assert lanes.is_open(1, now_us)
+    assert lanes.can_decode("a|", 9_000, now_us)
+    assert not lanes.can_decode("b|", 1, now_us)
+    fleet.apply(Placed("r", now_us, "w2", "r", 0, 0, 9_500, ()))
+    assert lanes.open(slots["a|"], now_us).tolist() == [0]
+    assert [lanes.is_open(slot, now_us) for slot in (0, 1, 2)] == [True, False, False]
+    assert not lanes.can_decode("a|", 1, now_us)
+
+
+def test_lanes_are_followed_when_partners_change() -> None:
+    slots, found = np.arange(1), [Pairing(np.arange(1), np.array([ALONE]), ())]
+    lanes = Lanes(lambda _: slots, lambda _: found[0])
+    lanes.follow(["a|"])
+    before = lanes.slots
+    lanes.follow(["a|"])
+    assert lanes.slots is before
+    found[0] = Pairing(np.arange(1), np.array([ALONE]), ())
+    lanes.follow(["a|"])
+    assert lanes.slots is not before

@@ -32,6 +32,13 @@ def test_a_bootstrap_server_is_beside_its_worker_unless_labels_say_otherwise(
     assert json.loads(bootstrap.host_json) == host
 
 
+def test_a_port_that_the_engine_tells_counts_unless_a_label_says_otherwise() -> None:
+    told, labelled = at("http://a:1"), at("http://a:1", bootstrap_port="9100")
+    told.advertised_port = labelled.advertised_port = 8999
+
+    assert (bootstrap_of(told).port, bootstrap_of(labelled).port) == (8999, 9100)
+
+
 @pytest.mark.parametrize(("label", "ranks"), [("8", 8), ("", 1), ("0", 1), ("-2", 1), ("many", 1)])
 def test_a_worker_has_one_rank_unless_its_label_says_more(label: str, ranks: int) -> None:
     assert data_parallel_ranks(worker("w", FakePool(), dp_size=label)) == ranks

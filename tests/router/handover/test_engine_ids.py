@@ -152,6 +152,36 @@ async def test_an_engine_that_does_not_tell_is_waited_for_a_second_at_most(
     assert await answers.ask() == ([(0, "a")], None)
 
 
+async def test_an_engine_that_has_no_end_is_not_listened_to(start: Start) -> None:
+    answers = await start(answer(b"{" + b" " * (2 << 20)))
+    _, error = await answers.ask()
+
+    assert "too much" in str(error)
+
+
+async def test_an_engine_that_answers_little_by_little_is_waited_for_a_second_in_all() -> None:
+    """Every byte would be in time for the limits of a connection."""
+    left = asyncio.Event()
+
+    async def trickle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n")
+        while not writer.is_closing():
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+        writer.close()
+        left.set()
+
+    server = await asyncio.start_server(trickle, "127.0.0.1", 0)
+    answers = Answers(None)
+    answers.port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(20):
+        _, error = await answers.ask()
+        await left.wait()
+    server.close()
+
+    assert "within 1 s" in str(error)
+
+
 async def test_nobody_at_the_port_is_an_error_that_comes_later(start: Start) -> None:
     answers = await start(KNOWN)
     answers.port = 1

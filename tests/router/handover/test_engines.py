@@ -14,7 +14,7 @@ from fakes.legs import HeardPair, pair, worker
 
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
-from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerSilent
+from router.errors import HandoverFailed, StreamBroken, UpstreamError, WorkerRefused, WorkerSilent
 from router.gateway.endpoints import Endpoint
 from router.gateway.usage import find_usage
 from router.handover import Leg, handovers
@@ -271,6 +271,22 @@ async def test_a_prefill_engine_that_dies_while_it_computes_ends_the_decode_leg(
     stage.prefill.accept()
     await stage.recovered(prompt=PROMPT[:10])
     await stage.idle()
+
+
+@pytest.mark.parametrize("protocol", ["sglang", "mooncake"])
+async def test_a_prefill_leg_that_an_operator_aborts_ends_the_decode_leg(protocol: str) -> None:
+    """The prefill engine answers 200, and sends nothing."""
+    async with AsyncExitStack() as stack:
+        stage = Stage(protocol, stack)
+        await stage.start(prefill={"prefill_tokens_per_s": 1})
+        request, sink = stage.send()
+        await until(lambda: stage.prefill.scheduler.running)
+        stage.prefill.scheduler.abort_id("")
+        await until(lambda: sink.over)
+
+        assert request.leg is Leg.PREFILL
+        assert isinstance(sink.error, HandoverFailed)
+        await stage.idle()
 
 
 async def test_an_engine_that_hands_nothing_over_is_told_of_and_the_prompt_computed_again() -> None:

@@ -1,6 +1,7 @@
 """Every way in which two legs can end, in both orders; each protocol's own test has what is special to it."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -140,6 +141,27 @@ async def test_a_prefill_leg_that_fails_ends_the_decode_leg_and_is_to_blame(
     assert sent.legs.leg is Leg.PREFILL
     assert sent.decode.aborted
     assert sent.legs.closed == [Leg.DECODE]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"choices":[{"index":0,"finish_reason":"abort"}],"usage":{}}',
+        b'{"text":"","meta_info":{"finish_reason": {"type": "abort", "message": "Aborted"}}}',
+    ],
+)
+async def test_a_prefill_leg_that_somebody_aborted_has_sent_nothing(sent: Sent, body: bytes) -> None:
+    sent.prefill.answer(body)
+
+    assert sent.sink.said == ["failed"]
+    assert isinstance(sent.sink.error, HandoverFailed)
+    assert (sent.legs.leg, sent.legs.closed) == (Leg.PREFILL, [Leg.DECODE])
+
+
+async def test_what_a_model_says_of_aborts_is_no_abort(sent: Sent) -> None:
+    sent.prefill.answer(json.dumps({"text": '"finish_reason":"abort"', "finish_reason": "length"}).encode())
+
+    assert sent.sink.said == ["prefilled"]
 
 
 async def test_half_an_answer_of_the_prefill_leg_is_none_of_the_client_s(sent: Sent) -> None:

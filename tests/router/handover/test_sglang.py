@@ -73,7 +73,7 @@ async def test_a_client_cannot_say_where_its_legs_meet_or_what_they_are_called()
 
 
 async def test_ranks_are_named_where_an_engine_has_several() -> None:
-    fields = [Sent(prefill_ranks=4, decode_ranks=3) for _ in range(200)]
+    fields = [Sent(prefill_ranks=4, decode_ranks=2) for _ in range(200)]
     seen = set()
     for sent in fields:
         prefill, decode = sent.prefill.leg.fields, sent.decode.leg.fields
@@ -81,7 +81,7 @@ async def test_ranks_are_named_where_an_engine_has_several() -> None:
         assert "disagg_prefill_dp_rank" not in prefill
         seen.add((prefill["routed_dp_rank"], decode["routed_dp_rank"]))
 
-    assert len(seen) == 12
+    assert len(seen) == 8
     one_rank = Sent(decode_ranks=2)
     assert "routed_dp_rank" not in one_rank.prefill.leg.fields
     assert "disagg_prefill_dp_rank" not in one_rank.decode.leg.fields

@@ -1,0 +1,182 @@
+"""How soon the other leg of a request ends when one fails: milliseconds until its engine has let go of it.
+
+    python -m loadtest.bench.leg_failures              30 times each failure, all protocols
+
+A gateway as a process, one prefill and one decode engine in this one. A request is held where both legs are
+at work (its prompt takes a minute to prefill), then a leg is reset, or the client leaves; the clock stops
+when the other engine, or both, have no job any more. Prints P50 and the longest; the status is 1 if one took
+longer than `ENDED_S_MAX`.
+
+Client, engines and gateway share the machine.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvloop
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from loadtest.engine import EmulatedEngine, EngineSettings, Fault
+from loadtest.engine.handover import HandoverSettings
+from loadtest.processes import Child, ChildFailed, free_port
+from loadtest.report import milliseconds, percentile
+
+ENDED_S_MAX = 0.1
+"""A leg whose partner failed is over within this."""
+
+PROTOCOLS = ("sglang", "nixl", "mooncake")
+FAILURES = ("prefill worker dies", "decode worker dies", "client leaves")
+SLOW_CLASS = "8xh200-1t-hybrid"
+POLL_S = 0.001
+GIVE_UP_S = 20.0
+PROMPT = "word " * 3_000
+PREFILL_TOKENS_PER_S = 50.0
+
+
+class _Stage:
+    """Two engines and a gateway."""
+
+    def __init__(self, protocol: Any, stack: AsyncExitStack) -> None:
+        self._protocol = protocol
+        self._stack = stack
+        self.engines: dict[str, EmulatedEngine] = {}
+        self.url = ""
+
+    async def start(self) -> None:
+        dialect: Any = "sglang" if self._protocol == "sglang" else "vllm"
+        roles: tuple[Any, ...] = ("prefill", "decode")
+        for role in roles:
+            settings = EngineSettings(
+                dialect=dialect,
+                prefill_tokens_per_s=PREFILL_TOKENS_PER_S,
+                handover=HandoverSettings(
+                    protocol=self._protocol, part="both" if self._protocol == "nixl" else role, lease_s=0.5
+                ),
+            )
+            self.engines[role] = await self._stack.enter_async_context(EmulatedEngine(settings))
+        prefill, decode = self.engines.values()
+        assert prefill.handover is not None
+        directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="cw-legs-")))
+        port = free_port()
+        labels = [f"handover={self._protocol}"]
+        arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--log-level", "error"]
+        arguments += ["--prefill", prefill.url, str(prefill.handover.port), *labels]
+        arguments += ["--decode", decode.url, *labels, f"worker_class={SLOW_CLASS}"]
+        arguments += ["--disable-retries", "--disable-circuit-breaker", "--slow-start-secs", "0"]
+        arguments += ["--health-check-interval-secs", "0.2", "--prefill-tokens-per-s", "1000000"]
+        gateway = await self._stack.enter_async_context(Child("gateway", arguments, directory))
+        self.url = f"http://127.0.0.1:{port}"
+        await gateway.wait_for_answer(f"{self.url}/readiness")
+
+    async def well(self, client: httpx.AsyncClient) -> None:
+        """Wait until the gateway finds both workers well."""
+        async with asyncio.timeout(GIVE_UP_S):
+            while True:
+                workers = (await client.get(f"{self.url}/workers")).json()["workers"]
+                if all(worker["is_healthy"] and worker["models"] for worker in workers):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    def busy(self, role: str) -> bool:
+        """Whether an engine has a job, or waits for another engine on behalf of one."""
+        stats = self.engines[role].stats()
+        return bool(stats["running"] or stats["waiting"] or any(stats["handover"].values()))
+
+    async def fail(self, client: httpx.AsyncClient, failure: str) -> float:
+        """Let one request fail; seconds until the other leg is over."""
+        body = {"messages": [{"role": "user", "content": PROMPT}], "stream": True, "model": "emulated"}
+        # With NIXL there is no decode leg before the prefill is over.
+        legs = ("prefill",) if self._protocol == "nixl" else ("prefill", "decode")
+        asked = asyncio.create_task(self._ask(client, body))
+        await _until(lambda: all(map(self.busy, legs)))
+        others: tuple[str, ...] = legs
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        match failure:
+            case "prefill worker dies":
+                others = ("decode",)
+                self.engines["prefill"].inject(Fault("crash"))
+            case "decode worker dies":
+                others = ("prefill",)
+                self.engines["decode"].inject(Fault("crash"))
+            case _:
+                asked.cancel()
+        await _until(lambda: not any(map(self.busy, others)))
+        took_s = loop.time() - began_s
+        await asyncio.gather(asked, return_exceptions=True)
+        for engine in self.engines.values():
+            engine.mend()
+        await _until(lambda: not any(map(self.busy, self.engines)))
+        await self.well(client)
+        return took_s
+
+    async def _ask(self, client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        async with client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as answer:
+            await answer.aread()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(GIVE_UP_S):
+        while not condition():  # noqa: ASYNC110 - the engines have no event for it
+            await asyncio.sleep(POLL_S)
+
+
+async def measure(protocol: str, times: int) -> dict[str, list[float]]:
+    """Seconds until the other leg was over, by failure, in ascending order.
+
+    Raises:
+        ChildFailed: The gateway did not come up.
+        TimeoutError: A leg did not end.
+    """
+    took_s: dict[str, list[float]] = {}
+    async with AsyncExitStack() as stack:
+        stage = _Stage(protocol, stack)
+        await stage.start()
+        client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=60.0))
+        await stage.well(client)
+        for failure in FAILURES:
+            if protocol == "nixl" and failure != "client leaves":
+                continue
+            took_s[failure] = sorted([await stage.fail(client, failure) for _ in range(times)])
+    return took_s
+
+
+def main() -> int:
+    """Measure and print; the status is 1 if a leg ended too late."""
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench.leg_failures", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--times", type=int, default=30, help="each failure [%(default)s]")
+    parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only this [all]")
+    options = parser.parse_args()
+    table = Table("", *FAILURES, box=SIMPLE_HEAD, title="until the other leg is over, P50 / longest")
+    late = False
+    for protocol in options.protocol or PROTOCOLS:
+        try:
+            took_s = uvloop.run(measure(protocol, options.times))
+        except (ChildFailed, TimeoutError) as error:
+            print(f"FAILED: {protocol}: {error!r}", file=sys.stderr)
+            return 1
+        late |= any(times[-1] > ENDED_S_MAX for times in took_s.values())
+        table.add_row(protocol, *(_told(took_s.get(failure)) for failure in FAILURES))
+    Console(width=120).print(table)
+    return 1 if late else 0
+
+
+def _told(times_s: list[float] | None) -> str:
+    if times_s is None:
+        return "one leg at a time"
+    return f"{milliseconds(percentile(times_s, 0.5))} / {milliseconds(times_s[-1])}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
