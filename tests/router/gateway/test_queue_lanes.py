@@ -75,7 +75,7 @@ class Sited:
     def open(self, pairing: Pairing, slots: Slots, now_us: int) -> object:
         return slots != 3
 
-    def is_open(self, pairing: Pairing, slot: int, now_us: int) -> bool:
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float) -> bool:
         return slot != 3
 
 
