@@ -383,6 +383,7 @@ class Registry:
         running_max: int = 0,
         step_tokens: int = 0,
         bootstrap_port: int = 0,
+        engine_role: str = "",
     ) -> None:
         """Take in what the engine says about itself."""
         if models != local.models:
@@ -394,6 +395,7 @@ class Registry:
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
         local.advertised_port = bootstrap_port or local.advertised_port
+        local.engine_role = engine_role or local.engine_role
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 

@@ -276,6 +276,6 @@ async def test_a_fleet_without_decode_workers_says_so(fleet: Fleet) -> None:
     await pairs.add("prefill")
     answer = await pairs.ask()
     assert answer.status_code == 503
-    assert "have no decode worker that is well" in answer.json()["error"]["message"]
+    assert "have no decode worker for it that is well" in answer.json()["error"]["message"]
     assert int(answer.headers["retry-after"]) >= 1
     await pairs.at_rest()
