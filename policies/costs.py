@@ -186,7 +186,8 @@ class ServiceFit:
             self.ignored += 1
             return
         self.observations += 1
-        self.longest_tokens = max(self.longest_tokens, cached_tokens + uncached_tokens)
+        if cached_tokens + uncached_tokens > self.longest_tokens:
+            self.longest_tokens = cached_tokens + uncached_tokens
         y = seconds / expected_s
         if not 1 / FIT_SURPRISE <= y <= FIT_SURPRISE:
             self.clipped += 1

@@ -1,8 +1,9 @@
 """Gives up legs of workers that have stalled, long before a timeout that any prompt may take would.
 
     prefill   sent ──────────────> its answer       due: queue + prefill + transfer
-    decode    prefill leg over ──> first byte       due: wait for room + transfer (+ prefill, where KV that is
-                                                         missing is computed again)
+    decode    prefill leg over ──> first byte       due: wait for room, until one of those who decode there
+                                                         ends + transfer (+ prefill, where KV that is missing
+                                                         is computed again)
               the same, whole ───> first byte       due: that + all tokens that the answer may have
 
 What is due is ``factor`` times what was predicted, and ``floor_s``. A leg that is late has not failed yet:
@@ -21,8 +22,8 @@ predicted as if nothing were cached, since a worker may have lost its cache. Wha
 timeouts of its connection, as ever.
 
 One look twice a second does for all, at those that have waited for longer than the floor. Requests that one
-worker serves alone are not looked at: there, an oldest prefill that has no answer yet says little, since an
-answer that is not streamed has no first byte before its last.
+worker serves alone are not looked at. There, a prefill may wait for minutes until others have decoded and let
+go of their KV, and an answer that is not streamed does not say when its own is over.
 """
 
 import asyncio
@@ -108,13 +109,16 @@ class Stalls:
 
     def decoding(self, pair: "PairReservation") -> None:
         """The prefill leg of a request is over."""
-        parsed, chosen = pair.parsed, pair.decode_attempt.chosen
+        parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
+        loads, fit = self._fleet.loads, self._feedback.decode_fit(worker.worker_class)
         prefill_s = self._prefill_s(pair)
         predicted_s = chosen.queue_s + _transfer_s(pair)
+        running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
+        if running:  # its engine may have no room before one of them has ended
+            predicted_s += fit.decode_s / running
         if pair.gateway.handovers[pair.prefill.protocol].decode_prefills or prefill_s == inf:
             predicted_s += prefill_s
         if not parsed.stream:
-            fit = self._feedback.decode_fit(pair.decode.worker.worker_class)
             known = parsed.output_tokens_max is not None and fit.known
             predicted_s += (parsed.output_tokens_max or 0) * chosen.tpot_s if known else inf
         self._wait(pair, predicted_s)

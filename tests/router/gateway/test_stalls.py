@@ -237,14 +237,14 @@ def test_of_two_that_wait_for_each_other_the_one_without_progress_has_stalled() 
 
 
 def test_an_answer_that_is_not_streamed_is_due_when_all_its_tokens_are() -> None:
-    """0.1 s each, in any batch."""
+    """0.1 s each, in any batch; and it may begin when the one that decodes there has ended, after 9.9 s."""
     bench = Fitted(2, 2)
     bench.learn_decode()
     bench.start(chat("whole " * 800, max_tokens=100))
     first = bench.paired
     bench.prefill(SERVICE_S)
     first.shipped()
-    bench.time.advance(FACTOR * 10.0 + FLOOR_S - 1.0)
+    bench.time.advance(FACTOR * (10.0 + 9.9) + FLOOR_S - 1.0)
     assert first.live
     bench.time.advance(3.0)
     assert not first.live
