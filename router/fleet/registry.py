@@ -395,7 +395,9 @@ class Registry:
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
         local.advertised_port = bootstrap_port or local.advertised_port
-        local.engine_role = engine_role or local.engine_role
+        if engine_role and engine_role != local.engine_role:
+            local.engine_role = engine_role
+            self._lists_changed()
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
@@ -452,7 +454,11 @@ class Registry:
 
     @staticmethod
     def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:
-        return [local for local in workers if local.health is Health.HEALTHY and not local.worker.draining]
+        return [
+            local
+            for local in workers
+            if local.health is Health.HEALTHY and not local.worker.draining and not local.misnamed
+        ]
 
     def _lost_cache(self, local: LocalWorker) -> bool:
         """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""

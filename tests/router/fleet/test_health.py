@@ -125,6 +125,7 @@ async def test_an_engine_that_was_started_for_another_role_is_not_well_until_the
     await setup.checks.probe(local)
     assert local.health is Health.HEALTHY
     setup.registry.change(local.worker.worker_id, role="plain")
+    assert not len(setup.registry.eligible("m", setup.registry.now_us()))
     await setup.checks.probe(local)
     assert local.health is Health.UNHEALTHY
     setup.registry.change(local.worker.worker_id, role="decode")
