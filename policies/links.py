@@ -7,16 +7,22 @@ one, and is *reserved* from its `Shipping` until it is released exactly once:
                                  │  └── Shipping, later ──> planned anew
                                  └── Left ──> given up ── Shipping, later ──> as before
 
-A reservation is an interval and a rate: KV leaves block by block while the prefill goes on (layer-wise
-pipelining, PrfaaS, arXiv:2604.15039, 3.1), so its bytes are spread over the prefill, or over what the link
-needs for them if that is longer. A transfer that begins when the prefill is over (NIXL) has the link's rate.
-KV that was cached leaves all at once, when the prefill begins. Nobody can slow that down, but in no second
-should more leave than the cap: so it counts in every `WINDOW_US` that may see it, also before its start.
+A reservation says what engines do, for no engine sends slower than it can:
+
+    layer by layer    beside the prefill (PrfaaS, arXiv:2604.15039, 3.1): S/T for as long as that takes
+    pulled            when the prefill is over (NIXL), or cached before it began: as fast as the link is
+
+The cap counts what leaves in a second (`WINDOW_US`), whatever its beginning. A pull takes less than that and
+all of the link, so rates may be above the cap for a moment, and seconds may not; nor do pulls ever share
+the link, or one would queue behind the other. A transfer of which more leaves in a second than
+the cap cannot be kept below it by anybody here: it goes while nothing else does (`Quote.above_cap`).
 
 *Pacing* is planning: a transfer begins when the link has room for all of it, so none waits behind another on
 the wire. `Links.quote` says when that is; who asks then reserves it, waits, or prefills elsewhere. Replicas
 that ask in the same moment do not see each other: together they may exceed the cap by what each reserves
 before it hears of the others (1 to 3 ms), which is why the cap is less than the capacity.
+
+What arrived sooner than planned has crossed all the same: it stays where it was, in the seconds that saw it.
 
 What is late still uses the link: a transfer that did not arrive when it was predicted keeps its rate, a
 quarter of its time at a time, for at most `OVERDUE_US_MAX`. Beyond that it is stuck and sends nothing.
@@ -29,12 +35,13 @@ sent.
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import exp2, inf
+from math import exp2
 
 import msgspec
+import numpy as np
 
 from policies.ops import LinkMeasured, Shipping
-from policies.timetable import Timetable
+from policies.timetable import Piece, Timetable
 
 OVERDUE_US_MAX = 30_000_000
 """So long after its predicted end a transfer that did not arrive still counts."""
@@ -54,8 +61,13 @@ NEVER_US = -(2**62)
 RATE_MAX = 2**43
 """Bytes per second of one transfer (70 Tbit/s): sums of them stay exact."""
 
-SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0)
-"""A transfer for which there is no room now may also take so much longer, at a lesser rate."""
+SPARE_MIN = 0.25
+"""A pull has at least this part of the link for itself, or it would queue behind what crosses it.
+
+It counts as if it had all of the link: it has, but for layers that leave meanwhile, and then it is late."""
+
+ROUNDING = 1e-6
+"""Rates are whole bytes per second, and times whole microseconds."""
 
 
 def link_name(from_site: str, to_site: str) -> str:
@@ -95,8 +107,10 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
         wait_s: How much later this is than asked for; 0 if it fits at once.
         send_s: How long it is on the wire.
         exposed_s: What of that is left when the prefill is over.
-        fits: Whether it can begin when asked for: never more than the cap is reserved in its time.
-        utilisation: Reserved of the cap now; more than 1 if the link got slower.
+        fits: Whether it can begin when asked for: no second sees more than the cap.
+        utilisation: Reserved of the cap now; more than 1 while something is pulled, or if the link got slower.
+        above_cap: Whether more of it leaves in a second than may: it goes alone.
+        ready_us: How long what leaves at once takes.
     """
 
     start_us: int
@@ -106,6 +120,8 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
     exposed_s: float
     fits: bool
     utilisation: float
+    above_cap: bool = False
+    ready_us: int = 0
 
 
 class Transfer(msgspec.Struct, gc=False, eq=False):
@@ -114,13 +130,15 @@ class Transfer(msgspec.Struct, gc=False, eq=False):
     Attributes:
         said: The newest `Shipping` of it.
         rate: Bytes per second.
-        burst: The same of what leaves at once, spread over the seconds around its start.
+        burst: The same of what leaves at once.
+        burst_until_us: Until then that leaves.
         until_us: Until then it counts; later than its predicted end if it is overdue.
     """
 
     said: Shipping
     rate: int
     burst: int
+    burst_until_us: int
     until_us: int
 
 
@@ -173,21 +191,23 @@ class Links:
         duration_us = max(op.end_us - op.start_us, 1)
         ready_bytes = max(min(op.ready_bytes, op.kv_bytes), 0)
         rate = min(max(op.kv_bytes - ready_bytes, 0) * 1_000_000 // duration_us, RATE_MAX)
-        burst = min(ready_bytes * 1_000_000 // WINDOW_US, RATE_MAX)
+        ready_us = max(op.ready_us or min(duration_us, WINDOW_US), 1)
+        burst = min(ready_bytes * 1_000_000 // ready_us, RATE_MAX)
         until_us = op.start_us + duration_us
-        self.transfers[op.request_id] = Transfer(op, rate, burst, until_us)
+        transfer = Transfer(op, rate, burst, op.start_us + ready_us, until_us)
+        self.transfers[op.request_id] = transfer
         load = self._loads.get(op.link)
         if load is None:
             load = self._loads[op.link] = Load()
         load.transfers += 1
         load.timetable.add(op.start_us, until_us, rate)
-        load.timetable.add(op.start_us - WINDOW_US, op.start_us + WINDOW_US, burst)
+        load.timetable.add(op.start_us, transfer.burst_until_us, burst)
         heappush(load.ends, (until_us, op.request_id))
 
     def ended(self, request_id: str, at_us: int) -> bool:
         """Release a transfer for ever from a log time on, and say whether there was one."""
         self._ended.add(request_id)
-        return self._drop(request_id, at_us)
+        return self._drop(request_id, at_us, arrived=True)
 
     def finished(self, request_id: str, at_us: int) -> bool:
         """The same when its request ended, which others remember."""
@@ -292,7 +312,7 @@ class Links:
         now_us: int,
         ready_bytes: float = 0.0,
     ) -> Quote | None:
-        """When a transfer could run so that in no moment more than the cap is reserved.
+        """When a transfer could run so that no second sees more than the cap.
 
         Args:
             link: Which link.
@@ -309,34 +329,36 @@ class Links:
         if cap <= 0:
             return None
         load = self._advanced(link, now_us)
+        timetable = load.timetable if load is not None else _EMPTY
         ready_us, compute_us = now_us + round(ready_s * 1e6), round(compute_s * 1e6)
-        burst = ready_bytes * 1e6 / WINDOW_US
-        shortest_us = max(compute_us, int((kv_bytes - ready_bytes) * 1e6 / max(cap - burst, cap / 2.0)) + 1)
-        start_us, send_us = ready_us, shortest_us
-        reserved = 0.0
-        if load is not None:
-            reserved = load.timetable.at(now_us)
-            end_us: float = inf
-            before_us = WINDOW_US if ready_bytes else 0
-            for slower in SLOWER:
-                duration_us = int(slower * shortest_us)
-                rate = (kv_bytes - ready_bytes) * 1e6 / duration_us + burst
-                span_us = before_us + max(duration_us, before_us)
-                limit = max(cap - rate, 0.0)
-                earliest_us = load.timetable.earliest_us(ready_us - before_us, span_us, limit) + before_us
-                if earliest_us + duration_us < end_us:
-                    start_us, send_us = earliest_us, duration_us
-                    end_us = earliest_us + duration_us
-                if earliest_us == ready_us:
-                    break
+        line = self.capacity_bytes_per_s(link, now_us)
+        sent = _Sent(kv_bytes, min(ready_bytes, kv_bytes), compute_us, line)
+        pieces = sent.at(ready_us, timetable, cap)
+        if pieces is None:
+            # Room comes when something ends, or when the second that saw it is over; in the end all is free.
+            changes = timetable.changes(ready_us - WINDOW_US)
+            starts = np.unique(np.concatenate([changes, changes + WINDOW_US]))
+            starts = starts[starts > ready_us]
+            first, last = 0, len(starts) - 1
+            while first < last:
+                middle = (first + last) // 2
+                if sent.at(int(starts[middle]), timetable, cap) is None:
+                    first = middle + 1
+                else:
+                    last = middle
+            pieces = sent.at(int(starts[last]), timetable, cap)
+            assert pieces is not None
+        start_us, end_us = pieces[0][0], pieces[0][1]
         return Quote(
             start_us,
-            start_us + send_us,
+            end_us,
             (start_us - ready_us) / 1e6,
-            send_us / 1e6,
-            (send_us - compute_us) / 1e6,
+            (end_us - start_us) / 1e6,
+            (end_us - start_us - compute_us) / 1e6,
             start_us == ready_us,
-            reserved / cap,
+            timetable.at(now_us) / cap,
+            kv_bytes > 0 and _alone(pieces) > cap,
+            pieces[1][1] - start_us if len(pieces) > 1 else 0,
         )
 
     # Inside.
@@ -369,25 +391,98 @@ class Links:
             self._drop(request_id, at_us)
         return len(ids)
 
-    def _drop(self, request_id: str, at_us: int) -> bool:
-        """Release a transfer from a time on, if there is one; what it used before is a while remembered."""
+    def _drop(self, request_id: str, at_us: int, *, arrived: bool = False) -> bool:
+        """Release a transfer from a time on, if there is one; what it used before is a while remembered.
+
+        Args:
+            request_id: Of its request.
+            at_us: From when on.
+            arrived: Whether all of it has crossed by then.
+        """
         transfer = self.transfers.pop(request_id, None)
         if transfer is None:
             return False
         said = transfer.said
         load = self._loads[said.link]
         load.transfers -= 1
+        early = arrived and said.kv_bytes > 0 and at_us < max(said.end_us, said.start_us + 1)
         for begin_us, end_us, rate in (
             (said.start_us, transfer.until_us, transfer.rate),
-            (said.start_us - WINDOW_US, said.start_us + WINDOW_US, transfer.burst),
+            (said.start_us, transfer.burst_until_us, transfer.burst),
         ):
-            # What has not begun was never there, nor was the second before it.
-            load.timetable.add(begin_us if at_us < said.start_us else max(begin_us, at_us), end_us, -rate)
+            # What has not begun was never there.
+            load.timetable.add(max(begin_us, at_us), end_us, -rate)
+        # The rest has crossed too, as late as can be: then it is in all seconds that may see it.
+        rules = self.rules.get(said.link)
+        if early and rules is not None:
+            counted = max(at_us - said.start_us, 0) * transfer.rate
+            counted += max(min(at_us, transfer.burst_until_us) - said.start_us, 0) * transfer.burst
+            missed_us = int((said.kv_bytes * 1_000_000 - counted) / rules.bytes_per_s)
+            load.timetable.add(at_us - missed_us, at_us, round(rules.bytes_per_s))
         if len(load.ends) > 2 * load.transfers + 16:
             load.ends = sorted(
                 (each.until_us, key) for key, each in self.transfers.items() if each.said.link == said.link
             )
         return True
+
+
+class _Sent(msgspec.Struct, frozen=True, gc=False):
+    """What of a transfer leaves when.
+
+    Attributes:
+        kv_bytes: All of it.
+        ready_bytes: What leaves at once.
+        compute_us: How long the rest is computed; 0 if all is there.
+        line: Bytes per second that the link carries.
+    """
+
+    kv_bytes: float
+    ready_bytes: float
+    compute_us: int
+    line: float
+
+    def at(self, start_us: int, timetable: Timetable, cap: float) -> list[Piece] | None:
+        """What it adds if it begins then: all its time, then what leaves at once; None if it does not fit."""
+        pieces = self._pieces(start_us)
+        if not self.kv_bytes:
+            return pieces
+        begin_us, end_us = pieces[0][0], max(piece[1] for piece in pieces)
+        if _alone(pieces) > cap:
+            alone = not timetable.peak(begin_us - WINDOW_US, end_us + WINDOW_US)
+            return pieces if alone else None
+        for piece_us, until_us, rate in pieces:
+            beside = min(rate, self.line * SPARE_MIN)
+            if timetable.peak(piece_us, until_us) + beside > self.line * (1.0 + ROUNDING):
+                return None
+        return pieces if timetable.most_within(WINDOW_US, pieces) <= cap * (1.0 + ROUNDING) else None
+
+    def _pieces(self, start_us: int) -> list[Piece]:
+        """What leaves when, if it begins then: all its time, then what leaves at once if that is not all."""
+        line, layered = self.line, self.kv_bytes - self.ready_bytes
+        spare = line * (1.0 - SPARE_MIN) if self.ready_bytes else line
+        if self.compute_us and layered * 1e6 / self.compute_us <= spare:
+            pieces = [(start_us, start_us + self.compute_us, int(layered * 1e6 / self.compute_us))]
+            if self.ready_bytes:
+                pieces.append(_pull(start_us, self.ready_bytes, line))
+            return pieces
+        begin_us, until_us, rate = _pull(start_us, self.kv_bytes, line)
+        if self.compute_us > until_us - begin_us:
+            return [(begin_us, begin_us + self.compute_us, int(self.kv_bytes * 1e6 / self.compute_us))]
+        return [(begin_us, until_us, rate)]
+
+
+def _pull(start_us: int, n_bytes: float, line: float) -> Piece:
+    send_us = int(n_bytes * 1e6 / line) + 1
+    return start_us, start_us + send_us, int(n_bytes * 1e6 / send_us)
+
+
+_EMPTY = Timetable()
+"""Nothing is planned."""
+
+
+def _alone(pieces: list[Piece]) -> float:
+    """The most that a second sees of a transfer."""
+    return _EMPTY.most_within(WINDOW_US, pieces) / (1.0 + ROUNDING)
 
 
 def _version(op: Shipping) -> tuple[object, ...]:

@@ -133,6 +133,7 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
         local_others_s: What others would lose locally.
         remote_others_s: In the other site and on the link.
         wait_s: What of ``link_s`` is the wait for room on it.
+        above_cap: Whether more of its KV would leave in a second than may: it goes alone.
     """
 
     remote: bool
@@ -151,6 +152,7 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
     local_others_s: float = 0.0
     remote_others_s: float = 0.0
     wait_s: float = 0.0
+    above_cap: bool = False
 
     @property
     def way(self) -> str:
@@ -312,4 +314,5 @@ def _verdict(
         0.0 if local is None else local.others_s,
         side.others_s,
         0.0 if quote is None else quote.wait_s,
+        quote is not None and quote.above_cap,
     )

@@ -117,6 +117,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
         service_us: Its cheapest predicted prefill time, microseconds.
         uncached_tokens: Prompt tokens to prefill then.
         context_tokens: Prompt plus expected output, tokens.
+        link: The link that has no room for its KV, if that is what it lacks; else empty.
     """
 
     request_id: str
@@ -130,6 +131,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
     service_us: int
     uncached_tokens: int
     context_tokens: int
+    link: str = ""
 
 
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
@@ -147,6 +149,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
         start_us: Log time at which it begins.
         end_us: Log time at which the last byte arrives.
         ready_bytes: What of it the prefill worker has cached: it leaves at once, as fast as the link lets it.
+        ready_us: How long that takes; 0 if nobody knows.
     """
 
     request_id: str
@@ -157,6 +160,7 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
     start_us: int
     end_us: int
     ready_bytes: int = 0
+    ready_us: int = 0
 
 
 class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):

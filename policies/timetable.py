@@ -10,10 +10,14 @@ whole numbers (exact in float64 up to 2**53). A change costs two binary searches
 question a dozen vector operations, whatever is planned.
 """
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
+
+Piece = tuple[int, int, int]
+"""From when, until when, and at what rate."""
 
 
 class Timetable:
@@ -68,25 +72,44 @@ class Timetable:
         last = int(self._times[: self._steps].searchsorted(float(end_us)))
         return float(self._rates[first:last].max(initial=0.0))
 
-    def earliest_us(self, from_us: int, duration_us: int, limit: float) -> int:
-        """When a plan could begin during which the rate, without it, never is more than ``limit`` >= 0.
+    def changes(self, from_us: int) -> NDArray[np.float64]:
+        """When the rate changes, later than a time."""
+        return self._times[self._after(float(from_us)) : self._steps]
+
+    def most_within(self, width_us: int, pieces: Sequence[Piece]) -> float:
+        """The most that any stretch of time sees that sees some of these pieces, with them: rate x seconds.
+
+        What a stretch sees is linear in its beginning between the times at which it begins or ends with a
+        step. So only those are looked at.
 
         Args:
-            from_us: Not before.
-            duration_us: How long it lasts, > 0.
-            limit: What others may use meanwhile.
+            width_us: How long a stretch is, > 0.
+            pieces: What is planned beside what is here, at least one.
         """
-        start = float(from_us)
-        first = max(self._after(start) - 1, 0)
-        times = self._times[first : self._steps]
-        busy = (self._rates[first : self._steps] > limit).nonzero()[0]
-        if not len(busy):
-            return from_us
-        # The last step is 0 and never busy, so each busy one has an end.
-        begins = np.append(times[busy], inf)
-        free = np.append(start, np.maximum(times[busy + 1], start))
-        fits: NDArray[np.bool_] = begins - free >= duration_us
-        return int(free[int(fits.argmax())])
+        begin = min(piece[0] for piece in pieces) - width_us
+        end = max(piece[1] for piece in pieces)
+        first = max(self._after(float(begin)) - 1, 0)
+        last = int(self._times[: self._steps].searchsorted(float(end + width_us), "right"))
+        # Counted from there, so that sums of microseconds stay exact.
+        times, rates = self._times[first:last] - begin, self._rates[first:last]
+        edges = np.array([edge - begin for piece in pieces for edge in piece[:2]], dtype=np.float64)
+        breaks = np.concatenate([times, edges])
+        froms = np.concatenate([breaks, breaks - width_us])
+        froms = froms[(froms >= 0) & (froms <= end - begin)]
+        ends = froms + width_us
+        seen = np.zeros(len(froms))
+        if len(times):
+            total = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(times))])
+            # The last step looked at may go on behind all stretches.
+            times, total = (
+                np.append(times, times[-1] + 2 * (end - begin + width_us)),
+                np.append(total, total[-1] + rates[-1] * 2 * (end - begin + width_us)),
+            )
+            seen = np.interp(ends, times, total) - np.interp(froms, times, total)
+        for start_us, until_us, rate in pieces:
+            start, until = float(start_us - begin), float(until_us - begin)
+            seen += rate * (np.clip(ends, start, until) - np.clip(froms, start, until))
+        return float(seen.max()) / 1e6
 
     def _after(self, time: float) -> int:
         """The first step later than a time."""

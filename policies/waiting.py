@@ -74,6 +74,7 @@ class Tickets:
         self._own: dict[str, OwnLines] = {}
         """Made for a replica when it is first asked for."""
         self._lanes: dict[str, WorkAhead] = {}
+        self._of_link: dict[str, Heap] = {}
         self._work_us: dict[str, int] = {}
         """Predicted prefill that waits of each flow, at all replicas; of none if there is no entry."""
 
@@ -98,6 +99,7 @@ class Tickets:
             service_us=op.service_us,
             uncached_tokens=op.uncached_tokens,
             context_tokens=op.context_tokens,
+            link=op.link,
         )
         known = self._waiting.get(op.request_id)
         if known is not None:
@@ -115,6 +117,10 @@ class Tickets:
         if lane is None:
             lane = self._lanes[op.lane] = WorkAhead()
         lane.put(ticket)
+        if ticket.link:
+            if ticket.link not in self._of_link:
+                self._of_link[ticket.link] = Heap()
+            self._of_link[ticket.link].put(ticket.key_us, ticket)
         self.count += 1
         self.tokens += ticket.uncached_tokens
         self.service_us += ticket.service_us
@@ -197,6 +203,7 @@ class Tickets:
                     ticket.service_us,
                     ticket.uncached_tokens,
                     ticket.context_tokens,
+                    ticket.link,
                 )
             )
 
@@ -288,6 +295,11 @@ class Tickets:
                 return True
         return any(ticket.key_us < key_us for ticket in self._firsts(lines, allowed))
 
+    def first_for_link(self, link: str) -> Ticket | None:
+        """The least key of those who wait until a link has room; None if nobody does."""
+        heap = self._of_link.get(link)
+        return heap.first(self._waiting) if heap is not None else None
+
     def ahead_service_us(self, lane: str, key_us: int) -> int:
         """Predicted prefill that waits in a lane before a key, microseconds (`policies.work_ahead`)."""
         work = self._lanes.get(lane)
@@ -375,6 +387,11 @@ class Tickets:
         own = self._own.get(ticket.replica)
         if own is not None:
             own.drop(ticket, self._waiting)
+        if ticket.link:
+            heap = self._of_link[ticket.link]
+            heap.drop(self._waiting)
+            if not heap.live:
+                del self._of_link[ticket.link]
         lane = self._lanes[ticket.lane]
         lane.drop(ticket)
         if not lane.count:

@@ -36,6 +36,7 @@ class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
         service_us: Predicted prefill, microseconds.
         uncached_tokens: Prompt tokens to prefill.
         context_tokens: Prompt plus expected output.
+        link: The link whose room it lacks; empty if none.
     """
 
     key_us: int
@@ -49,6 +50,7 @@ class Ticket(msgspec.Struct, frozen=True, order=True, gc=False, kw_only=True):
     service_us: int
     uncached_tokens: int
     context_tokens: int
+    link: str = ""
 
 
 class Heap:

@@ -328,6 +328,22 @@ class Decider:
                         candidates, turn, verdict = helped.candidates, helped.chosen, helped.verdict
             else:
                 turn = chosen
+            if (
+                look is not None
+                and sides is not None
+                and isinstance(turn, Chosen)
+                and (
+                    self.offloading.waits(look, kv, view, turn, now_us)
+                    or self._passes_by(order, claim, look, turn, now_us)
+                )
+            ):
+                chosen = turn
+
+                def nobody(_: Slots) -> Shed:
+                    """All who could take it send over the link that is full."""
+                    return Shed("link_full", NO_WORKER_RETRY_AFTER_S)
+
+                turn = self._turn(order, claim, view, candidates, look, chosen, nobody, follows=False)
             if order.rejection is not None and not claim.again:
                 rejected = self._rejected(order.rejection, claim, view, slots, look, chosen, turn, now_us)
                 if rejected is not None:
@@ -502,6 +518,7 @@ class Decider:
             service_us,
             chosen.uncached_tokens,
             round(view.prompt_tokens + view.output_tokens),
+            look.link(chosen.slot) if look is not None and paced else "",
         )
 
     def _follows(
@@ -574,6 +591,26 @@ class Decider:
             return tickets.ahead_of(slot, lanes, key_us, now_us, flow=claim.flow)
         best = tickets.best(slot, lanes, now_us)
         return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
+
+    def _passes_by(self, order: Order, claim: Claim, look: Look, chosen: Chosen, now_us: int) -> bool:
+        """Whether somebody with a better key waits for the link that a request would take; the look knows then.
+
+        All replicas hear that a link has room in the same moment, and see the same order.
+        """
+        link = look.link(chosen.slot)
+        if not link:
+            return False
+        best = self._fleet.tickets.first_for_link(link)
+        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        if (
+            best is None
+            or best.request_id == claim.ticket_id
+            or best.key_us >= key_us
+            or self.offloading.left_unused(link, best, now_us)
+        ):
+            return False
+        look.wait_for(link)
+        return True
 
     def _is_behind(self, claim: Claim, key_us: int, now_us: int) -> bool:
         """Whether somebody with a better key waits, who then goes to the idle worker at once."""

@@ -26,11 +26,13 @@ from policies import (
     OffloadReason,
     OffloadVerdict,
     Policy,
+    Quote,
     RequestView,
     Shed,
     Shipping,
     Sides,
     Slots,
+    Ticket,
     place,
 )
 
@@ -39,6 +41,11 @@ VERDICTS_KEPT = 64
 
 PACE_S = 0.002
 """Shorter waits for a link are no reason to wait: a look at the waiting room takes longer."""
+
+
+LINK_GRACE_US = 250_000
+"""So long the room of a link is left to another replica's request. It asks again every 20 ms, or
+somewhat less often where many do."""
 
 
 class Told(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +107,8 @@ class Offloading:
         self._replica = replica
         self._threshold_tokens = threshold_tokens
         self._remote = remote
+        self._left_to: dict[str, tuple[str, int, int]] = {}
+        """Of each link, to whom its room was left: since when, and when last."""
 
     @property
     def threshold_tokens(self) -> int | None:
@@ -238,12 +247,10 @@ class Offloading:
         ready_bytes = _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0
         overlapped_s = overlap_ratio * chosen.service_s
         ready_s = chosen.queue_s + chosen.service_s - overlapped_s
-        quote = self._fleet.links.quote(link, kv_bytes, overlapped_s, ready_s, now_us, ready_bytes)
+        quote = self._quoted(look, kv, view, chosen, held_tokens, now_us)
         if quote is None:
             return None
-        # It goes now, whatever the link offers: so that is when its KV will be there.
-        start_us = now_us + round(ready_s * 1e6)
-        end_us = start_us + round(quote.send_s * 1e6)
+        start_us = quote.start_us if quote.wait_s <= PACE_S else now_us + round(ready_s * 1e6)
         return Shipping(
             request_id,
             now_us,
@@ -251,8 +258,51 @@ class Offloading:
             link,
             round(kv_bytes),
             start_us,
-            end_us,
-            round(ready_bytes),
+            start_us + round(quote.send_s * 1e6),
+            round(ready_bytes) if quote.ready_us else 0,
+            quote.ready_us,
+        )
+
+    def waits(self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, now_us: int) -> bool:
+        """Whether the link has no room for what a prefill worker would send; the look knows then.
+
+        The worker that takes a request may be another than the one by which its side was judged.
+        """
+        if not look.splits(chosen.slot):
+            return False
+        link = look.link(chosen.slot)
+        if link and kv.known:
+            quote = self._quoted(look, kv, view, chosen, look.held_tokens(chosen.slot), now_us)
+            if quote is not None and quote.wait_s > PACE_S:
+                look.wait_for(link)
+                return True
+        return False
+
+    def left_unused(self, link: str, best: Ticket, now_us: int) -> bool:
+        """Whether the first of those who wait for a link has left its room to others for too long.
+
+        To be asked by who would take it.
+        """
+        known = self._left_to.get(link)
+        if known is None or known[0] != best.request_id or now_us - known[2] > LINK_GRACE_US:
+            self._left_to[link] = (best.request_id, now_us, now_us)
+            return False
+        self._left_to[link] = (best.request_id, known[1], now_us)
+        return best.replica != self._replica and now_us - known[1] > LINK_GRACE_US
+
+    def _quoted(
+        self, look: Look, kv: KvBytes, view: RequestView, chosen: Chosen, held_tokens: float, now_us: int
+    ) -> Quote | None:
+        """What the link of a prefill worker offers."""
+        overlap_ratio = look.overlap_ratio(chosen.slot)
+        overlapped_s = overlap_ratio * chosen.service_s
+        return self._fleet.links.quote(
+            look.link(chosen.slot),
+            kv.of(view.prompt_tokens, held_tokens),
+            overlapped_s,
+            chosen.queue_s + chosen.service_s - overlapped_s,
+            now_us,
+            _ready_bytes(kv, chosen, held_tokens) if overlap_ratio else 0.0,
         )
 
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:

@@ -539,6 +539,8 @@ class WaitingRoom:
     def _differs(said: Waiting, op: Waiting) -> bool:
         """Whether it is worth saying what a request waits for now."""
         changed_us = abs(op.service_us - said.service_us)
+        if op.link != said.link:
+            return True
         return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
 
     def _say(self, place: _Place, op: Waiting) -> None:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,14 +29,6 @@ def planned(drawn: list[Plan]) -> Timetable:
 def rate_at(drawn: list[Plan], now_us: int) -> int:
     """The definition."""
     return sum(rate for start_us, end_us, rate in drawn if start_us <= now_us < end_us)
-
-
-def naive_earliest_us(drawn: list[Plan], from_us: int, duration_us: int, limit: int) -> int:
-    return next(
-        start_us
-        for start_us in range(from_us, from_us + 200)
-        if all(rate_at(drawn, now_us) <= limit for now_us in range(start_us, start_us + duration_us))
-    )
 
 
 def assert_agrees(timetable: Timetable, drawn: list[Plan], from_us: int = 0) -> None:
@@ -69,12 +62,26 @@ def test_the_peak_is_the_highest_rate_of_its_time(drawn: list[Plan], start_us: i
     assert planned(drawn).peak(start_us, start_us + duration_us) == max(rates)
 
 
-@given(plans, st.integers(0, 2 * SOON), st.integers(1, 30), st.integers(0, 20))
-def test_the_earliest_time_is_the_first_one_that_fits(
-    drawn: list[Plan], from_us: int, duration_us: int, limit: int
+@given(plans, plans.filter(bool), st.integers(1, 20))
+def test_the_fullest_stretch_is_found_wherever_it_begins(
+    drawn: list[Plan], added: list[Plan], width_us: int
 ) -> None:
-    earliest_us = planned(drawn).earliest_us(from_us, duration_us, limit)
-    assert earliest_us == naive_earliest_us(drawn, from_us, duration_us, limit)
+    """Of those that see some of what is added; all steps are at whole times, so fullest ones begin there."""
+    begin = min(start_us for start_us, _, _ in added) - width_us
+    end = max(end_us for _, end_us, _ in added)
+    seen = [
+        sum(rate_at(drawn + added, now_us) for now_us in range(from_us, from_us + width_us))
+        for from_us in range(begin, end + 1)
+    ]
+    assert planned(drawn).most_within(width_us, added) * 1e6 == pytest.approx(max(seen))
+
+
+@given(plans, st.integers(-1, SOON))
+def test_changes_are_when_the_rate_is_not_what_it_was(drawn: list[Plan], from_us: int) -> None:
+    changes = [
+        now_us for now_us in range(from_us + 1, 80) if rate_at(drawn, now_us) != rate_at(drawn, now_us - 1)
+    ]
+    assert planned(drawn).changes(from_us).tolist() == changes
 
 
 @given(plans, plans, st.integers(0, SOON), st.integers(0, 25))
@@ -100,11 +107,3 @@ def test_a_thousand_plans_that_overlap_make_two_thousand_steps_and_none_when_the
     for start_us, end_us, rate in drawn:
         timetable.add(start_us, end_us, -rate)
     assert len(timetable) == 0
-
-
-def test_a_gap_that_is_a_moment_too_short_is_passed_over() -> None:
-    """Free from 10 to 15, and from 20 on."""
-    timetable = planned([(0, 10, 3), (15, 20, 3)])
-    assert timetable.earliest_us(0, 5, 2) == 10
-    assert timetable.earliest_us(0, 6, 2) == 20
-    assert timetable.earliest_us(11, 5, 2) == 20
