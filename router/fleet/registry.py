@@ -360,6 +360,7 @@ class Registry:
             if local.health is Health.HEALTHY and not local.heard_us:
                 if self._lost_cache(local):
                     self._publish(Forget(local.worker.worker_id, now_us))
+                    self.circuits.restarted(local, now_us)
                 self._cleared_up(local, now_us if asked_us is None else asked_us)
             if local.health is Health.HEALTHY and before is Health.UNHEALTHY:
                 self._fleet.returns(local.worker.slot, now_us)
@@ -426,6 +427,8 @@ class Registry:
             return
         if known is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
+        if cold:
+            self.circuits.restarted(local, self.now_us())
         self._cleared_up(local, asked_us)
 
     def close(self) -> None:
