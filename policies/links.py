@@ -108,7 +108,8 @@ class Quote(msgspec.Struct, frozen=True, gc=False):
         send_s: How long it is on the wire.
         exposed_s: What of that is left when the prefill is over.
         fits: Whether it can begin when asked for: no second sees more than the cap.
-        utilisation: Reserved of the cap now; more than 1 while something is pulled, or if the link is slow.
+        utilisation: Reserved of the cap now; more than 1 while something is pulled, or if the link got
+            slower.
         above_cap: Whether more of it leaves in a second than may: it goes alone.
         ready_us: How long what leaves at once takes.
     """

@@ -55,6 +55,7 @@ def described(ports: OffloadPorts) -> dict[str, Any]:
         "threshold_by": None if threshold_tokens is None else by,
         "nothing_remote": threshold_tokens == NEVER_TOKENS,
         "decided": {reason.value: count for reason, count in sorted(offloading.counts.items())},
+        "above_cap": dict(sorted(offloading.above_cap.items())),
         "latest": [_described(told, now_us) for told in reversed(offloading.latest)],
     }
 
@@ -85,6 +86,7 @@ def _described(told: Told, now_us: int) -> dict[str, Any]:
             "ttft_s": round(verdict.remote_s, 4),
             "link_s": round(verdict.link_s, 4),
             "wait_s": round(verdict.wait_s, 4),
+            "above_cap": verdict.above_cap,
             "others_lose_s": round(verdict.remote_others_s, 4),
         },
     }
@@ -100,8 +102,9 @@ def explained(verdict: OffloadVerdict) -> str:
     )
     weight = f"{verdict.kv_bytes / 1e6:,.1f} MB of KV" if verdict.kv_bytes >= 0 else "KV of unknown weight"
     limit = f", threshold {verdict.threshold_tokens:,}" if verdict.threshold_tokens else ""
+    alone = ", alone on it since a second cannot take it below the cap" if verdict.above_cap else ""
     return (
         f"prefilled {where} ({verdict.reason.value}): {local}; {verdict.uncached_remote:,} take "
         f"{verdict.remote_s:.3f} s there, {verdict.link_s:.3f} s of it for {weight} on a link that is "
-        f"{verdict.state.value} and {verdict.utilisation:.0%} full{limit}"
+        f"{verdict.state.value} and {verdict.utilisation:.0%} full{alone}{limit}"
     )

@@ -593,9 +593,10 @@ class Decider:
         return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
 
     def _passes_by(self, order: Order, claim: Claim, look: Look, chosen: Chosen, now_us: int) -> bool:
-        """Whether somebody with a better key waits for the link that a request would take; the look is told.
+        """Whether somebody with a better key waits for the link that a request would take.
 
-        All replicas hear that a link has room in the same moment, and see the same order.
+        All replicas hear that a link has room in the same moment, and see the same order. The look knows
+        then that there is none.
         """
         link = look.link(chosen.slot)
         if not link:

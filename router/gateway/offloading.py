@@ -88,6 +88,7 @@ class Offloading:
 
     Attributes:
         counts: Of each reason, how many requests went.
+        above_cap: Of each link, how many had more KV than can be kept below its cap.
         latest: The newest verdicts.
     """
 
@@ -102,6 +103,7 @@ class Offloading:
     ) -> None:
         self.offload = offload
         self.counts: Counter[OffloadReason] = Counter()
+        self.above_cap: Counter[str] = Counter()
         self.latest: deque[Told] = deque(maxlen=VERDICTS_KEPT)
         self._fleet = fleet
         self._replica = replica
@@ -308,6 +310,8 @@ class Offloading:
     def went(self, request_id: str, verdict: OffloadVerdict, now_us: int) -> None:
         """Remember why a request went where it did."""
         self.counts[verdict.reason] += 1
+        if verdict.remote and verdict.above_cap:
+            self.above_cap[verdict.link] += 1
         self.latest.append(Told(now_us, request_id, verdict))
 
     def _placed(

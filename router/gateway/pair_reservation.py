@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from policies import Finished, FirstToken, OffloadVerdict, Placed, Shipped, Shipping
+from policies import HAND_OVERS, Finished, FirstToken, OffloadVerdict, Placed, Shipped, Shipping
 from router.errors import UpstreamError
 from router.fleet import LocalWorker, Patience
 from router.gateway.answer import answered_error
@@ -135,7 +135,17 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(Finished(attempt.request_id, now_us, now_us))
         circuits.released(self.prefill, now_us, attempt.placed_us)
         gateway.stalls.decoding(self)
+        self._pulled_from(now_us)
         self._relieved()
+
+    def _pulled_from(self, now_us: int) -> None:
+        """The KV that waited for the end of the prefill leaves now, not when that was predicted."""
+        said, hand_over = self.shipping, HAND_OVERS.get(self.prefill.protocol)
+        if said is None or hand_over is None or hand_over.overlap_ratio:
+            return
+        end_us = now_us + said.end_us - said.start_us
+        self.shipping = msgspec.structs.replace(said, at_us=now_us, start_us=now_us, end_us=end_us)
+        self.gateway.publish(self.shipping)
 
     def shipped(self) -> None:
         """The KV is at the decode worker: it decodes, and the link is free."""

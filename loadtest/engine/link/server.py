@@ -134,6 +134,7 @@ class LinkServer:
             "arrived": link.arrived,
             "lost": link.lost,
             "sent_bytes": link.egress.total_bytes,
+            "pulled": list(link.pulled),
             "age_s": link.age_s,
             "egress": {"buckets_per_s": BUCKETS_PER_S, "buckets": link.egress.buckets()},
         }

@@ -17,6 +17,7 @@ what left in which tenth of a second is exact.
 A dead link fails what is under way and all that comes, at once.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,9 @@ from loadtest.engine.link.egress import BUCKETS_PER_S, Egress
 from loadtest.engine.scheduler import Clock, Timer
 
 STEP_S = 0.004
+PULLED_MAX = 10_000
+"""So many are remembered."""
+
 DEAD = "the link is dead"
 _ROUNDING_BYTES = 0.5
 
@@ -72,6 +76,8 @@ class ShapedLink:
         egress: What left when, in seconds since the link was made.
         arrived: Transfers that arrived.
         lost: Transfers that failed.
+        pulled: Of the latest that were all there when they began: when they did, when they had left, and
+            bytes; in seconds since the link was made.
     """
 
     def __init__(self, clock: Clock, bytes_per_s: float, rtt_s: float = 0.0) -> None:
@@ -80,6 +86,7 @@ class ShapedLink:
         self.rtt_s = rtt_s
         self.arrived = 0
         self.lost = 0
+        self.pulled: deque[tuple[float, float, float]] = deque(maxlen=PULLED_MAX)
         self._clock = clock
         self._bytes_per_s = bytes_per_s
         self._ratio = 1.0
@@ -187,6 +194,9 @@ class ShapedLink:
             left_bytes -= granted_bytes
             if transfer.sent_bytes >= transfer.n_bytes - _ROUNDING_BYTES:
                 self._sending.remove(transfer)
+                if not transfer.over_s:
+                    began_s = transfer.began_s - self._made_s
+                    self.pulled.append((began_s, until_s - self._made_s, transfer.n_bytes))
                 lands_s = until_s + self.rtt_s
                 self._landing[transfer] = self._clock.call_at(lands_s, partial(self._land, transfer))
         return budget_bytes - left_bytes

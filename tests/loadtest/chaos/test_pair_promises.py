@@ -41,7 +41,11 @@ def run(*more: Served, **other: Any) -> PrefillDecodeRun:
 
 def link(*seconds: tuple[int, float]) -> Any:
     """What a link tells that was made at 5 s, and sent so much in a tenth of these seconds."""
-    return {"arrived": 50, "egress": {"buckets": [[10 * at, n_bytes] for at, n_bytes in seconds]}}
+    return {
+        "arrived": 50,
+        "pulled": [],
+        "egress": {"buckets": [[10 * at, n_bytes] for at, n_bytes in seconds]},
+    }
 
 
 def broken(seen: PrefillDecodeRun) -> list[str]:

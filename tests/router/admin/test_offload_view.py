@@ -71,6 +71,7 @@ def test_a_decision_is_told_in_tokens_seconds_and_bytes() -> None:
                 "ttft_s": 1.25,
                 "link_s": 0.25,
                 "wait_s": 0.05,
+                "above_cap": False,
                 "others_lose_s": 0.2,
             },
         }
