@@ -1,6 +1,7 @@
 """One fleet on one traffic: what is simulated, and the figures that are taken of it."""
 
 from dataclasses import asdict, dataclass
+from math import inf, nan
 
 import numpy as np
 
@@ -70,11 +71,11 @@ class Figures:
         completed_per_s: Answered per second, from the warm-up to the last arrival.
         rejected: Not let in, or waited for too long.
         lost: Let in and never answered, though nobody said no.
-        ttft_mean_s: Time to first token, as the next ones.
+        ttft_mean_s: Time to first token, as the next ones; infinite if no request was answered.
         ttft_p50_s: Its median.
         ttft_p90_s: Its 90th percentile.
         ttft_p99_s: Its 99th percentile.
-        wait_mean_s: In the gateway.
+        wait_mean_s: In the gateway, of those that were let go; NaN if none was.
         remote_share: Share of the answered ones that were prefilled in the other site.
         egress_mean_bytes_per_s: From the first arrival to the last one.
         egress_max_bytes_per_s: Within the busiest second.
@@ -99,7 +100,8 @@ class Figures:
         """Take the figures of a simulation."""
         records = result.records.since(result.config.warmup_s)
         done = records.outcome == Outcome.COMPLETED
-        ttft_s = records.ttft_s[done] if done.any() else np.array([np.inf])
+        ttft_s, wait_s = records.ttft_s[done], records.wait_s[~np.isnan(records.wait_s)]
+        p50_s, p90_s, p99_s = np.quantile(ttft_s, (0.5, 0.9, 0.99)).tolist() if len(ttft_s) else (inf,) * 3
         remote = sum(group.count for group in result.config.groups if group.site == REMOTE)
         times_s, sent_bytes = result.egress[LINK]
         busiest_bytes, _ = busiest_window_bytes(times_s, sent_bytes, WINDOW_S)
@@ -110,11 +112,11 @@ class Figures:
             completed_per_s=float((records.first_s < last_s).sum() / (last_s - result.config.warmup_s)),
             rejected=int(np.isin(records.outcome, (Outcome.REJECTED, Outcome.EXPIRED)).sum()),
             lost=int((records.outcome == Outcome.FAILED).sum()),
-            ttft_mean_s=float(ttft_s.mean()),
-            ttft_p50_s=float(np.quantile(ttft_s, 0.5)),
-            ttft_p90_s=float(np.quantile(ttft_s, 0.9)),
-            ttft_p99_s=float(np.quantile(ttft_s, 0.99)),
-            wait_mean_s=float(np.nanmean(records.wait_s)),
+            ttft_mean_s=float(ttft_s.mean()) if len(ttft_s) else inf,
+            ttft_p50_s=p50_s,
+            ttft_p90_s=p90_s,
+            ttft_p99_s=p99_s,
+            wait_mean_s=float(wait_s.mean()) if len(wait_s) else nan,
             remote_share=float((records.worker[done] < remote).mean()) if done.any() else 0.0,
             egress_mean_bytes_per_s=float(np.interp(last_s, times_s, sent_bytes)) / last_s,
             egress_max_bytes_per_s=busiest_bytes / WINDOW_S,
