@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-overload bench-peers study clean
+  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers study prfaas-study clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -81,12 +81,19 @@ bench-overload: setup ## Four replicas at three times their capacity, then again
 	@$(BIN)/python -m loadtest.bench.overload
 	@$(BIN)/python -m loadtest.bench.overload --disaster
 
+bench-pairs: setup ## Two sites with prefill and decode workers, some of which die (6 min)
+	@$(BIN)/python -m loadtest.bench.prefill_decode
+	@$(BIN)/python -m loadtest.bench.leg_failures
+
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
 
 study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (45 min)
 	@$(BIN)/python -m loadtest.study
 	@$(BIN)/python -m loadtest.study.queueing
+
+prfaas-study: setup ## Simulate the case study of PrfaaS, and write docs/prfaas-study/ again (25 min)
+	@$(BIN)/cacheway plan prfaas --simulate --out docs/prfaas-study
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -4,6 +4,7 @@
     open ──open_us later──> half-open: exactly one request goes through, in the whole gateway
     half-open ──success_threshold successes, one after the other──> closed
     half-open ──a failure──> open, for another open_us
+    open ──the worker's process is another one──> half-open
 
 The state is a register in the shared log (`policies.ops.CircuitSet`), so all replicas eject and restore a
 worker together; failures in a row are each replica's own, and so is the one probe it may have under way. A
@@ -115,6 +116,12 @@ class Breaker:
             return None
         self._failures = 0
         return self._to(known, now_us, Circuit.OPEN, now_us + self._rules.open_us)
+
+    def restarted(self, known: CircuitSet | None, now_us: int) -> CircuitSet | None:
+        """Another process is behind the worker: what the old one failed says nothing of it."""
+        if known is None or known.state is not Circuit.OPEN:
+            return None
+        return self._to(known, now_us, Circuit.HALF_OPEN, now_us)
 
     def released(self, known: CircuitSet | None, now_us: int, sent_us: int) -> CircuitSet | None:
         """What was sent at ``sent_us`` is over: if it was the probe and had no outcome, the next may go."""

@@ -144,11 +144,12 @@ class ServiceFit:
         observations: Observations taken.
         clipped: How many of them were pulled in.
         ignored: Observations not taken: not positive or not finite.
+        longest_tokens: The longest prompt taken.
     """
 
     __slots__ = (
         *("_base", "_model", "_moments", "_products", "_profile", "_since_base"),
-        *("clipped", "ignored", "observations"),
+        *("clipped", "ignored", "longest_tokens", "observations"),
     )
 
     def __init__(self, profile: ServiceModel) -> None:
@@ -158,6 +159,7 @@ class ServiceFit:
         self._profile = profile
         self._start_from(profile)
         self.observations = self.clipped = self.ignored = 0
+        self.longest_tokens = 0.0
 
     def _start_from(self, base: ServiceModel) -> None:
         self._base = self._model = base
@@ -184,6 +186,8 @@ class ServiceFit:
             self.ignored += 1
             return
         self.observations += 1
+        if cached_tokens + uncached_tokens > self.longest_tokens:
+            self.longest_tokens = cached_tokens + uncached_tokens
         y = seconds / expected_s
         if not 1 / FIT_SURPRISE <= y <= FIT_SURPRISE:
             self.clipped += 1

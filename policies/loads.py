@@ -388,6 +388,10 @@ class Loads:
         heap = self._prefilling[slot]
         return heap[0][0] if heap else NEVER_US
 
+    def prefilled_us(self, slot: int) -> int:
+        """Log time at which the newest prefill of a slot was done; 0 if none was."""
+        return int(self._done_us_at[slot])
+
     def rates(self, now_us: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Arrivals per second and utilisation of each slot over the last window.
 

@@ -96,7 +96,7 @@ class RequestExpired(Overloaded):
     code = "request_expired"
 
     def __init__(self, waited_s: float) -> None:
-        super().__init__(f"The request's deadline passed after {waited_s:.1f} s.", retry_after_s=1.0)
+        super().__init__(f"The request's deadline passed after {waited_s:.3g} s.", retry_after_s=1.0)
 
 
 class RequestDisplaced(Overloaded):

@@ -304,7 +304,7 @@ HANDOVER_EVENTS = Family(
 WHOLE_AT_DECODE = Family(
     "whole_at_decode",
     "counter",
-    "Requests that a decode worker was given whole, since what it had cached made that the sooner answer.",
+    "Requests that a decode worker was given whole, since that was the sooner answer.",
     ("worker",),
 )
 LINK_KV_BYTES = Family(

@@ -717,6 +717,21 @@ class ReliabilitySettings(Section):
         False,  # noqa: FBT003 - a default
         "Never eject a worker for failing requests; health checks still count.",
     )
+    stall_factor: float = setting(
+        4.0,
+        "How much longer than predicted a prefill or decode worker may take for its part of a request that "
+        "two of them share. A worker that takes longer, and has shown no progress with anything else "
+        "meanwhile, has failed it, and the request is redispatched. Predictions are fitted to within a "
+        "factor of two; before they are, nothing is given up. 0 turns it off.",
+        ge=0,
+    )
+    stall_floor_s: float = setting(
+        10.0,
+        "What reliability.stall_factor adds to what it allows, in seconds: engines pause for seconds now and "
+        "then, to compile a kernel or a grammar.",
+        flag="stall-floor-secs",
+        gt=0,
+    )
 
 
 class QueueSettings(Section):

@@ -222,10 +222,10 @@ def _mapping(pieces: list[str]) -> Any:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ValueError(f"it is not a YAML mapping: {' '.join(str(error).split())}") from error
-    pairs = [word.partition("=") for word in re.split(r"[,\s]+", text) if word]
+    pairs = [word.partition("=") for word in re.findall(r"(?:\{[^}]*\}|[^,\s])+", text)]
     if not all(equals for _, equals, _ in pairs):
         raise ValueError("a pair lacks its '='")
-    return {name: value for name, _, value in pairs}
+    return {name: _mapping([value]) if value.startswith("{") else value for name, _, value in pairs}
 
 
 def _validated(offers: Mapping[str, _Offer], problems: list[str]) -> Settings | None:

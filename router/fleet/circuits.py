@@ -89,6 +89,11 @@ class Circuits:
         if local.breaker is not None:
             self._move(local, local.breaker.failed(self.of(local), now_us, sent_us), reason)
 
+    def restarted(self, local: LocalWorker, now_us: int) -> None:
+        """Another process is behind a worker, and it is well: it need not wait to be probed."""
+        if self._fleet.circuits.tripped and local.breaker is not None:
+            self._move(local, local.breaker.restarted(self.of(local), now_us), "restarted")
+
     def released(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
         """What was sent at ``sent_us`` is over, with an outcome or without."""
         if self._fleet.circuits.tripped and local.breaker is not None:

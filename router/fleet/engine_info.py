@@ -4,7 +4,8 @@ GET /v1/models         which models it serves, and how long their context may be
 GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), and
                        how many requests each runs at a time (``effective_max_running_requests_per_dp``) and
                        how many tokens it prefills in a step (``chunked_prefill_size``), and where decode
-                       workers come to a prefill worker (``disaggregation_bootstrap_port``)
+                       workers come to a prefill worker (``disaggregation_bootstrap_port``), and whether it
+                       is one (``disaggregation_mode``)
 GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
@@ -18,6 +19,8 @@ from typing import Any
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _START_TIME = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+_ROLES = {"null": "plain", "prefill": "prefill", "decode": "decode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,21 @@ def sglang_bootstrap_port(answer: Any) -> int:
     """Port of its bootstrap server, from SGLang's server info; 0 if it does not say."""
     value = answer.get("disaggregation_bootstrap_port") if isinstance(answer, dict) else None
     return value if isinstance(value, int) and 0 < value < 1 << 16 else 0
+
+
+def sglang_role(answer: Any) -> str:
+    """Role of an engine, from SGLang's server info: ``plain``, ``prefill``, ``decode``; empty if unknown.
+
+    Its scheduler says it; what the server was started with says it only of an engine that never switched.
+    """
+    if not isinstance(answer, dict):
+        return ""
+    states = answer.get("internal_states")
+    for source in (*(states if isinstance(states, list) else ()), answer):
+        mode = source.get("disaggregation_mode") if isinstance(source, dict) else None
+        if mode is not None:
+            return _ROLES.get(mode, "") if isinstance(mode, str) else ""
+    return ""
 
 
 def vllm_capacity_tokens(metrics: str) -> int:

@@ -22,6 +22,7 @@ from router.fleet.engine_info import (
     served_models,
     sglang_bootstrap_port,
     sglang_capacity_tokens,
+    sglang_role,
     sglang_running_max,
     sglang_step_tokens,
     started_unix_ms,
@@ -133,8 +134,10 @@ class HealthChecks:
         try:
             ok, refused, detail = await self._check(local)
             unsure = local.health is not Health.HEALTHY or local.suspected_us > 0
-            if ok and (unsure or local.probes % DESCRIBE_EVERY == 0):
+            if ok and (unsure or local.misnamed or local.probes % DESCRIBE_EVERY == 0):
                 await self._describe(local)
+            if ok and local.misnamed:
+                ok, detail = False, local.misnamed
         except Exception as error:
             logger.exception(
                 "a health check failed inside the gateway",
@@ -189,7 +192,8 @@ class HealthChecks:
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
         engine, capacity_tokens, info = "", 0, None
-        if not local.worker.capacity_tokens or not local.engine:
+        known = local.worker.capacity_tokens and local.engine and not local.misnamed
+        if not known or (local.engine == "sglang" and local.suspected_us):
             info = _json(await self._text(local, "/get_server_info"))
             capacity_tokens = sglang_capacity_tokens(info)
             if capacity_tokens:
@@ -205,6 +209,7 @@ class HealthChecks:
             sglang_running_max(info),
             sglang_step_tokens(info),
             sglang_bootstrap_port(info),
+            sglang_role(info),
         )
         started_ms = started_unix_ms(metrics)
         if started_ms:

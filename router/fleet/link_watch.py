@@ -32,6 +32,7 @@ costs at most twice what would have been best. While the link is known to be dow
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -40,6 +41,8 @@ import msgspec
 
 from policies import DOWN_LOSS_RATIO, HAND_OVERS, FleetState, LinkMeasured, Op, Shipping, link_name
 from router.fleet.local_worker import LocalWorker
+
+logger = logging.getLogger(__name__)
 
 LOOK_S = 0.25
 """Between two looks at what is late: half of what makes it so."""
@@ -157,6 +160,7 @@ class LinkWatch:
         self._crossings: dict[str, _Crossing] = {}
         self._failed_us: dict[str, int] = {}
         self._trips: dict[str, deque[float]] = {}
+        self._down: set[str] = set()
 
     def __len__(self) -> int:
         """Transfers of this replica that are under way."""
@@ -264,8 +268,21 @@ class LinkWatch:
         past_us = now_us - FAILURE_US
         self._failed_us = {worker: at_us for worker, at_us in self._failed_us.items() if at_us > past_us}
         self._give_up(now_us)
+        self._log_states()
 
     # Inside.
+
+    def _log_states(self) -> None:
+        """Say which links went down or came back, whichever replica found it."""
+        links = self._fleet.links
+        down = {link for link in links.rules if links.loss_ratio(link) >= DOWN_LOSS_RATIO}
+        for link in sorted(down ^ self._down):
+            if link in down:
+                message = "a link is down: its transfers failed, and one now and then tries it"
+                logger.warning(message, extra={"event": "link.down", "link": link})
+            else:
+                logger.info("a link is up again", extra={"event": "link.up", "link": link})
+        self._down = down
 
     def _give_up(self, now_us: int) -> None:
         """Tell those who wait for what is too late."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from policies import HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
+from policies import CONVERTIBLE_LABEL, HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
@@ -35,6 +35,7 @@ class LocalWorker:
         step_tokens: Tokens that one of its steps prefills at most, if others find what a step computes only
             when it is over (SGLang); 0 if they find it before, or it has not said.
         advertised_port: Bootstrap port that its engine names; 0 while it has not said.
+        engine_role: Role that its engine was started for; empty while it has not said.
         failures: Failed probes in a row.
         successes: Good probes in a row.
         probes: How many there were.
@@ -54,6 +55,7 @@ class LocalWorker:
     running_max: int = 0
     step_tokens: int = 0
     advertised_port: int = 0
+    engine_role: str = ""
     failures: int = 0
     successes: int = 0
     probes: int = 0
@@ -77,6 +79,21 @@ class LocalWorker:
         """How it hands requests over, or takes them: by its label, else its engine; empty while unknown."""
         label = self.worker.labels.get(HANDOVER_LABEL, "")
         return label if label in HAND_OVERS else PROTOCOL_OF_ENGINE.get(self.engine, "")
+
+    @property
+    def misnamed(self) -> str:
+        """What is wrong if its engine was started for another role; empty if nothing is.
+
+        SGLang's engines wait minutes for a partner that is none, and one that is to be somebody's partner
+        may stop at a request without. One that is convertible is asked when it turns.
+        """
+        role = self.worker.role
+        if self.engine_role in ("", role) or role == "encode":
+            return ""
+        if self.worker.labels.get(CONVERTIBLE_LABEL) == "true":
+            return ""
+        mode = "null" if self.engine_role == "plain" else self.engine_role
+        return f"its engine was started with --disaggregation-mode {mode}, but its role is {role}"
 
     def serves(self, model: str | None) -> bool:
         """Whether it serves a model; one that does not list its models may serve any."""

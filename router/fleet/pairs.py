@@ -112,9 +112,9 @@ class Pairs:
         if "" in prefill | decode:
             return "Label prefill and decode workers with 'handover': their engine does not say what it is."
         if prefill and not prefill & decode:
-            return f"Prefill workers ({_listed(prefill)}) have no decode worker that is well: add one."
+            return f"Prefill workers ({_listed(prefill)}) have no decode worker for it that is well: add one."
         if decode and not prefill:
-            return f"Decode workers ({_listed(decode)}) have no prefill worker that is well: add one."
+            return f"Decode workers ({_listed(decode)}) have no prefill worker for it that is well: add one."
         return ""
 
     def _decoding(self, kind: Kind) -> dict[str, Slots]:

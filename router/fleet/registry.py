@@ -360,6 +360,7 @@ class Registry:
             if local.health is Health.HEALTHY and not local.heard_us:
                 if self._lost_cache(local):
                     self._publish(Forget(local.worker.worker_id, now_us))
+                    self.circuits.restarted(local, now_us)
                 self._cleared_up(local, now_us if asked_us is None else asked_us)
             if local.health is Health.HEALTHY and before is Health.UNHEALTHY:
                 self._fleet.returns(local.worker.slot, now_us)
@@ -383,6 +384,7 @@ class Registry:
         running_max: int = 0,
         step_tokens: int = 0,
         bootstrap_port: int = 0,
+        engine_role: str = "",
     ) -> None:
         """Take in what the engine says about itself."""
         if models != local.models:
@@ -394,6 +396,9 @@ class Registry:
         local.running_max = running_max or local.running_max
         local.step_tokens = step_tokens or local.step_tokens
         local.advertised_port = bootstrap_port or local.advertised_port
+        if engine_role and engine_role != local.engine_role:
+            local.engine_role = engine_role
+            self._lists_changed()
         if capacity_tokens and not local.worker.capacity_tokens:
             self.change(local.worker.worker_id, capacity_tokens=capacity_tokens)
 
@@ -422,6 +427,8 @@ class Registry:
             return
         if known is None or cold:
             self._publish(Started(worker_id, asked_us, self._replica, started_unix_ms, cold))
+        if cold:
+            self.circuits.restarted(local, self.now_us())
         self._cleared_up(local, asked_us)
 
     def close(self) -> None:
@@ -450,7 +457,11 @@ class Registry:
 
     @staticmethod
     def _well(workers: Iterable[LocalWorker]) -> list[LocalWorker]:
-        return [local for local in workers if local.health is Health.HEALTHY and not local.worker.draining]
+        return [
+            local
+            for local in workers
+            if local.health is Health.HEALTHY and not local.worker.draining and not local.misnamed
+        ]
 
     def _lost_cache(self, local: LocalWorker) -> bool:
         """Whether nobody listened at a worker, and nobody has said since that it forgot everything."""

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 from policies import DECODE, PREFILL, Switched
+from router.fleet.engine_info import sglang_role
 from router.fleet.pages import page
 
 logger = logging.getLogger(__name__)
@@ -75,16 +76,9 @@ async def switch_role(
 
 
 async def role_of(client: httpx.AsyncClient, url: str) -> str:
-    """Which role an SGLang engine has now: ``prefill``, ``decode``, or empty if it does not say.
-
-    Its scheduler says it; what the server was started with says it only of an engine that never switched.
-    """
-    info = await _info(client, url)
-    for source in (*_states(info), info):
-        role = source.get("disaggregation_mode")
-        if role is not None:
-            return role if role in (PREFILL, DECODE) else ""
-    return ""
+    """Which role an SGLang engine has now: ``prefill``, ``decode``, or empty if it does not say."""
+    role = sglang_role(await _info(client, url))
+    return role if role in (PREFILL, DECODE) else ""
 
 
 async def _asked(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[Switched, str]:

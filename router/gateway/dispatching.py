@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from policies import GiveUp, Redispatch, Shed, redispatch
-from router.errors import HandoverFailed, RouterError, UpstreamError
+from router.errors import HandoverFailed, NoWorker, RouterError, UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
 from router.gateway.decision import Claim, Decision, Hold, refusal_of
@@ -143,12 +143,12 @@ class Dispatching(ABC):
         pairing = None
         if registry.pairs.active:
             pairing = registry.pairing(every, parsed.model, now_us, bucket)
-        if self._tried:
-            slots, pairing, _ = untried(slots, pairing, self._tried)
         if not len(slots):
             raise gateway.nobody_for(parsed.model, bucket)
         if pairing is not None:
             slots, pairing = splitting(slots, pairing, gateway.handovers, parsed)
+        if self._tried:
+            slots, pairing, _ = untried(slots, pairing, self._tried)
         if record.tenant.salt:
             slots = keeping_apart(registry, slots, parsed.endpoint)
         slots = registry.ramped(slots, parsed.key, now_us)
@@ -227,6 +227,11 @@ class Dispatching(ABC):
         bucket = gateway.decider.bucket_of(parsed)
         eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
         pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
+        if pairing is not None:
+            try:
+                eligible, pairing = splitting(eligible, pairing, gateway.handovers, parsed)
+            except NoWorker:
+                return False
         return untried(eligible, pairing, (*self._tried, *avoided))[2]
 
     def _verdict(self, status: int | None) -> Redispatch | GiveUp:

@@ -62,6 +62,14 @@ REPORTING_MAX = 10_000
 MODELS_MAX = 1_000
 """Bounds on remembered workers and models; beyond them they are learned again."""
 
+FITTED_MIN = 32
+"""Prefills of a worker class before its predictions count as right to a factor of two, which they are for
+machines up to thirty times slower than the profile says (`policies.costs.PRIOR_START`)."""
+
+FITTED_REACH = 2.0
+"""So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
+grows with its context."""
+
 FLUSHED_BLOCKS = 4
 """Length of a prediction whose complete failure says something about the worker's cache as a whole."""
 
@@ -154,6 +162,13 @@ class Feedback:
         if fit is None:
             fit = self._decodes[worker_class] = DecodeFit()
         return fit
+
+    def knows_prefills(self, worker_class: str, tokens: int) -> bool:
+        """Whether this replica has seen enough of a worker class to predict a prefill of so many tokens."""
+        fit = self._fits.get(worker_class)
+        return (
+            fit is not None and fit.observations >= FITTED_MIN and tokens <= FITTED_REACH * fit.longest_tokens
+        )
 
     def understood(self, worker_id: str, usage: Usage) -> Usage:
         """Read a missing ``cached_tokens`` as what the worker means by it.

@@ -48,6 +48,7 @@ from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.refusals import Refusals
+from router.gateway.stalls import Stalls
 from router.gateway.tracer import Tracer
 from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 from router.handover import Handover
@@ -127,6 +128,15 @@ class Gateway:
         self.retry_budget = RetryBudget(reliability.retry_budget_ratio)
         self.feedback = Feedback(
             fleet, publish=publish, replica=replica, bytes_per_token=settings.placement.bytes_per_token
+        )
+        self.stalls = Stalls(
+            fleet,
+            self.feedback,
+            factor=reliability.stall_factor,
+            floor_s=reliability.stall_floor_s,
+            loop=loop,
+            now_s=now_s,
+            now_us=clock.now_us,
         )
         self._identifier = Identifier(
             namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes

@@ -1,8 +1,8 @@
 """Whom of those who are well a request may go to, for reasons of its own.
 
+    pairs                      not for a request that its hand-over protocol cannot split
     those who failed it        last of all: only if nobody else is left
     engines that overlook      never, for a tenant whose cache is kept apart
-    pairs                      not for a request that its hand-over protocol cannot split
 
 A worker that needs a partner is an option as long as one of its partners is.
 """
@@ -20,6 +20,8 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.parsing import ParsedRequest
 from router.gateway.salting import OVERLOOKED_BY
 from router.handover import Handover
+
+_COMPUTES_NOTHING = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
 
 def untried(
@@ -55,7 +57,7 @@ def splitting(
 ) -> tuple[Slots, Pairing | None]:
     """Leave out the pairs that cannot share a request.
 
-    What asks for no computation of a prompt may go to either half of a pair.
+    What computes nothing may go to either half of a pair; ranks and scores are computed, by one worker.
 
     Args:
         slots: Who may begin it.
@@ -71,7 +73,7 @@ def splitting(
     ]
     if not whole:
         return slots, pairing
-    if parsed.endpoint.passed_through:
+    if parsed.endpoint in _COMPUTES_NOTHING:
         return slots, None
     kept = slots[~np.isin(_groups(slots, pairing), whole)]
     if not len(kept):

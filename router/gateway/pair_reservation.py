@@ -115,6 +115,7 @@ class PairReservation(msgspec.Struct, eq=False):
             )
         gateway.at_workers(1)
         self.released = False
+        gateway.stalls.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s
         gateway.metrics.decided(gateway.decider.prefill_policy.name, attempt.chosen.reason, decision_s)
 
@@ -134,6 +135,7 @@ class PairReservation(msgspec.Struct, eq=False):
         gateway.publish(Finished(attempt.request_id, now_us, now_us))
         circuits.released(self.prefill, now_us, attempt.placed_us)
         self._pulled_from(now_us)
+        gateway.stalls.decoding(self)
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:
@@ -163,6 +165,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """The answer began: all that comes before it is over."""
         self.prefill_over()
         self.shipped()
+        self.gateway.stalls.heard(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Reserve again what was lost because this replica was given up although it lives.
@@ -215,6 +218,10 @@ class PairReservation(msgspec.Struct, eq=False):
         self.released = True
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
+        if prefilled_us:
+            gateway.stalls.heard(self)
+        else:
+            gateway.stalls.forget(self)
         gateway.at_workers(-1)
         now_us = gateway.clock.now_us()
         circuits = gateway.registry.circuits

@@ -125,6 +125,15 @@ class Legs:
         self._end_prefill()
         self._end_answering()
 
+    def fail_leg(self, leg: Leg, error: Exception) -> None:
+        """End both legs, and tell the sink that this one failed."""
+        sink, self._sink = self._sink, None
+        self._end_prefill()
+        self._end_answering()
+        self.leg = leg
+        if sink is not None:
+            sink.upstream_failed(error)
+
     # The prefill leg, by its `PrefillSink`.
 
     def prefill_refused(self) -> PairSink | None:
@@ -151,7 +160,7 @@ class Legs:
         if self._held is not None:
             self._pronounce()
         elif not self._begun and _ABORTED.search(self.usage):
-            self._fail(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
+            self.fail_leg(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
         elif self._sink is not None:
             self.prefilled(self._sink)
 
@@ -159,13 +168,13 @@ class Legs:
         """The request fails with it, unless the KV is there."""
         self._forget_prefill()
         if not self._begun:
-            self._fail(Leg.PREFILL, error)
+            self.fail_leg(Leg.PREFILL, error)
 
     def passing_ended(self, error: UpstreamError | None) -> None:
         """The error answer that was passed on is over, or broke off."""
         self._answering = None
         if error is not None:
-            self._fail(Leg.PREFILL, error)
+            self.fail_leg(Leg.PREFILL, error)
             return
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -190,7 +199,7 @@ class Legs:
         if self._head is not None:
             if _FAILED_EVENT.match(data):
                 error = HandoverFailed("The decode leg's stream began with an error.")
-                self._hold(lambda: self._fail(self._blamed(), error))
+                self._hold(lambda: self.fail_leg(self._blamed(), error))
                 return
             self._begin()
         if self._sink is not None:
@@ -213,7 +222,7 @@ class Legs:
             self._held.append(lambda: self.upstream_failed(error))
             return
         self._answering = None
-        self._fail(Leg.DECODE, error)
+        self.fail_leg(Leg.DECODE, error)
 
     # What protocols differ in.
 
@@ -262,14 +271,6 @@ class Legs:
         if not self._shipped:
             self._shipped = True
             sink.shipped()
-
-    def _fail(self, leg: Leg, error: Exception) -> None:
-        sink, self._sink = self._sink, None
-        self._end_prefill()
-        self._end_answering()
-        self.leg = leg
-        if sink is not None:
-            sink.upstream_failed(error)
 
     # Inside.
 

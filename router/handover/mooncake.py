@@ -79,7 +79,7 @@ class _TransferLegs(Legs):
         if self._sink is None or pair is None:
             return
         if error is not None:
-            self._fail(Leg.PREFILL, error)
+            self.fail_leg(Leg.PREFILL, error)
             return
         random = urandom(24)
         transfer_id = "xfer-" + random[8:].hex()

@@ -92,7 +92,7 @@ class _PullLegs(Legs):
         self._size += len(data)
         if self._size > ANSWER_BYTES_MAX:
             self._parts.clear()
-            self._fail(Leg.PREFILL, HandoverFailed("The prefill leg's answer is too long."))
+            self.fail_leg(Leg.PREFILL, HandoverFailed("The prefill leg's answer is too long."))
         else:
             self._parts.append(data)
 

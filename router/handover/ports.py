@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from router.errors import UpstreamError
 from router.proxy import UpstreamRequest, UpstreamSink
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class PairedRequest(UpstreamRequest, Protocol):
 
     leg: Leg
     usage: bytes
+
+    def fail_leg(self, leg: Leg, error: UpstreamError) -> None:
+        """Let the request fail as if a leg had: both are ended, and the sink hears of it."""
 
 
 class Handover(Protocol):

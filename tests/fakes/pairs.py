@@ -81,7 +81,7 @@ class Pairs:
         self.replicas: dict[str, RunningGateway] = {}
         self.plain: EmulatedEngine
 
-    async def start(self, pairs: int) -> None:
+    async def start(self, pairs: int, reliability: dict[str, Any]) -> None:
         """Start all engines and both replicas, and wait until each finds all workers well."""
         dialect: Any = "sglang" if self.protocol == "sglang" else "vllm"
         engine = replace(ENGINE, dialect=dialect)
@@ -106,7 +106,7 @@ class Pairs:
                 },
                 upstream=limits,
                 placement={"prefill_tokens_per_s": BELIEVED_TOKENS_PER_S},
-                reliability={"retry_max_retries": 3, "disable_circuit_breaker": True},
+                reliability={"retry_max_retries": 3, "disable_circuit_breaker": True, **reliability},
                 shared={"replica_id": name, "snapshot_interval_s": 3600.0},
             )
         await self._all_well()
@@ -244,12 +244,12 @@ def said(body: bytes, *, streamed: bool) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_pairs(protocol: str, pairs: int = 2) -> AsyncIterator[Pairs]:
+async def open_pairs(protocol: str, pairs: int = 2, **reliability: Any) -> AsyncIterator[Pairs]:
     """A Valkey, replicas ``calm`` and ``strict``, and pairs of workers of one protocol."""
     async with contextlib.AsyncExitStack() as stack:
         valkey = await stack.enter_async_context(EmbeddedValkey())
         stage = Pairs(protocol, Fleet(valkey.url, f"pairs-{protocol}", stack))
-        await stage.start(pairs)
+        await stage.start(pairs, reliability)
 
         async def shares(gateway: RunningGateway) -> bool:
             shared = gateway.process.shared

@@ -68,6 +68,8 @@ class Pairs:
         engine = await self.fleet.engine(
             EngineSettings(dialect=cast(Any, dialect), handover=handover, **{**QUICK, **settings})
         )
+        # Before their engines end the replicas do, which connect to them all the time.
+        self.fleet.stack.push_async_callback(self._stop)
         labels = {"handover": protocol} if role != "plain" and protocol == "mooncake" else {}
         labels |= {"site": site} if site else {}
         if role == "prefill" and protocol == "mooncake":
@@ -83,6 +85,11 @@ class Pairs:
                 )
             )
         return engine
+
+    async def _stop(self) -> None:
+        for replica in self.replicas:
+            replica.server.should_exit = True
+            await replica.task
 
     async def ask(self, number: int = 0, path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
         """Ask one of the replicas."""
@@ -232,7 +239,7 @@ async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) 
     """Engines would wait for half a minute; what hangs there is prefilled on this side within seconds."""
     link = LinkServer(gbps=100.0)
     await link.open()
-    fleet.stack.callback(link.close)
+    fleet.stack.push_async_callback(closed, link)
     pairs = await Pairs(fleet).open(
         fleet={"site": "home", "links": {"far>home": {"gbps": 100.0, "rtt_ms": 1.0}}},
         placement={"models": {"*": {"kv_bytes_per_token": PROFILES["dense-70b"].shape.token_bytes}}},
@@ -255,7 +262,13 @@ async def test_a_link_that_stops_is_not_waited_for(fleet: Fleet, protocol: str) 
     )
     link.link.restore()
     await pairs.at_rest()
-    await until(lambda: not link.link.under_way and not link._side._connections)
+    assert not link.link.under_way
+
+
+async def closed(link: LinkServer) -> None:
+    """Close a link, and wait until the loop has dropped its connections."""
+    link.close()
+    await until(lambda: not link._side._connections)
 
 
 async def test_a_fleet_without_decode_workers_says_so(fleet: Fleet) -> None:
@@ -263,6 +276,6 @@ async def test_a_fleet_without_decode_workers_says_so(fleet: Fleet) -> None:
     await pairs.add("prefill")
     answer = await pairs.ask()
     assert answer.status_code == 503
-    assert "have no decode worker that is well" in answer.json()["error"]["message"]
+    assert "have no decode worker for it that is well" in answer.json()["error"]["message"]
     assert int(answer.headers["retry-after"]) >= 1
     await pairs.at_rest()

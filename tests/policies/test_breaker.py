@@ -36,6 +36,8 @@ class Gateway:
                 op = breaker.dispatched(self.known, now_us)
             case "succeeded":
                 op = breaker.succeeded(self.known, now_us, sent_us)
+            case "restarted":
+                op = breaker.restarted(self.known, now_us)
             case "failed":
                 op = breaker.failed(self.known, now_us, sent_us)
             case _:
@@ -104,6 +106,20 @@ def test_workers_are_probed_by_different_replicas() -> None:
         known = CircuitSet(f"w{number}:1", 0, "one", Circuit.OPEN, 0)
         first |= {replica for replica in REPLICAS if probe_from_us(known, replica, REPLICAS) == 0}
     assert first == set(REPLICAS)
+
+
+def test_another_process_is_probed_at_once() -> None:
+    """What the old one failed says nothing of it; that it is well, its own answers must say."""
+    gateway = Gateway()
+    assert not gateway.say("restarted", 0)
+    for _ in range(3):
+        gateway.say("failed", 1)
+    assert gateway.say("restarted", 2, replica="two")
+    assert gateway.state is Circuit.HALF_OPEN
+    assert gateway.allows(2)
+    gateway.say("dispatched", 2)
+    assert not gateway.allows(3)
+    assert not gateway.say("restarted", 3)
 
 
 def test_successful_probes_close_it_whoever_sends_them() -> None:

@@ -124,6 +124,23 @@ def test_a_machine_unlike_its_profile_is_found() -> None:
         assert fit.model().service_s(uncached, cached) == pytest.approx(expected_s, rel=0.1)
 
 
+@pytest.mark.parametrize("slower", [0.1, 0.3, 3.0, 10.0, 30.0])
+@pytest.mark.parametrize("lengths", [(500.0,), (2_000.0, 30_000.0)])
+def test_after_32_prefills_a_fit_is_right_to_a_factor_of_two_up_to_twice_their_length(
+    slower: float, lengths: tuple[float, ...]
+) -> None:
+    profile, random = PROFILES["default"], np.random.default_rng(5)
+    truth = ServiceModel(slower * profile.a_s, slower * profile.b_s, profile.c0_tokens)
+    fit = ServiceFit(profile)
+    for number in range(32):
+        tokens = lengths[number % len(lengths)]
+        fit.observe(tokens, 0.0, truth.service_s(tokens, 0.0) * float(random.lognormal(0.0, 0.1)))
+    assert fit.longest_tokens == max(lengths)
+    for tokens in (*lengths, 2 * max(lengths)):
+        right_s = truth.service_s(tokens, 0.0)
+        assert right_s / 2.05 < fit.model().service_s(tokens, 0.0) < right_s * 2.05
+
+
 def test_prompts_of_one_length_only_do_not_blow_up() -> None:
     """a, b and c0 cannot be told apart: predictions are right where there is data, sane elsewhere."""
     fit = ServiceFit(PROFILES["default"])

@@ -110,6 +110,15 @@ def test_the_oldest_unfinished_prefill_is_known() -> None:
     assert loads.oldest_prefill_us(0) > START + 10**12
 
 
+def test_when_a_worker_last_ended_a_prefill_is_known_and_giving_up_ends_none() -> None:
+    loads = loads_after([placed("a"), placed("b")])
+    assert loads.prefilled_us(0) == 0
+    loads.finished(Finished("a", START + 5))
+    assert loads.prefilled_us(0) == 0
+    loads.first_token(FirstToken("b", START + 7))
+    assert loads.prefilled_us(0) == START + 7
+
+
 def test_operations_of_one_request_commute_and_repeat_harmlessly() -> None:
     ops: list[Placed | FirstToken | Finished | Left] = [
         placed("a"),

@@ -136,8 +136,10 @@ def test_the_page_on_disaggregation_shows_commands_and_settings_that_work(
     commands = re.findall(r"^cacheway serve (.+)$", page, re.MULTILINE)
     for command in commands:
         assert program("serve", *shlex.split(command)) == 0, command
-    assert len(program.served) == len(commands) == 4
-    assert program.served[-1].fleet.links["dc2>dc1"].gbps == 10
+    assert len(program.served) == len(commands) == 5
+    *_, two_sites, encoders = (served.fleet for served in program.served)
+    assert two_sites.links["dc2>dc1"].gbps == 10
+    assert len(encoders.encode) == 2
 
 
 def test_wrong_settings_stop_the_start_with_status_2(

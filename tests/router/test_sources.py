@@ -53,6 +53,12 @@ def test_a_map_is_pairs_or_yaml() -> None:
     text = '{"*": {attention: sliding_window, window_tokens: 128}}'
     window = load({}, {"CACHEWAY_MODELS": text}).settings.placement.models["*"]
     assert (window.attention, window.window_tokens) == ("sliding_window", 128)
+    words = ["b>a={gbps: 10, rtt_ms: 20}", "c>a={gbps: 5}"]
+    links = load({"fleet.site": "a", "fleet.links": words}).settings.fleet.links
+    assert [(name, link.gbps, link.rtt_ms) for name, link in links.items()] == [
+        ("b>a", 10, 20),
+        ("c>a", 5, 0),
+    ]
 
 
 @pytest.mark.parametrize("text", ["match_weight", "{match_weight: "])

@@ -69,6 +69,26 @@ def test_what_fails_for_one_replica_is_ejected_by_all() -> None:
     assert {replicas.circuits(name).state(replicas.local(name)) for name in NAMES} == {Circuit.OPEN}
 
 
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_worker_that_restarted_need_not_wait_to_be_probed(tells: bool) -> None:
+    """Whether its engine tells when it started, or was only seen to be gone."""
+    replicas = Replicas("a")
+    one, local = replicas.all["r1"], replicas.local("r1")
+    if tells:
+        one.started(local, 1_000, replicas.now_us())
+    replicas.fail("r2", 5)
+    assert replicas.may() == []
+    one.probed(local, ok=False, refused=True, detail="")
+    replicas.time.advance(1)
+    for _ in range(2):
+        if tells:
+            one.started(local, 9_000, replicas.now_us())
+            replicas.time.advance(0.01)
+        one.probed(local, ok=True, refused=False, detail="")
+    assert replicas.circuits("r2").state(replicas.local("r2")) is Circuit.HALF_OPEN
+    assert len(replicas.may()) == 1
+
+
 def test_of_all_replicas_exactly_one_probes_and_all_restore_together() -> None:
     replicas = Replicas("a")
     replicas.fail("r1", 5)

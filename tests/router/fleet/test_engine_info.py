@@ -9,6 +9,7 @@ from router.fleet.engine_info import (
     served_models,
     sglang_bootstrap_port,
     sglang_capacity_tokens,
+    sglang_role,
     sglang_running_max,
     started_unix_ms,
     vllm_capacity_tokens,
@@ -124,3 +125,23 @@ def test_a_process_says_when_it_started(line: str, expected_ms: int) -> None:
 )
 def test_sglang_says_where_decode_workers_come(answer: Any, port: int) -> None:
     assert sglang_bootstrap_port(answer) == port
+
+
+@pytest.mark.parametrize(
+    ("answer", "role"),
+    [
+        ({"disaggregation_mode": "null"}, "plain"),
+        ({"disaggregation_mode": "prefill", "internal_states": [{}, 7]}, "prefill"),
+        (
+            {"disaggregation_mode": "prefill", "internal_states": [{"disaggregation_mode": "decode"}]},
+            "decode",
+        ),
+        ({"disaggregation_mode": "other"}, ""),
+        ({"disaggregation_mode": ["decode"]}, ""),
+        ({"internal_states": {}}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_scheduler_knows_the_role_of_an_engine_better_than_its_start(answer: Any, role: str) -> None:
+    assert sglang_role(answer) == role

@@ -102,6 +102,69 @@ async def test_an_engine_is_named_although_its_capacity_was_given(setup: Setup) 
     assert (local.engine, local.worker.capacity_tokens) == ("sglang", 7)
 
 
+async def test_an_engine_that_was_started_for_another_role_is_not_well_until_they_agree(
+    setup: Setup,
+) -> None:
+    """Prefill and decode workers named the wrong way round would wait for each other, minutes long."""
+    mode = "prefill"
+
+    def engine(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/get_server_info":
+            return httpx.Response(200, json={"max_total_num_tokens": 400, "disaggregation_mode": mode})
+        return sglang(request)
+
+    setup.answer = engine
+    setup.registry.add("http://w", role="decode")
+    (local,) = setup.registry.all()
+    await setup.checks.probe(local)
+    assert local.health is Health.UNHEALTHY
+    assert local.detail == (
+        "its engine was started with --disaggregation-mode prefill, but its role is decode"
+    )
+    mode = "decode"
+    await setup.checks.probe(local)
+    assert local.health is Health.HEALTHY
+    setup.registry.change(local.worker.worker_id, role="plain")
+    assert not len(setup.registry.eligible("m", setup.registry.now_us()))
+    await setup.checks.probe(local)
+    assert local.health is Health.UNHEALTHY
+    setup.registry.change(local.worker.worker_id, role="decode")
+    await setup.checks.probe(local)
+    assert local.health is Health.HEALTHY
+
+
+async def test_a_restarted_engine_is_asked_for_its_role_again(setup: Setup) -> None:
+    mode = "decode"
+
+    def engine(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/get_server_info":
+            return httpx.Response(200, json={"max_total_num_tokens": 400, "disaggregation_mode": mode})
+        return sglang(request)
+
+    setup.answer = engine
+    setup.registry.add("http://w", role="decode")
+    (local,) = setup.registry.all()
+    await setup.checks.probe(local)
+    mode = "null"
+    setup.registry.failed(local, WorkerRefused("gone"), setup.registry.now_us(), 0)
+    await setup.checks.probe(local)
+    assert local.health is Health.UNHEALTHY
+    assert "--disaggregation-mode null" in local.detail
+
+
+async def test_a_convertible_worker_is_asked_for_its_role_when_it_turns(setup: Setup) -> None:
+    """Its engine may be what it was while its role is what it will be."""
+    setup.answer = lambda request: (
+        httpx.Response(200, json={"max_total_num_tokens": 400, "disaggregation_mode": "prefill"})
+        if request.url.path == "/get_server_info"
+        else sglang(request)
+    )
+    setup.registry.add("http://w", role="decode", labels={"convertible": "true"})
+    (local,) = setup.registry.all()
+    await setup.checks.probe(local)
+    assert local.health is Health.HEALTHY
+
+
 async def test_a_worker_that_answers_only_its_health_serves_any_model(setup: Setup) -> None:
     setup.answer = lambda request: httpx.Response(200 if request.url.path == "/health" else 404)
     local = setup.add()

@@ -339,6 +339,18 @@ def test_a_prefill_behind_a_link_that_does_not_answer_is_given_up_too() -> None:
     assert waiting.told_within(setup, 0.5)
 
 
+def test_a_link_that_goes_down_and_comes_back_is_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="router.fleet.link_watch")
+    setup = Setup()
+    for replica, loss_ratio in (("r1", 0.3), ("r2", 0.6), ("r2", 0.7), ("r1", 0.0)):
+        setup.passes(1.0)
+        setup.shared.publish(LinkMeasured(LINK, setup.now_us, replica, 0.0, 0.0, loss_ratio))
+        setup.watch.look()
+        setup.watch.look()
+    told = [(record.levelname, vars(record)["event"], vars(record)["link"]) for record in caplog.records]
+    assert told == [("WARNING", "link.down", LINK), ("INFO", "link.up", LINK)]
+
+
 def test_behind_a_link_that_is_down_nobody_waits_longer_than_a_transfer_may_take() -> None:
     setup = Setup()
     waiting = Waiting(setup)

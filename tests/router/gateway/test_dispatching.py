@@ -233,7 +233,7 @@ def test_what_is_missing_in_a_fleet_of_halves_is_said() -> None:
     bench = PairBench(1, 0)
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (503, "no_worker_available")
-    assert "have no decode worker that is well: add one." in client.error["message"]
+    assert "have no decode worker for it that is well: add one." in client.error["message"]
     bench.add_half("d0:80", "decode", "nixl")
     bench.registry.described(bench.local("d0:80"), (ServedModel("other"),), "", 0)
     _, client = bench.start(chat())
@@ -254,6 +254,18 @@ def test_a_request_that_cannot_be_split_goes_to_a_worker_that_does_all_of_it() -
     _, client = bench.start(chat(n=2))
     assert (client.status, client.error["code"]) == (503, "no_worker_available")
     assert "they need a plain worker" in client.error["message"]
+    bench.check()
+
+
+def test_pairs_that_cannot_share_a_request_are_nobody_else_to_ask() -> None:
+    """Its only worker is asked again after a pause, and an answer of it passes through."""
+    bench = PairBench(1, 1, plain=1)
+    _, client = bench.start(chat(n=2))
+    bench.upstream.fail(WorkerUnreachable("reset"))
+    assert not any(upstream.live for upstream in bench.upstreams)
+    bench.time.advance(0.2)
+    bench.upstream.answer(b'{"busy":1}', 503)
+    assert (client.status, client.body) == (503, b'{"busy":1}')
     bench.check()
 
 

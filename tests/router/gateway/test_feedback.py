@@ -28,7 +28,7 @@ from policies import (
 )
 from policies.decodes import OBSERVATIONS_MIN
 from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Attempt, Feedback
+from router.gateway.feedback import FITTED_MIN, Attempt, Feedback
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
 
@@ -319,6 +319,16 @@ def test_a_first_byte_that_is_no_clean_prefill_teaches_nothing(
     for _ in range(60):
         setup.answer(4096, 0, ttft_s=ttft_s, tried=attempt(0, **changes))
     assert not setup.shared.said(Fitted)
+
+
+def test_prefills_are_known_after_enough_of_them_and_not_of_prompts_much_longer(setup: Setup) -> None:
+    for _ in range(FITTED_MIN - 1):
+        setup.answer(ttft_s=0.3)
+    assert not setup.feedback.knows_prefills("default", 100)
+    setup.answer(ttft_s=0.3)
+    assert setup.feedback.knows_prefills("default", 8_192)
+    assert not setup.feedback.knows_prefills("default", 8_193)
+    assert not setup.feedback.knows_prefills("other", 100)
 
 
 def test_how_early_queues_end_is_learned_from_streams_behind_a_backlog(setup: Setup) -> None:

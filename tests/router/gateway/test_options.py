@@ -86,6 +86,12 @@ def test_pairs_that_cannot_share_a_request_are_left_out() -> None:
     assert split(Endpoint.CHAT, every, sglang=False, nixl=False) == ([1, 5], PAIRING)
 
 
+@pytest.mark.parametrize("endpoint", [Endpoint.RERANK, Endpoint.SCORE_SHORT])
+def test_ranks_and_scores_are_computed_by_one_worker(endpoint: Endpoint) -> None:
+    """SGLang's prefill engine answers 400 to what comes without a room."""
+    assert split(endpoint, SLOTS.tolist(), sglang=False, nixl=False) == ([1, 5], PAIRING)
+
+
 def test_what_asks_for_no_prefill_may_go_to_either_half_of_a_pair() -> None:
     assert split(Endpoint.TOKENIZE, [2, 3], sglang=False, nixl=False) == ([2, 3], None)
 

@@ -169,6 +169,8 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
         protocol=data.draw(st.sampled_from(("sglang", "nixl"))),
         reliability={"retry_max_retries": 2},
     )
+    if data.draw(st.booleans(), "gives up what stalls"):
+        bench.gateway.feedback.knows_prefills = lambda *_: True  # type: ignore[method-assign]
     live: list[tuple[RequestExchange, FakeClient]] = []
     for _ in range(data.draw(st.integers(1, 30), "steps")):
         live = [pair for pair in live if not pair[1].over]

@@ -107,6 +107,30 @@ async def test_a_prefill_leg_that_ends_by_itself_after_the_answer_keeps_its_conn
     assert not sent.prefill.aborted
 
 
+@pytest.mark.parametrize("leg", Leg)
+@pytest.mark.parametrize("step", ["sent", "prefilled", "headed", "refused", "held"])
+async def test_whoever_is_said_to_have_failed_has_and_both_are_ended(sent: Sent, leg: Leg, step: str) -> None:
+    match step:
+        case "prefilled":
+            sent.prefill.answer()
+        case "headed":
+            head(sent.decode)
+        case "refused":
+            head(sent.prefill, 500)
+        case "held":
+            head(sent.decode, 500)
+    silent = WorkerSilent("made no progress")
+    sent.legs.fail_leg(leg, silent)
+    sent.legs.fail_leg(leg, silent)
+    await asyncio.sleep(0.01)
+
+    assert sent.sink.error is silent
+    assert sent.sink.said[-1] == "failed"
+    assert sent.legs.leg is leg
+    assert sent.prefill.aborted == (step != "prefilled")
+    assert sent.decode.aborted
+
+
 @pytest.mark.parametrize("late", ["refused", "failed"])
 async def test_what_becomes_of_the_prefill_leg_after_the_first_byte_changes_nothing(
     sent: Sent, late: str

@@ -1,0 +1,215 @@
+"""Gives up legs of workers that have stalled, long before a timeout that any prompt may take would.
+
+    prefill   sent ──────────────> its answer       due: queue + prefill + transfer
+    decode    prefill leg over ──> first byte       due: wait for room, until one of those who decode there
+                                                         ends + transfer (+ prefill, where KV that is missing
+                                                         is computed again)
+              the same, whole ───> first byte       due: that + all tokens that the answer may have
+
+What is due is ``factor`` times what was predicted, and ``floor_s``. A leg that is late has not failed yet:
+the prompts before it may have been longer than they looked. So the *worker* is judged, by what all replicas
+see of it, and only one that has shown no progress for as long has stalled:
+
+* Of a prefill worker, its oldest prefill must be late, too, counted from when any other one ended
+  (`policies.loads.Head`).
+* Of a decode worker, no KV may have arrived there, and no answer of this replica begun or ended.
+* Where both legs go at once the prefill leg also waits for the decode worker. If the prefill worker does make
+  progress, but leaves out its oldest prefill, and the decode worker makes none, that one has stalled.
+
+A prediction must deserve it. Nothing is judged before the cost model of the prefill worker's class was
+fitted by this replica, nor a prompt that is much longer than all that it was fitted with; and everything is
+predicted as if nothing were cached, since a worker may have lost its cache. What is not judged has the
+timeouts of its connection, as ever.
+
+One look twice a second does for all, at those that have waited for longer than the floor. Requests that one
+worker serves alone are not looked at. There, a prefill may wait for minutes until others have decoded and let
+go of their KV, and an answer that is not streamed does not say when its own is over.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from policies import FleetState
+from router.errors import WorkerSilent
+from router.gateway.feedback import Feedback
+from router.handover import Leg
+
+if TYPE_CHECKING:
+    from router.gateway.pair_reservation import PairReservation
+
+LOOK_S = 0.5
+"""Between two looks."""
+
+
+class _Watched(msgspec.Struct, eq=False):
+    """A leg that is waited for.
+
+    Attributes:
+        pair: Its request.
+        since_s: Since when, monotonic seconds.
+        limit_s: How long it may take.
+        oldest_s: When it was first seen to be the oldest prefill of its worker; 0 before.
+    """
+
+    pair: "PairReservation"
+    since_s: float
+    limit_s: float
+    oldest_s: float = 0.0
+
+
+class Stalls:
+    """The legs of this replica that are waited for.
+
+    Args:
+        fleet: The shared state.
+        feedback: Knows what predictions are worth.
+        factor: How much longer than predicted anything may take; 0 gives up nothing.
+        floor_s: What is added to that.
+        loop: Runs the looks.
+        now_s: Monotonic seconds.
+        now_us: Log time.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        feedback: Feedback,
+        *,
+        factor: float,
+        floor_s: float,
+        loop: asyncio.AbstractEventLoop,
+        now_s: Callable[[], float],
+        now_us: Callable[[], int],
+    ) -> None:
+        self._fleet = fleet
+        self._feedback = feedback
+        self._factor = factor
+        self._floor_s = floor_s
+        self._loop = loop
+        self._now_s = now_s
+        self._now_us = now_us
+        self._watched: dict[str, _Watched] = {}  # by decode attempt, who waits longest first
+        self._heard_us: dict[int, int] = {}  # by slot of a decode worker
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Legs that are waited for."""
+        return len(self._watched)
+
+    # What reservations tell.
+
+    def prefilling(self, pair: "PairReservation") -> None:
+        """A request was sent."""
+        chosen = pair.attempt.chosen
+        self._wait(pair, chosen.queue_s + self._prefill_s(pair) + _transfer_s(pair))
+
+    def decoding(self, pair: "PairReservation") -> None:
+        """The prefill leg of a request is over."""
+        parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
+        loads, fit = self._fleet.loads, self._feedback.decode_fit(worker.worker_class)
+        prefill_s = self._prefill_s(pair)
+        predicted_s = chosen.queue_s + _transfer_s(pair)
+        running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
+        if running:  # its engine may have no room before one of them has ended
+            predicted_s += fit.decode_s / running
+        if pair.gateway.handovers[pair.prefill.protocol].decode_prefills or prefill_s == inf:
+            predicted_s += prefill_s
+        if not parsed.stream:
+            known = parsed.output_tokens_max is not None and fit.known
+            predicted_s += (parsed.output_tokens_max or 0) * chosen.tpot_s if known else inf
+        self._wait(pair, predicted_s)
+
+    def heard(self, pair: "PairReservation") -> None:
+        """The answer to a request began, or is complete: nothing of it is waited for any more."""
+        self._heard_us[pair.decode.worker.slot] = self._now_us()
+        self.forget(pair)
+
+    def forget(self, pair: "PairReservation") -> None:
+        """A request is over."""
+        self._watched.pop(pair.decode_attempt.request_id, None)
+
+    # Inside.
+
+    def _wait(self, pair: "PairReservation", predicted_s: float) -> None:
+        """Wait for a leg, in place of the one before."""
+        self.forget(pair)
+        if not self._factor or predicted_s == inf:
+            return
+        limit_s = self._limit_s(predicted_s)
+        self._watched[pair.decode_attempt.request_id] = _Watched(pair, self._now_s(), limit_s)
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """Give up what is late at workers that have stalled, and look again later."""
+        self._timer = None
+        now_s, now_us = self._now_s(), self._now_us()
+        late: list[_Watched] = []
+        for watched in self._watched.values():
+            waits_s = now_s - watched.since_s
+            if waits_s < self._floor_s:
+                break
+            if waits_s >= watched.limit_s:
+                late.append(watched)
+        for watched in late:
+            if not watched.pair.released:  # since one before it was given up
+                self._judge(watched, now_s, now_us)
+        if self._watched and self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _judge(self, watched: _Watched, now_s: float, now_us: int) -> None:
+        """Give a leg that is late up if its worker has stalled."""
+        pair, limit_s = watched.pair, watched.limit_s
+        decode_stalled = now_us - self._decode_progress_us(pair.decode.worker.slot) >= limit_s * 1e6
+        if pair.prefilled:
+            if decode_stalled:
+                self._give_up(pair, Leg.DECODE, limit_s)
+            return
+        head = self._fleet.loads.head(pair.prefill.worker.slot, now_us)
+        if head is None:
+            return
+        worker_class = pair.prefill.worker.worker_class
+        head_s = self._scratch_s(worker_class, self._fleet.loads.requests[head.request_id].context_tokens)
+        if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
+            self._give_up(pair, Leg.PREFILL, limit_s)
+        elif (
+            head.request_id == pair.attempt.request_id
+            and pair.gateway.handovers[pair.prefill.protocol].concurrent
+        ):
+            watched.oldest_s = watched.oldest_s or now_s
+            if decode_stalled and now_s - watched.oldest_s >= limit_s:
+                self._give_up(pair, Leg.DECODE, limit_s)
+
+    def _give_up(self, pair: "PairReservation", leg: Leg, limit_s: float) -> None:
+        local = pair.prefill if leg is Leg.PREFILL else pair.decode
+        assert pair.request is not None
+        message = f"The {leg} worker {local.worker.worker_id} made no progress for {limit_s:.3g} s."
+        pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
+
+    def _decode_progress_us(self, slot: int) -> int:
+        """Log time at which something was last seen to go on at a decode worker."""
+        return max(self._fleet.loads.prefilled_us(slot), self._heard_us.get(slot, 0))
+
+    def _limit_s(self, predicted_s: float) -> float:
+        return self._factor * predicted_s + self._floor_s
+
+    def _prefill_s(self, pair: "PairReservation") -> float:
+        return self._scratch_s(pair.prefill.worker.worker_class, pair.placed.context_tokens)
+
+    def _scratch_s(self, worker_class: str, tokens: int) -> float:
+        """How long a prefill takes of which nothing is cached; +inf if that is not known well enough."""
+        if not self._feedback.knows_prefills(worker_class, tokens):
+            return inf
+        return self._fleet.service_model(worker_class).service_s(tokens, 0.0)
+
+
+def _transfer_s(pair: "PairReservation") -> float:
+    """How long the KV takes after the prefill, at most."""
+    crossing_s = 0.0
+    if pair.shipping is not None:
+        crossing_s = (pair.shipping.end_us - pair.shipping.at_us) / 1e6
+    return max(pair.attempt.chosen.transfer_s, pair.decode_attempt.chosen.transfer_s, crossing_s)
