@@ -134,8 +134,8 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.succeeded(self.prefill, now_us, attempt.placed_us)
         gateway.publish(Finished(attempt.request_id, now_us, now_us))
         circuits.released(self.prefill, now_us, attempt.placed_us)
-        gateway.stalls.decoding(self)
         self._pulled_from(now_us)
+        gateway.stalls.decoding(self)
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:

@@ -1,5 +1,6 @@
 """Who is next, beside a plain list of who waits."""
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,3 +300,20 @@ def test_work_ahead_of_a_key_in_a_long_queue_is_nearly_right() -> None:
         tickets.ended(f"r{number}")
     assert tickets.ahead_service_us("|", 500) == 430_000
     assert tickets.ahead_service_us("tiny|", 500) == 0
+
+
+def test_who_waits_for_a_link_is_in_one_order_with_all_who_do() -> None:
+    """Whatever worker behind it they wait for, and whichever replica they are at."""
+    ops = [
+        msgspec.structs.replace(waiting("a", 30), link="x>"),
+        msgspec.structs.replace(waiting("b", 20, replica="two", worker="7"), link="x>"),
+        msgspec.structs.replace(waiting("c", 10), link="y>"),
+        waiting("d", 5),
+    ]
+    tickets = tickets_of(*ops)
+    assert (name(tickets.first_for_link("x>")), name(tickets.first_for_link("y>"))) == ("b", "c")
+    assert [op.link for op in tickets.dump_steps() if op is not None] == ["x>", "x>", "y>", ""]
+    tickets.put(msgspec.structs.replace(ops[1], at_us=2, link=""), 7)
+    assert name(tickets.first_for_link("x>")) == "a"
+    tickets.ended("a")
+    assert tickets.first_for_link("x>") is None

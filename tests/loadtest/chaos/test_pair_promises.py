@@ -62,6 +62,13 @@ def test_what_gathers_behind_a_slow_link_may_leave_as_fast_as_it_can() -> None:
     assert broken(run(link=link((36, 9.2e9), (39, 9.2e9)))) == []
 
 
+def test_what_a_second_cannot_keep_below_the_cap_is_told_apart() -> None:
+    """A pull of 9.2 GB from 9.5 to 10.5 s; another one of less is no excuse."""
+    pulled = {**link((10, 9.2e9)), "pulled": [(9.5, 10.5, 9.2e9)]}
+    assert broken(run(link=pulled)) == []
+    assert broken(run(link={**pulled, "pulled": [(9.5, 10.5, 1e9)]})) != []
+
+
 @pytest.mark.parametrize(
     ("seen", "name"),
     [

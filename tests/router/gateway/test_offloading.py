@@ -28,6 +28,7 @@ from policies import (
     Shed,
     Shipped,
     Shipping,
+    Waiting,
     WorkerPut,
     make_policy,
 )
@@ -202,6 +203,22 @@ def test_what_does_not_fit_waits_for_the_link_and_goes_when_it_is_free() -> None
     assert decision.attempt.worker_id == "w1"
     assert decision.attempt.request_id == hold.waiting.request_id
     assert setup.offloading.counts == {OffloadReason.ABOVE_THRESHOLD: 1}
+
+
+@pytest.mark.parametrize("replica", ["r1", "r2"])
+def test_the_first_of_those_who_wait_for_a_link_goes_first(replica: str) -> None:
+    """Its room is left to the better key, whatever worker that waits for; to another replica not for ever."""
+    setup = Setup(*SITES)
+    first = Waiting("first", NOW_US, replica, 0, 0, "m|@far>here", "w0", "normal/", 1, 1, 1, LINK)
+    setup.publish(first)
+    hold = setup.decide()
+    assert isinstance(hold, Hold)
+    assert (hold.waiting.link, hold.paced) == (LINK, True)
+    for ms in (100, 200):
+        assert isinstance(setup.decide(now_us=NOW_US + ms * 1_000), Hold)
+    assert isinstance(setup.decide(now_us=NOW_US + 300_000), Decision) == (replica == "r2")
+    setup.publish(Finished("first", NOW_US))
+    assert isinstance(setup.decide(), Decision)
 
 
 def test_who_never_waits_goes_at_once_and_reserves_what_is_there_then() -> None:
