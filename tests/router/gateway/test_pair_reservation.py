@@ -128,6 +128,25 @@ def test_the_link_is_free_when_the_kv_has_arrived() -> None:
     ]
 
 
+@pytest.mark.parametrize(("protocol", "said"), [("sglang", 1), ("nixl", 2)])
+def test_a_pull_is_said_again_when_the_prefill_has_really_ended(protocol: str, said: int) -> None:
+    """It leaves then, and takes as long as planned; what was sent beside the prefill has left already."""
+    bench = PairBench(1, 1, protocol=protocol)
+    reservation = reserved(bench)
+    answer(bench)
+    again = with_link(reservation)
+    again.released, again.prefilled, again.arrived = True, False, False
+    again.make()
+    bench.time.advance(3)
+    over_us = bench.time.clock.now_us()
+    again.prefill_over()
+    plans = bench.shared.said(Shipping)
+    assert len(plans) == said
+    assert plans[-1].end_us - plans[-1].start_us == 10**6
+    assert (plans[-1].start_us >= over_us) == (said == 2)
+    again.release(abandoned=False)
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_what_is_reserved_again_is_what_is_still_to_come(steps: int) -> None:
     bench = PairBench(1, 1)
