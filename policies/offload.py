@@ -159,6 +159,13 @@ class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
         """The link that its KV crosses; empty for none."""
         return self.link if self.remote else ""
 
+    @property
+    def judged_tokens(self) -> int:
+        """Uncached tokens that t is compared with: with an abundant link, by the best cache anywhere."""
+        if self.state is LinkState.ABUNDANT:
+            return min(self.uncached_local, self.uncached_remote)
+        return self.uncached_local
+
 
 class _Side(msgspec.Struct, frozen=True, gc=False):
     """A remote offer with its link."""

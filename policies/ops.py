@@ -51,9 +51,10 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             waited: what nobody else wanted costs nothing.
         safe_blocks: Blocks of the first path that the worker need not prefill, predicted
             (`policies.followers`).
-        home_uncached_tokens: Where prefill and decode are apart, the least that would be left to prefill in
-            the home site, wherever its worker stands: what the slow loop counts (`policies.role_plan`). -1
-            where they are not, and in the decode half of a pair.
+        home_uncached_tokens: Where prefill and decode are apart, what t is compared with: the least that
+            would be left to prefill in the home site, or over an abundant link anywhere
+            (`policies.offload.OffloadVerdict.judged_tokens`). That is what the slow loop counts
+            (`policies.role_plan`). -1 where they are not apart, and in the decode half of a pair.
     """
 
     request_id: str

@@ -386,7 +386,7 @@ class Decider:
             if look is None
             else chosen.uncached_tokens
             if verdict is None or verdict.uncached_local < 0
-            else verdict.uncached_local,
+            else verdict.judged_tokens,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)

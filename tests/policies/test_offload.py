@@ -1,5 +1,6 @@
 """Where a request is prefilled: by tokens, by seconds, and never over a link that cannot take it."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,3 +280,11 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     assert link(near, far) == OTHER
     over.measured(LinkMeasured(OTHER, START, "one", 0.0, loss_ratio=0.6))
     assert link(near, far) == LINK
+
+
+@pytest.mark.parametrize(
+    ("state", "judged"), [(LinkState.ABUNDANT, 2_000), (LinkState.SCARCE, 40_000), (LinkState.DOWN, 40_000)]
+)
+def test_the_cache_of_another_site_counts_only_over_an_abundant_link(state: LinkState, judged: int) -> None:
+    verdict = calm(links()).judge(local(40_000), [remote(2_000)], T, START)
+    assert msgspec.structs.replace(verdict, state=state).judged_tokens == judged

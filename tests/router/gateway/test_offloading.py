@@ -303,18 +303,21 @@ def test_verdicts_are_counted_and_the_newest_remembered() -> None:
     assert len(setup.offloading.latest) == 64
 
 
-def test_the_slow_loop_counts_what_would_be_left_to_prefill_at_home() -> None:
+def test_the_slow_loop_counts_what_the_rule_compares_with_its_threshold() -> None:
     """The second time the far worker holds the prompt, and the one at home nothing of it."""
     setup = Setup(*SITES)
     for number in range(2):
         decision = setup.place(None, now_us=NOW_US + number * SECOND)
         assert decision.attempt.worker_id == "w1"
-        assert decision.placed.home_uncached_tokens == TOKENS
+        assert decision.offload is not None
+        counted = decision.placed.home_uncached_tokens
+        assert counted == decision.offload.judged_tokens
+        assert counted == (decision.placed.uncached_tokens if number else TOKENS)
         assert decision.decode is not None
         assert decision.decode.placed.home_uncached_tokens == -1
-    assert decision.placed.uncached_tokens < TOKENS
+    assert decision.offload.uncached_local == TOKENS > counted
     requests, _, _ = setup.fleet.uncached_lengths.sums(NOW_US)
-    assert requests[row_of(TOKENS)] == requests.sum() == 2
+    assert requests[row_of(TOKENS)] == requests[row_of(counted)] == 1
     away = Setup("prefill:far", "decode").place()
     assert away.placed.home_uncached_tokens == away.placed.uncached_tokens == TOKENS
 
