@@ -89,14 +89,16 @@ class TetheredProcess:
         """
         process = self._process
         if process.returncode is None:
+            # By its id: `send_signal` looks first whether it has ended, and then its exit status is lost.
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
-                process.send_signal(signal.SIGCONT)
+                os.kill(process.pid, number)
+                os.kill(process.pid, signal.SIGCONT)
             try:
                 async with asyncio.timeout(timeout_s):
                     await process.wait()
             except TimeoutError:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
         if self._pipe >= 0:
             # A line, and not only the end of the pipe: the process id may be another's by now.

@@ -12,7 +12,7 @@ async def test_a_run_sees_clients_workers_and_the_link() -> None:
     )
     assert len(run.served) == run.sent > 10
     assert set(run.prefilled) <= {"p1", "p2", "far1", "far2"}
-    assert 0 < run.cached_tokens < run.prompt_tokens
+    assert 0 <= run.cached_tokens < run.prompt_tokens
     assert run.link["under_way"] == 0
     assert run.offload["enabled"]
     assert run.metrics["cacheway_inflight_requests"] == 0

@@ -493,4 +493,4 @@ async def test_many_requests_of_which_some_are_left_and_some_fail_leave_nothing(
     await until(lambda: all(sink.over for _, sink in sent))
     await stage.idle()
 
-    assert sum(sink.said == DECODED and sink.status == 200 for _, sink in sent) > 50
+    assert sum(sink.said == DECODED and sink.status == 200 for _, sink in sent) > 10
