@@ -20,11 +20,7 @@ from fakes.stage import no_task_left
 
 from loadtest.engine import Fault
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    # Engines end here while somebody connects: CPython 3.11 then forgets the accepted socket, and says so.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 STREAMED = [pytest.param(True, id="stream"), pytest.param(False, id="whole")]
 

@@ -18,10 +18,6 @@ from loadtest.engine.link.server import LinkServer
 from loadtest.engine.profiles import PROFILES
 from router.fleet import Health
 
-# Engines and links end here while somebody connects: CPython 3.11 then forgets the accepted socket
-# (`asyncio.selector_events`, a server that closes between accept and `connection_made`), and says so.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 PROTOCOLS = ("sglang", "nixl", "mooncake")
 TEXT = "word " * 3000
 QUICK: dict[str, Any] = {

@@ -17,10 +17,6 @@ from loadtest.engine.link.server import LinkServer
 from policies import OffloadReason
 from router.fleet import Health
 
-# Engines and links end here while somebody connects: CPython 3.11 then forgets the accepted socket
-# (`asyncio.selector_events`, a server that closes between accept and `connection_made`), and says so.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 LINK = "dc2>dc1"
 KV_TOKEN_BYTES = 327_680
 """Of the model that an engine without a profile emulates: 80 layers of 8 heads of 128, key and value."""

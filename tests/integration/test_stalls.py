@@ -11,11 +11,7 @@ import pytest_asyncio
 from fakes.pairs import PROTOCOLS, SLOW_CLASS, Pairs, Step, open_pairs
 from fakes.stage import no_task_left
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    # Engines end here while somebody connects: CPython 3.11 then forgets the accepted socket, and says so.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FLOOR_S = 0.5
 

@@ -26,7 +26,13 @@ def test_the_status_says_whether_a_promise_was_broken(
         plans.append(plan)
         requests = [served(kind, phase) for kind in KINDS for phase in ("calm", "after")]
         seen = PrefillDecodeRun(plan, requests, len(requests), prefilled=Counter(p1=4, far2=2))
-        link: dict[str, Any] = {"sent_bytes": 3e9, "arrived": 2, "lost": 1, "egress": {"buckets": []}}
+        link: dict[str, Any] = {
+            "sent_bytes": 3e9,
+            "arrived": 2,
+            "lost": 1,
+            "pulled": [],
+            "egress": {"buckets": []},
+        }
         latest = [{"remote": remote, "why": f"because {remote}"} for remote in (True, False)]
         offload = {"decided": {"sooner_remote": 2}, "latest": latest}
         return replace(seen, link=link, left=left, prompt_tokens=1000, cached_tokens=250, offload=offload)
