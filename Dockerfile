@@ -1,5 +1,5 @@
-# Build stage: the locked run-time dependencies and Cacheway itself, in a virtual environment.
-FROM python:3.12-slim AS build
+# The locked run-time dependencies and Cacheway itself, in a virtual environment.
+FROM python:3.12-slim AS installed
 WORKDIR /src
 RUN python -m venv /opt/cacheway
 COPY requirements-runtime.lock pyproject.toml README.md LICENSE ./
@@ -12,16 +12,35 @@ RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --no-build-isolation 
  # The import names are generic: each must have exactly one owner in this image.
  && /opt/cacheway/bin/python -c "from importlib.metadata import packages_distributions as owners; \
 wrong = {name: owners().get(name) for name in ('router', 'radix', 'policies', 'loadtest') if owners().get(name) != ['cacheway']}; \
-assert not wrong, wrong" \
- && /opt/cacheway/bin/pip uninstall --yes hatchling editables pip
+assert not wrong, wrong"
 
-# Final stage: the interpreter, the virtual environment, nobody's privileges.
-FROM python:3.12-slim
+# The same without what only the build needs.
+FROM installed AS build
+RUN /opt/cacheway/bin/pip uninstall --yes hatchling editables pip
+
+# The same with what emulated engines and load tests need; nothing of it is in the gateway's image.
+FROM installed AS build-loadtest
+COPY requirements.lock ./
+RUN /opt/cacheway/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+
+# docker build --target loadtest -t cacheway-loadtest:0.1.0 .
+FROM python:3.12-slim AS loadtest
+RUN useradd --system --uid 10001 --no-create-home cacheway
+COPY --from=build-loadtest /opt/cacheway /opt/cacheway
+COPY loadtest/locustfile.py /opt/loadtest/locustfile.py
+ENV PATH=/opt/cacheway/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp
+USER 10001
+ENTRYPOINT ["cacheway"]
+
+# The gateway: the interpreter, the virtual environment, nobody's privileges.
+FROM python:3.12-slim AS gateway
 RUN useradd --system --uid 10001 --no-create-home cacheway
 COPY --from=build /opt/cacheway /opt/cacheway
 ENV PATH=/opt/cacheway/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001
-EXPOSE 30000
+# Requests, metrics (--prometheus-port), the admin API.
+EXPOSE 30000 29000 29100
+# Of a gateway that serves plain HTTP on its usual port; orchestrators have probes of their own.
 HEALTHCHECK --interval=10s --timeout=3s CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:30000/liveness', timeout=2)"]
 ENTRYPOINT ["cacheway"]
 CMD ["serve", "--host", "0.0.0.0"]

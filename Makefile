@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers study prfaas-study clean
+.PHONY: help setup demo test engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
+  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers study prfaas-study \
+  audit sbom chaos load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,7 +25,13 @@ demo: setup ## Two replicas, four emulated engines, round robin against the defa
 	@$(BIN)/cacheway demo
 
 test: setup ## All tests, with coverage of the pure core
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-config=pyproject.toml
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --cov --cov-config=pyproject.toml
+
+engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 GB, 5 min, once)
+	@$(BIN)/python -m loadtest.vllm install
+
+test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min), all three otherwise (20 min)
+	@$(if $(SHORT),CACHEWAY_ENGINES_SHORT=1) $(BIN)/python -m pytest tests/engines
 
 lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/ruff format --check .
@@ -32,7 +39,20 @@ lint: setup ## Format, lint, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-check: lint test ## Everything CI checks
+check: lint test audit sbom ## Everything CI checks, the audit of what is locked, and its bill of materials
+
+audit: setup ## Look locked packages up in the advisory database (STRICT=1 fails if it cannot)
+	@$(BIN)/python -m deploy.supply_chain audit $(if $(STRICT),--strict)
+
+sbom: setup ## Write sbom.json (CycloneDX) from the lock
+	@$(BIN)/python -m deploy.supply_chain sbom
+
+load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|spike|soak|overload
+	@$(BIN)/locust -f loadtest/locustfile.py --headless --only-summary \
+	  --host $(or $(HOST),http://127.0.0.1:30000) --preset $(or $(PRESET),smoke)
+
+chaos: setup ## Half an hour of seeded faults under load; the status is 1 if a promise was broken
+	@$(BIN)/python -m loadtest.chaos --minutes 30 --seed $(or $(SEED),7) --report chaos.html
 
 format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .
@@ -43,12 +63,13 @@ COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --
 
 lock: ## Resolve the dependencies again: everything, and what the image needs (needs uv)
 	@$(COMPILE) --all-extras --output-file requirements.lock pyproject.toml requirements-build.in
-	@$(COMPILE) --extra embedded --constraints requirements.lock --output-file requirements-runtime.lock \
+	@$(COMPILE) --extra embedded --extra kubernetes --extra kv-events --extra tokenizers --extra tracing --constraints requirements.lock --output-file requirements-runtime.lock \
 	  pyproject.toml requirements-build.in
 
 docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --reference > docs/configuration.md
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
+	@$(BIN)/python -m deploy.write
 
 bench: setup ## CPU cost of the tree, of prompt identity, of a request, of the queue and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
@@ -96,4 +117,4 @@ prfaas-study: setup ## Simulate the case study of PrfaaS, and write docs/prfaas-
 	@$(BIN)/cacheway plan prfaas --simulate --out docs/prfaas-study
 
 clean: ## Remove what can be made again
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage sbom.json chaos.html cacheway-*.html

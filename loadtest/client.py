@@ -50,6 +50,8 @@ class Outcome:
         status: HTTP status; 0 if no head came.
         error: Why it does not count as completed; None if it does.
         worker: ``x-cacheway-worker`` of the answer; empty without a gateway.
+        predicted_tokens: ``x-cacheway-cached-tokens`` of the answer, what the gateway expected to be cached;
+            0 without a gateway.
         text: The generated text.
         tool_calls: The generated tool calls.
     """
@@ -66,6 +68,7 @@ class Outcome:
     worker: str
     text: str
     tool_calls: tuple[ToolCall, ...]
+    predicted_tokens: int = 0
 
 
 class _Details(msgspec.Struct):
@@ -114,6 +117,7 @@ class StreamedAnswer:
     def __init__(self) -> None:
         self.status = 0
         self.worker = ""
+        self.predicted_tokens = 0
         self.error: str | None = None
         self.ended = False
         self.first_s: float | None = None
@@ -196,6 +200,7 @@ class StreamedAnswer:
             worker=self.worker,
             text="".join(self._texts),
             tool_calls=tuple(ToolCall(*parts) for _, parts in sorted(self._tools.items())),
+            predicted_tokens=self.predicted_tokens,
         )
 
 
@@ -245,6 +250,8 @@ class _Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"x-cacheway-worker":
             self._answer.worker = value.decode("latin-1")
+        elif name.lower() == b"x-cacheway-cached-tokens":
+            self._answer.predicted_tokens = int(value)
 
     def on_headers_complete(self) -> None:
         assert self._parser is not None

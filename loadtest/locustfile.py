@@ -1,94 +1,185 @@
-"""Agents' sessions for locust, against any OpenAI-compatible server.
+"""Load for a gateway, or for any OpenAI-compatible server, with locust.
 
-    locust -f loadtest/locustfile.py --host http://127.0.0.1:30000 --headless -u 20 -r 5 -t 30s
+    locust -f loadtest/locustfile.py --host http://127.0.0.1:30000 --preset smoke --headless
+    locust -f loadtest/locustfile.py --host http://127.0.0.1:30000             web UI on port 8089
+    locust ... --preset overload --users 1000 --run-time 10m                             scaled and stretched
+    locust ... AgentUser LongContextUser --users 40 --run-time 5m                        these, at one level
+    locust ... --trace traces/toolagent.jsonl --window 0:600 --speed 2                   a recorded trace
+    locust ... --preset steady --processes 4                                             on several cores
 
-Every user plays one session of the built-in workload after the other (`loadtest.workload`): streamed
-answers, tool turns, growing contexts, think times. No two sessions are the same, but those of one
-application share its system prompt and tools. Besides the whole requests locust reports ``TTFT`` and
-``TPOT`` (mean gap between chunks) as requests of their own, in milliseconds.
+Presets are told in `loadtest.locusts.presets`, users in `loadtest.locusts.users`. A run with a preset writes
+locust's HTML report, `cacheway-PRESET.html` if `--html` names no other, prints a summary, and ends with
+status 1 if it broke what the preset promises. On several machines: `--master --expect-workers N` here,
+`--worker --master-host` there.
 """
 
-import time
-from collections.abc import Iterator
+import os
+from pathlib import Path
 from typing import Any
 
 import requests
-from locust import HttpUser, events, task
+from locust import LoadTestShape, events
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
+from locust.runners import WorkerRunner
+from rich.console import Console
 
-from loadtest.client import Outcome, StreamedAnswer
-from loadtest.replay import Turn
-from loadtest.workload import MODEL, AgentSession, WorkloadShape, endless_sessions
+from loadtest.locusts.presets import PRESETS, users_at
+from loadtest.locusts.streaming import HEADERS, StreamingUser
+from loadtest.locusts.summary import Summary
+from loadtest.locusts.users import AgentUser, BurstUser, ChatUser, LongContextUser, SessionUser, TraceUser
+from loadtest.traces import PromptText, TraceError, cut_window, read_trace, spread_arrivals
+from loadtest.workload import MODEL, TracedRequest
 
-TIMEOUT_S = 60.0
+__all__ = ["AgentUser", "BurstUser", "ChatUser", "LongContextUser", "PresetShape", "TraceUser"]
 
-HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
+SPAWN_S = 2.0
+"""In how many seconds the users of a step are there."""
+
+OUTPUT_TOKENS_MAX = 4096
+
+
+class PresetShape(LoadTestShape):
+    """How many users there are, as the preset says."""
+
+    use_common_options = True
+
+    def tick(self) -> tuple[int, float] | None:
+        """Users now, and how fast they come and go; None at the end."""
+        assert self.runner is not None
+        options = self.runner.environment.parsed_options
+        assert options is not None
+        preset = PRESETS[options.preset]
+        # Locust says one if nobody said anything.
+        users = options.num_users if (options.num_users or 1) > 1 else preset.users
+        elapsed_s = self.get_run_time()  # type: ignore[no-untyped-call]
+        wanted = users_at(preset, elapsed_s, users, float(options.run_time or preset.run_s))
+        return None if wanted is None else (wanted, max(1.0, users / SPAWN_S))
+
+
+class TraceShape(LoadTestShape):
+    """One user in each process, until all of them have replayed their share."""
+
+    abstract = True
+
+    def tick(self) -> tuple[int, float] | None:
+        """The users; None at the end."""
+        assert self.runner is not None
+        options = self.runner.environment.parsed_options
+        assert options is not None
+        processes = TraceUser.fixed_count
+        over = StreamingUser.summary.finished >= processes
+        if options.run_time:
+            elapsed_s = self.get_run_time()  # type: ignore[no-untyped-call]
+            over = over or elapsed_s >= options.run_time
+        return None if over else (processes, processes)
 
 
 def add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
     """Add our own options to locust's."""
-    parser.add_argument("--model", default=MODEL, help="model to ask for")
-    parser.add_argument("--seed", type=int, default=1, help="same seed, same sessions")
+    parser.add_argument(
+        "--preset",
+        env_var="LOCUST_PRESET",
+        choices=["", *PRESETS],
+        default="",
+        help="; ".join(f"{name}: {preset.purpose}" for name, preset in PRESETS.items()),
+    )
+    parser.add_argument("--trace", default="", metavar="FILE", help="replay a trace in the Mooncake format")
+    parser.add_argument("--window", default="0:600", metavar="FROM:TO", help="part of it, in seconds")
+    parser.add_argument("--speed", type=float, default=1.0, metavar="X", help="X times faster than recorded")
+    parser.add_argument(
+        "--model", default="", help="model to ask for; the first one that is served if not given"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="same seed, same prompts")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get("OPENAI_API_KEY", ""),
+        is_secret=True,
+        help="sent as a bearer token; or OPENAI_API_KEY",
+    )
 
 
-def draw_sessions(environment: Environment, **_: Any) -> None:
-    """Give all users of this process one supply of sessions."""
+def prepare(environment: Environment, **_: Any) -> None:
+    """Choose users and shape, and listen for what is counted."""
     options = environment.parsed_options
     assert options is not None
-    AgentUser.sessions = endless_sessions(WorkloadShape(), options.seed, options.model)
+    summary = StreamingUser.summary = Summary()
+    if options.trace:
+        TraceUser.abstract = False
+        TraceUser.fixed_count = max(1, options.expect_workers) if options.master else 1
+        environment.user_classes = [TraceUser]
+        environment.shape_class = TraceShape()  # type: ignore[no-untyped-call]
+        environment.shape_class.runner = environment.runner
+    else:
+        environment.user_classes = [each for each in environment.user_classes if each is not TraceUser]
+        if not options.preset:
+            environment.shape_class = None
+        elif not options.html_file and not options.worker:
+            options.html_file = f"cacheway-{options.preset}.html"
+    told: Any = environment.events
+    told.report_to_master.add_listener(lambda client_id, data: summary.report(data))
+    told.worker_report.add_listener(lambda client_id, data: summary.heard(client_id, data))
 
 
-class AgentUser(HttpUser):
-    """One agent at work."""
+def begin(environment: Environment, **_: Any) -> None:
+    """Find out the model, and give all users of this process what they will send."""
+    options = environment.parsed_options
+    assert options is not None
+    if options.master:
+        return
+    headers = dict(HEADERS)
+    if options.api_key:
+        headers["authorization"] = f"Bearer {options.api_key}"
+    StreamingUser.headers = headers
+    StreamingUser.model = options.model or _first_model(environment.host or "", headers)
+    runner = environment.runner
+    process = runner.worker_index if isinstance(runner, WorkerRunner) else 0
+    for users in environment.user_classes:
+        if issubclass(users, SessionUser):
+            users.draw(f"{options.seed}/{process}" if process else str(options.seed))
+    if options.trace:
+        TraceUser.requests = _trace(options)
+        TraceUser.share = (process, max(1, options.expect_workers or 1))
 
-    sessions: Iterator[AgentSession]
 
-    @task
-    def session(self) -> None:
-        """Play one session to its end, or to its first failure."""
-        turns = next(self.sessions).turns()
-        turn = next(turns)
-        while True:
-            time.sleep(turn.think_s)  # locust has patched it: other users go on
-            outcome = self._send(turn)
-            if outcome.error is not None:
-                return
-            try:
-                turn = turns.send(outcome)
-            except StopIteration:
-                return
+def _first_model(host: str, headers: dict[str, str]) -> str:
+    try:
+        answer = requests.get(f"{host}/v1/models", headers=headers, timeout=10)
+        return str(answer.json()["data"][0]["id"])
+    except (requests.RequestException, ValueError, LookupError):
+        return MODEL
 
-    def _send(self, turn: Turn) -> Outcome:
-        answer = StreamedAnswer()
-        started_s = time.perf_counter()
-        with self.client.post(
-            turn.path, data=turn.body, headers=HEADERS, stream=True, timeout=TIMEOUT_S, catch_response=True
-        ) as response:
-            answer.status = response.status_code
-            try:
-                for data in response.iter_content(chunk_size=None):
-                    answer.feed(data, time.perf_counter())
-            except requests.RequestException as error:
-                answer.error = f"the stream broke: {error}"
-            outcome = answer.outcome(started_s, time.perf_counter())
-            if outcome.error is not None:
-                response.failure(outcome.error)
-        self._report("TTFT", turn.path, outcome.ttft_s)
-        self._report("TPOT", turn.path, outcome.tpot_s)
-        return outcome
 
-    def _report(self, kind: str, path: str, seconds: float | None) -> None:
-        if seconds is not None:
-            self.environment.events.request.fire(
-                request_type=kind,
-                name=path,
-                response_time=seconds * 1000,
-                response_length=0,
-                exception=None,
-                context={},
-            )
+def _trace(options: Any) -> list[TracedRequest]:
+    begin_s, _, end_s = options.window.partition(":")
+    try:
+        rows = spread_arrivals(
+            cut_window(read_trace(Path(options.trace)), float(begin_s), float(end_s)), options.seed
+        )
+    except (TraceError, ValueError) as error:
+        raise SystemExit(f"--trace {options.trace} --window {options.window}: {error}") from error
+    text = PromptText(options.seed)
+    return [TracedRequest(row, options.speed, OUTPUT_TOKENS_MAX, text, StreamingUser.model) for row in rows]
+
+
+def end(environment: Environment, **_: Any) -> None:
+    """Print the summary, and judge a preset."""
+    options, summary = environment.parsed_options, StreamingUser.summary
+    assert options is not None
+    if options.worker:
+        return
+    console = Console(width=140)
+    console.print(summary.table(environment))
+    if options.preset and not options.trace:
+        broken = summary.broken(PRESETS[options.preset])
+        for promise in broken:
+            console.print(f"[red]broken:[/] {promise}", highlight=False)
+        if not broken:
+            console.print(f"{options.preset}: all promises kept", highlight=False)
+        environment.process_exit_code = 1 if broken else 0
 
 
 events.init_command_line_parser.add_listener(add_arguments)  # type: ignore[no-untyped-call]
-events.test_start.add_listener(draw_sessions)  # type: ignore[no-untyped-call]
+events.init.add_listener(prepare)  # type: ignore[no-untyped-call]
+events.test_start.add_listener(begin)  # type: ignore[no-untyped-call]
+events.quitting.add_listener(end)  # type: ignore[no-untyped-call]

@@ -23,7 +23,7 @@ import httpx
 
 from router.tether import TetheredProcess
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.05
 LOG_LINES = 15
@@ -41,17 +41,28 @@ class ChildFailed(Exception):
 class Child:
     """One ``cacheway`` command as a child process; an async context manager that ends it.
 
+    A gateway has its admin API on the data port, unless its arguments say otherwise: several of them share a
+    machine.
+
     Args:
         name: What messages call it, and the name of its log file.
         arguments: Arguments of ``cacheway``.
         directory: Where its log goes.
         module: What is run instead of ``cacheway``.
+        within: A command that runs the one behind it, like ``nsenter``; it must keep the process id.
     """
 
-    def __init__(self, name: str, arguments: Sequence[str], directory: Path, module: str = "router") -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        directory: Path,
+        module: str = "router",
+        within: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self._command = (sys.executable, "-m", module, *arguments)
+        self._command = (*within, sys.executable, "-m", module, *arguments)
         self._process: TetheredProcess | None = None
 
     @property
@@ -63,6 +74,7 @@ class Child:
     async def __aenter__(self) -> Self:
         # The user's own CACHEWAY_* settings are for the user's own gateway.
         environment = {key: value for key, value in os.environ.items() if not key.startswith("CACHEWAY_")}
+        environment["CACHEWAY_ADMIN_PORT"] = "0"
         with self.log.open("wb") as log:
             self._process = await TetheredProcess.start(*self._command, log=log, environment=environment)
         return self
@@ -70,13 +82,17 @@ class Child:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process is not None
-        await self._process.end(STOP_TIMEOUT_S)
+        await self.end()
 
     async def kill(self) -> None:
         """Kill it (SIGKILL), as an operator or a lack of memory does."""
         assert self._process is not None
         await self._process.end(STOP_TIMEOUT_S, signal.SIGKILL)
+
+    async def end(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End it as an operator does (SIGTERM), and kill it if that takes longer."""
+        assert self._process is not None
+        await self._process.end(timeout_s)
 
     async def wait_for_line(self, start: str) -> str:
         """Wait until its log has a complete line that begins so, and return that line.

@@ -94,7 +94,7 @@ class Application:
     tools: tuple[Json, ...]
 
 
-def _application(shape: WorkloadShape, seed: int, number: int) -> Application:
+def _application(shape: WorkloadShape, seed: int | str, number: int) -> Application:
     chance = random.Random(f"{seed}/application/{number}")
     system = f"Agent {number}. " + words(chance, chance.randint(*shape.system_tokens))
     tools: tuple[Json, ...] = tuple(
@@ -159,8 +159,7 @@ class AgentSession:
                     {
                         "model": self.model,
                         "messages": messages,
-                        "tools": self.application.tools,
-                        "tool_choice": "required" if planned.asks_tool else "none",
+                        **self._tools(planned),
                         "max_tokens": planned.output_tokens,
                         "ignore_eos": True,
                         "stream": True,
@@ -174,6 +173,13 @@ class AgentSession:
             call_ids = [call.id for call in outcome.tool_calls]
             # The last token of an answer is sampled but never computed: no engine holds it.
             held_bytes = len(prompt) + (outcome.output_tokens - 1) * TOKEN_BYTES
+
+    def _tools(self, planned: _PlannedTurn) -> Json:
+        """The tools, and whether the answer must use one; nothing for an application without."""
+        if not self.application.tools:
+            return {}
+        choice = "required" if planned.asks_tool else "none"
+        return {"tools": self.application.tools, "tool_choice": choice}
 
 
 def _answer_message(outcome: Outcome) -> Json:
@@ -192,7 +198,7 @@ def agent_sessions(shape: WorkloadShape, seed: int) -> list[AgentSession]:
     return sorted(sessions, key=lambda session: session.start_s)
 
 
-def endless_sessions(shape: WorkloadShape, seed: int, model: str = MODEL) -> Iterator[AgentSession]:
+def endless_sessions(shape: WorkloadShape, seed: int | str, model: str = MODEL) -> Iterator[AgentSession]:
     """Draw sessions one after the other, for ever; the first ones are those of `agent_sessions`."""
     applications = [_application(shape, seed, number) for number in range(shape.applications)]
     for number in itertools.count():
@@ -200,7 +206,7 @@ def endless_sessions(shape: WorkloadShape, seed: int, model: str = MODEL) -> Ite
 
 
 def _session(
-    shape: WorkloadShape, seed: int, number: int, applications: Sequence[Application], model: str
+    shape: WorkloadShape, seed: int | str, number: int, applications: Sequence[Application], model: str
 ) -> AgentSession:
     chance = random.Random(f"{seed}/session/{number}")
 
@@ -230,12 +236,14 @@ class TracedRequest:
         speed: How many times faster than recorded the trace is replayed.
         output_tokens_max: No answer is longer.
         text: Makes the prompt, when the request is sent and not before.
+        model: Who is asked.
     """
 
     row: TraceRequest
     speed: float
     output_tokens_max: int
     text: PromptText = field(repr=False)
+    model: str = MODEL
 
     @property
     def start_s(self) -> float:
@@ -252,7 +260,7 @@ class TracedRequest:
         prompt = self.text.render(self.row)
         body = _encode(
             {
-                "model": MODEL,
+                "model": self.model,
                 "prompt": prompt,
                 "max_tokens": min(self.row.output_tokens, self.output_tokens_max),
                 "ignore_eos": True,

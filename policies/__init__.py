@@ -11,27 +11,31 @@ from policies.bucket_plan import (
     LengthDemand,
     plan_buckets,
 )
-from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
+from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
 from policies.cache_pools import CachePool
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
+from policies.departures import departures
 from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.encoders import choose_encoder
 from policies.fairness import Fairness, class_of
-from policies.fleet import FleetRules, FleetState, Worker
+from policies.fleet import AUDIT_KEPT, FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
+from policies.newest import Newest
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
+    Audited,
     BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
     DecodeFitted,
     EarlyRatio,
+    Expire,
     Finished,
     FirstToken,
     Fitted,
@@ -41,9 +45,11 @@ from policies.ops import (
     Op,
     Placed,
     Reported,
+    SettingsChanged,
     Shipped,
     Shipping,
     Started,
+    Tracked,
     Waiting,
     WorkerGone,
     WorkerPut,
@@ -67,6 +73,7 @@ from policies.optimum import (
     kv_bytes_per_s,
     service_curve,
 )
+from policies.overrides import Overrides
 from policies.pairing import (
     ALONE,
     BOOTSTRAP_HOST_LABEL,
@@ -80,7 +87,7 @@ from policies.pairing import (
     Pairing,
     Partners,
 )
-from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, place
+from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
 from policies.prospects import Prospect, prospect
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
@@ -100,18 +107,21 @@ from policies.role_plan import (
     plan_roles,
 )
 from policies.role_turns import RoleStep, Switched, role_taken, turn_roles
+from policies.savings import Entry, SavingsWindow, Served
 from policies.scoring import POLICIES, Policy, make_policy
+from policies.shadow import Comparison, Judged, Shadow, Weighed, Witness
 from policies.sides import Side, Sides, SiteMap
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
+from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots, Timing
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
-from radix import FULL_ATTENTION, AttentionProfile, Forget, Insert, Trim
+from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Trim
 
 __all__ = [
     "ALONE",
     "ANY_BUCKET",
+    "AUDIT_KEPT",
     "BOOTSTRAP_HOST_LABEL",
     "BOOTSTRAP_PORT_LABEL",
     "BUCKET_LABEL",
@@ -137,6 +147,7 @@ __all__ = [
     "Admission",
     "AdmissionRules",
     "AttentionProfile",
+    "Audited",
     "Breaker",
     "BreakerRules",
     "BucketDivision",
@@ -151,12 +162,16 @@ __all__ = [
     "Chosen",
     "Circuit",
     "CircuitSet",
+    "Comparison",
     "Curve",
     "DecodeFit",
     "DecodeFitted",
     "EarlyEnds",
     "EarlyRatio",
     "EarlyRejection",
+    "EndGone",
+    "Entry",
+    "Expire",
     "Fairness",
     "Finished",
     "FirstToken",
@@ -168,6 +183,7 @@ __all__ = [
     "HandOver",
     "Insert",
     "Inversions",
+    "Judged",
     "KvBytes",
     "Left",
     "LengthBuckets",
@@ -181,6 +197,7 @@ __all__ = [
     "Look",
     "Matchmaker",
     "Miss",
+    "Newest",
     "Offer",
     "Offload",
     "OffloadPlan",
@@ -190,6 +207,7 @@ __all__ = [
     "Op",
     "Optimum",
     "Outlook",
+    "Overrides",
     "Pairing",
     "Partner",
     "Partners",
@@ -209,9 +227,13 @@ __all__ = [
     "RoleRules",
     "RoleStep",
     "RoleVerdict",
+    "SavingsWindow",
+    "Served",
     "ServiceFit",
     "ServiceLevel",
     "ServiceModel",
+    "SettingsChanged",
+    "Shadow",
     "Shed",
     "Shipped",
     "Shipping",
@@ -230,24 +252,32 @@ __all__ = [
     "ThroughputModel",
     "Ticket",
     "Tickets",
+    "Timing",
+    "Tracked",
     "Trim",
     "UncachedLengths",
     "Waiting",
+    "Weighed",
+    "Witness",
     "WorkAhead",
     "Worker",
     "WorkerClass",
     "WorkerGone",
     "WorkerPut",
     "admitted",
+    "beyond",
+    "cheapest_row",
     "choose_encoder",
     "class_of",
     "decode_ops",
     "decode_per_s",
     "decode_policy",
     "decoding_after",
+    "departures",
     "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
+    "exceeded_tokens",
     "kv_bytes_per_s",
     "link_name",
     "live_lengths",
@@ -255,6 +285,7 @@ __all__ = [
     "place",
     "plan_buckets",
     "plan_roles",
+    "priced",
     "probe_from_us",
     "prospect",
     "redispatch",

@@ -89,12 +89,16 @@ class Admission:
     """
 
     def __init__(self, rules: AdmissionRules, fleet: FleetState) -> None:
-        self.rules = rules
         self.closed = False
         self._fleet = fleet
+        self.use(rules)
+        self._target_s = self._running_max = self._kv_max = np.zeros(0)
+
+    def use(self, rules: AdmissionRules) -> None:
+        """Go by these rules from now on."""
+        self.rules = rules
         self._stale_us = round(rules.stale_s * 1e6)
         self._known = (-1, -1, -1)
-        self._target_s = self._running_max = self._kv_max = np.zeros(0)
 
     # One worker.
 

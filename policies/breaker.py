@@ -64,12 +64,15 @@ class Breaker:
         rules: When it moves.
         worker: Worker id.
         replica: Id of this replica.
+
+    Attributes:
+        rules: As given; may change.
     """
 
-    __slots__ = ("_counting_since_us", "_failures", "_probe", "_replica", "_rules", "_sent_us", "_worker")
+    __slots__ = ("_counting_since_us", "_failures", "_probe", "_replica", "_sent_us", "_worker", "rules")
 
     def __init__(self, rules: BreakerRules, worker: str, replica: str) -> None:
-        self._rules = rules
+        self.rules = rules
         self._worker = worker
         self._replica = replica
         self._failures = 0
@@ -87,7 +90,7 @@ class Breaker:
         if known is None or known.state is Circuit.CLOSED:
             return None
         self._sent_us = now_us
-        until_us = now_us + self._rules.open_us
+        until_us = now_us + self.rules.open_us
         self._probe = self._to(known, now_us, Circuit.HALF_OPEN, until_us, known.successes)
         return self._probe
 
@@ -97,7 +100,7 @@ class Breaker:
         if known is None or not self._probes(known, sent_us):
             return None
         successes = known.successes + 1
-        if successes >= self._rules.success_threshold:
+        if successes >= self.rules.success_threshold:
             return self._to(known, now_us, Circuit.CLOSED)
         return self._to(known, now_us, Circuit.HALF_OPEN, now_us, successes)
 
@@ -110,12 +113,12 @@ class Breaker:
             if sent_us < since_us:
                 return None
             self._failures += 1
-            if self._failures < self._rules.failure_threshold:
+            if self._failures < self.rules.failure_threshold:
                 return None
         elif not self._probes(known, sent_us):
             return None
         self._failures = 0
-        return self._to(known, now_us, Circuit.OPEN, now_us + self._rules.open_us)
+        return self._to(known, now_us, Circuit.OPEN, now_us + self.rules.open_us)
 
     def restarted(self, known: CircuitSet | None, now_us: int) -> CircuitSet | None:
         """Another process is behind the worker: what the old one failed says nothing of it."""

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.buckets import ANY_BUCKET, LengthBuckets
+from policies.buckets import ANY_BUCKET, LengthBuckets, exceeded_tokens
 from policies.ops import BucketPlan
 
 KEPT_MAX = 100
@@ -153,10 +153,14 @@ class BucketMembers:
 
         Args:
             slots: Who is asked for.
-            bucket: See `of_length`.
+            bucket: See `of_length`; or a limit that is exceeded (`policies.buckets.beyond`).
             holds_tokens: Longest prompt and answer that the worker in a slot says it can hold, or 0.
         """
         lengths = self.lengths
+        if exceeded := exceeded_tokens(bucket):
+            held = np.array([holds_tokens(slot) for slot in slots.tolist()], dtype=np.int64)
+            fits: NDArray[np.bool_] = (held == 0) | (held > exceeded)
+            return slots[fits]
         if bucket == ANY_BUCKET or lengths is None:
             return slots
         members = self.column(slots)

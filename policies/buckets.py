@@ -25,6 +25,10 @@ for u uncached tokens behind c, with the others in the middle of their bucket an
 conversation stays where its cache is while what it adds is short. Chunks that mix lengths on one rank have
 the same price: they share their step. That a long prefill also stands in front of more requests where short
 ones come is priced by kappa, which is measured for each bucket (`policies.costs.congestion_per_s`).
+
+**Without buckets** any worker takes any length, up to what its engine says it holds. Where engines of one
+model say different limits, a request that exceeds some of them has a number of its own (`beyond`), below
+`ANY_BUCKET`: it is for the workers that hold more, and waits in a lane of its own.
 """
 
 import itertools
@@ -107,6 +111,16 @@ def spill_s(token_s: Number, middle_tokens: Number, uncached_tokens: Number, cac
     """
     first, last = cached_tokens - middle_tokens, cached_tokens + uncached_tokens - middle_tokens
     return token_s * (last * abs(last) - first * abs(first)) * 0.5
+
+
+def beyond(limit_tokens: int) -> int:
+    """Return the number that stands for requests which workers of this limit cannot hold."""
+    return ANY_BUCKET - limit_tokens
+
+
+def exceeded_tokens(bucket: int) -> int:
+    """Return the limit that requests of this number exceed; 0 of a bucket, and of `ANY_BUCKET`."""
+    return max(ANY_BUCKET - bucket, 0)
 
 
 def _short(tokens: int) -> str:

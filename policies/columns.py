@@ -42,6 +42,9 @@ class Columns:
         pools: Which pool each shares.
         congestion_max_per_s: Upper bound of kappa.
         block_tokens: Tokens per block.
+
+    Attributes:
+        congestion_max_per_s: As given; counts when the averages are computed next.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class Columns:
         self._tree = tree
         self._buckets = buckets
         self._pools = pools
-        self._congestion_max_per_s = congestion_max_per_s
+        self.congestion_max_per_s = congestion_max_per_s
         self._block_tokens = float(block_tokens)
         self._count = 0
         self._columns = {name: np.zeros(8) for name in _NAMES}
@@ -124,7 +127,7 @@ class Columns:
         count = self._count
         arrivals_per_s, utilisation = self._loads.rates(now_us)
         self._columns["congestion_per_s"][:count] = congestion_per_s(
-            arrivals_per_s[:count], utilisation[:count], self._congestion_max_per_s
+            arrivals_per_s[:count], utilisation[:count], self.congestion_max_per_s
         )
         self._columns["utilisation"][:count] = utilisation[:count]
         held = [self._tree.held_blocks(slot) for slot in range(count)]
@@ -169,7 +172,7 @@ class Columns:
     def _spills(self, slots: Slots, bucket: int) -> Spills | None:
         """How far these workers are from the bucket of a request; None if all are at home."""
         lengths = self._buckets.lengths
-        if bucket == ANY_BUCKET or lengths is None:
+        if bucket <= ANY_BUCKET or lengths is None:
             return None
         members = self._buckets.column(slots)
         steps = np.where(members == ANY_BUCKET, 0, members - bucket)

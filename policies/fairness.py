@@ -75,12 +75,17 @@ class Fairness:
         quantum_s: float = 1.0,
         window_s: float = 60.0,
     ) -> None:
-        self._weights = Weights(weight_of)
-        self._slack_ratio = quantum_s / window_s
+        self._window_s = window_s
+        self.use(weight_of, quantum_s)
         self._bucket_us = max(1, round(window_s * 1e6) // BUCKETS)
         self._newest = 0
         self._buckets: dict[int, dict[str, int]] = {}
         self._service_us: dict[str, int] = {}
+
+    def use(self, weight_of: Callable[[str], float], quantum_s: float) -> None:
+        """Compare by these from now on (see `Fairness`)."""
+        self._weights = Weights(weight_of)
+        self._slack_ratio = quantum_s / self._window_s
 
     # The fold.
 

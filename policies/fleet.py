@@ -10,12 +10,14 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     FirstToken, Finished, Left   release
     Waiting                 newest counts, unless the request was placed or ended (`policies.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.links`)
-    Insert, Trim, Forget    correct what the worker holds
+    Insert, Trim, Forget, EndGone   correct what the worker holds
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Reported                newest (time, replica) wins, unless the worker was removed since
+    Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
     Fitted, BytesPerToken, EarlyRatio, DecodeFitted, BucketPlan, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
+    Audited, Expire         the newest are kept, of all that were said
+    SettingsChanged         of each key the newest counts (`policies.overrides`)
 
 A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
 snapshot name workers by id. What follows from all this and policies ask for is kept in
@@ -36,18 +38,22 @@ from policies.circuits import Circuits
 from policies.columns import Columns
 from policies.costs import PROFILES, ServiceModel
 from policies.decodes import DecodeFit
+from policies.evidence import Evidence
 from policies.fairness import Fairness, equal_weights
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.length_histogram import LengthHistogram
 from policies.links import LinkRules, Links
 from policies.loads import Loads
+from policies.newest import Newest
 from policies.ops import (
+    Audited,
     BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
     DecodeFitted,
     EarlyRatio,
+    Expire,
     Finished,
     FirstToken,
     Fitted,
@@ -57,13 +63,16 @@ from policies.ops import (
     Op,
     Placed,
     Reported,
+    SettingsChanged,
     Shipped,
     Shipping,
     Started,
+    Tracked,
     Waiting,
     WorkerGone,
     WorkerPut,
 )
+from policies.overrides import Overrides
 from policies.pairing import SITE_LABEL
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
@@ -72,6 +81,7 @@ from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
     AttentionProfile,
+    EndGone,
     Forget,
     Insert,
     Match,
@@ -84,6 +94,10 @@ GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
 
 ROLE_CHANGES_KEPT = 20
+
+AUDIT_KEPT = 1000
+EXPIRES_KEPT = 1000
+"""What people did is kept so far back, for the audit; and which tickets they ended, until that is done."""
 
 PLACED_PATHS_MAX = 256
 """Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
@@ -105,6 +119,8 @@ class Worker:
         gone: True after removal, until nothing of it is in flight any more.
         gone_us: Log time of its last removal; 0 if it never was removed.
         site: Where it stands: its label ``site``, without one `FleetRules.site`.
+        drain_us: Log time since which it drains, if somebody said so; else 0.
+        leaving: Whether it is to be removed when it has drained.
     """
 
     worker_id: str
@@ -118,6 +134,8 @@ class Worker:
     gone: bool = False
     gone_us: int = 0
     site: str = ""
+    drain_us: int = 0
+    leaving: bool = False
 
     @property
     def worker_class(self) -> str:
@@ -200,6 +218,10 @@ class FleetState:
         """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.role_plan`)."""
         self.reports = Reports()
+        self.evidence = Evidence()
+        self.overrides = Overrides()
+        self.audit: Newest[Audited] = Newest(AUDIT_KEPT)
+        self.expires: Newest[Expire] = Newest(EXPIRES_KEPT)
         self._pools = PoolMembers()
         self.columns = Columns(
             self.loads,
@@ -238,6 +260,7 @@ class FleetState:
             CircuitSet: self._circuit_set,
             Started: self._started_at,
             Reported: self._reported,
+            Tracked: self._tracked,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
             BucketPlan: self._bucket_plan,
@@ -245,10 +268,34 @@ class FleetState:
             OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
             DecodeFitted: self._decode_fitted,
+            SettingsChanged: self.overrides.apply,
+            Audited: self.audit.put,
+            Expire: self.expires.put,
             Insert: self._insert,
             Trim: self._trim,
             Forget: self._forget,
+            EndGone: self._end_gone,
         }
+
+    def use(self, rules: FleetRules) -> None:
+        """Go by other rules from now on, where they differ in what this state can follow.
+
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
+        ``quantum_s``. All else says what was counted and remembered so far, and stays.
+        """
+        self.rules = replace(
+            self.rules,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            lifetime_s_max=rules.lifetime_s_max,
+            default_model=rules.default_model,
+            weight_of=rules.weight_of,
+            quantum_s=rules.quantum_s,
+        )
+        self.fairness.use(rules.weight_of, rules.quantum_s)
+        self.columns.congestion_max_per_s = rules.congestion_max_per_s
+        self.columns.refresh_soon()
+        for worker in self._workers.values():
+            self.columns.price(worker.slot, self.service_model(worker.worker_class))
 
     # The fold.
 
@@ -283,6 +330,7 @@ class FleetState:
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
                 self.buckets.gone(worker.slot)
                 self.reports.drop(worker.worker_id, worker.slot, now_us)
+                self.evidence.drop(worker.worker_id, worker.slot, now_us)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None
@@ -313,6 +361,18 @@ class FleetState:
         """The workers that exist, in order of their ids."""
         return [self._workers[key] for key in sorted(self._workers) if self._exists(self._workers[key])]
 
+    def leaving(self) -> list[Worker]:
+        """The workers that are to be removed when they have drained, in order of their ids."""
+        return sorted(
+            (worker for worker in self._workers.values() if worker.leaving and self._exists(worker)),
+            key=lambda worker: worker.worker_id,
+        )
+
+    def holders(self) -> list[Worker]:
+        """The workers that exist, and the caches that some of them share, in order of their ids."""
+        pools = [worker for name, worker in self._workers.items() if name.startswith(HOLDER)]
+        return sorted((*self.workers(), *pools), key=lambda worker: worker.worker_id)
+
     def worker(self, worker_id: str) -> Worker | None:
         """One worker by id, or None if there is none of that name."""
         worker = self._workers.get(worker_id)
@@ -329,6 +389,11 @@ class FleetState:
         worker = self._workers.get(worker_id)
         slot = None if worker is None else self._pools.slots.get(worker.slot)
         return None if slot is None else self.at_slot(slot).worker_id
+
+    def tracks(self, worker_id: str) -> bool:
+        """Whether a worker's cache is known by its engine's events (`policies.evidence`)."""
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.slot in self.evidence.exact
 
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
@@ -465,10 +530,15 @@ class FleetState:
                     worker.draining,
                     worker.capacity_tokens,
                     worker.labels,
+                    worker.drain_us,
+                    worker.leaving,
                 )
         yield from self.circuits.dump()
         yield from self.reports.dump()
+        yield from self.evidence.dump()
         yield from self.links.dump()
+        yield from self.audit
+        yield from self.expires
         for registers in (
             self._started,
             self._gone,
@@ -481,6 +551,7 @@ class FleetState:
         yield from self.buckets.dump()
         if self.offload_plan is not None:
             yield self.offload_plan
+        yield from self.overrides.dump()
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
         """Merge a snapshot, as if its operations were applied.
@@ -552,12 +623,19 @@ class FleetState:
             self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
         else:
             self.buckets.gone(slot)
-        capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
-        blocks = max(1, capacity_tokens // self.rules.block_tokens) if capacity_tokens else None
-        self.tree.set_capacity(slot, blocks)
+        self._bound(worker)
         self._join_pool(worker)
         self._relieve(slot)
         self.revision += 1
+
+    def _bound(self, worker: Worker) -> None:
+        """Bound what a worker is believed to hold, unless its engine says what it holds."""
+        capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
+        if not capacity_tokens or worker.slot in self.evidence.exact:
+            blocks = None
+        else:
+            blocks = max(1, capacity_tokens // self.rules.block_tokens)
+        self.tree.set_capacity(worker.slot, blocks)
 
     def _placed(self, op: Placed) -> None:
         slot = self._slot(op.worker)
@@ -575,7 +653,7 @@ class FleetState:
                 prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
                 cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
                 self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
-        self._hold(op, slot)
+        self._hold(op, slot, op.junction_blocks)
         if slot in self._pools.slots:
             self._pool_writes.placed(op, self._pools.slots[slot])
 
@@ -630,19 +708,22 @@ class FleetState:
         if slot >= 0 and self.tickets.count:
             self.relieved.add(slot)
 
-    def _hold(self, op: Placed, slot: int) -> None:
+    def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
         """A holder has the prompts of a request."""
         for path in op.paths:
-            self.tree.insert(slot, path, op.at_us, end=op.ends)
+            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
 
     def _insert(self, op: Insert) -> None:
-        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end)
+        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end, ends=op.ends)
 
     def _trim(self, op: Trim) -> None:
         self.tree.trim(self._slot(op.worker), op.path, op.before_us)
 
     def _forget(self, op: Forget) -> None:
         self.tree.forget(self._slot(op.worker), op.before_us)
+
+    def _end_gone(self, op: EndGone) -> None:
+        self.tree.end_gone(self._slot(op.worker), op.path, op.before_us, ends=op.ends)
 
     def _remember_gone(self, op: WorkerGone) -> None:
         """Keep a removal when the worker's row is used for another: settings may still name it."""
@@ -676,6 +757,8 @@ class FleetState:
                 version,
                 gone_us=gone_us,
                 site=op.labels.get(SITE_LABEL) or self.rules.site,
+                drain_us=op.drain_us,
+                leaving=op.leaving,
             )
         )
 
@@ -691,6 +774,8 @@ class FleetState:
             self._set_worker(replace(known, gone_us=gone_us))
         self.circuits.drop(op.worker, slot, gone_us)
         self.reports.drop(op.worker, slot, gone_us)
+        self.evidence.drop(op.worker, slot, gone_us)
+        self._bound(self._workers[op.worker])
 
     def _circuit_set(self, op: CircuitSet) -> None:
         gone = self._gone.get(op.worker)
@@ -710,6 +795,15 @@ class FleetState:
         slot = self._slot(op.worker)
         if op.at_us > self._workers[op.worker].gone_us:
             self.reports.put(op, slot)
+
+    def _tracked(self, op: Tracked) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        worker = self._workers[op.worker]
+        if op.at_us > worker.gone_us and self.evidence.put(op, slot):
+            self._bound(worker)
 
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)

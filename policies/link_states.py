@@ -10,6 +10,7 @@ and 0.5 are ours (theory E4.6). DOWN and PROBING follow from what is measured an
 on them; between scarce and abundant they may differ for a moment.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from math import exp
@@ -73,12 +74,21 @@ class LinkStates:
     Args:
         links: What is reserved and measured.
         rules: See there.
+
+    Attributes:
+        rules: The same; may change.
     """
 
     def __init__(self, links: Links, rules: LinkStateRules = LinkStateRules()) -> None:
         self._links = links
-        self._rules = rules
+        self.rules = rules
         self._signals: dict[str, _Signals] = {}
+
+    def rehearsing(self) -> "LinkStates":
+        """The same states now, which then change for themselves alone."""
+        other = copy(self)
+        other._signals = {link: copy(signals) for link, signals in self._signals.items()}
+        return other
 
     def utilisation(self, link: str, now_us: int) -> float:
         """The smoothed utilisation of a link."""
@@ -102,7 +112,7 @@ class LinkStates:
             wait_s: What a request would wait for it, or for the prefill workers behind it.
             now_us: Log time.
         """
-        links, rules = self._links, self._rules
+        links, rules = self._links, self.rules
         known, limits = links.measurement(link), links.rules.get(link)
         if limits is None:
             return LinkState.DOWN

@@ -308,6 +308,19 @@ class Look:
 
     def partner(self, chosen: Chosen) -> Partner | None:
         """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
+        pool, columns, exposed_s, costs = self._priced(chosen)
+        row = cheapest_row(self._request.key, pool.worker_hash, costs)
+        return None if row is None else _partner(pool, columns, exposed_s, row)
+
+    def partners(self, chosen: Chosen) -> list[tuple[float, Partner]]:
+        """All that `partner` chooses from, with what each costs, in its order; +inf is not considered."""
+        pool, columns, exposed_s, costs = self._priced(chosen)
+        first = cheapest_row(self._request.key, pool.worker_hash, costs)
+        rows = sorted(range(len(costs)), key=lambda row: (row != first, costs.item(row)))
+        return [(costs.item(row), _partner(pool, columns, exposed_s, row)) for row in rows]
+
+    def _priced(self, chosen: Chosen) -> tuple[DecodePool, _Columns, Floats | float, Floats]:
+        """The partners of a prefill worker: who they are, as columns, X and cost of each."""
         number = self._pools.pool_of.item(chosen.slot)
         pool, columns = self._pools.pools[number], self._columns(number)
         exposed_s: Floats | float = 0.0
@@ -322,17 +335,7 @@ class Look:
             rows = (costs < inf).nonzero()[0]
             costs = np.full(len(costs), inf)
             costs[rows] = policy.costs(self._request, self._peers(pool, rows))
-        row = cheapest_row(self._request.key, pool.worker_hash, costs)
-        if row is None:
-            return None
-        return Partner(
-            pool.slots.item(row),
-            columns.wait_s.item(row),
-            _at(exposed_s, row),
-            _at(columns.cached_tokens, row),
-            columns.tpot_s.item(row),
-            pool.hand_over.keeps_prefixes,
-        )
+        return pool, columns, exposed_s, costs
 
     # Links.
 
@@ -429,6 +432,18 @@ class Look:
             return 0.0
         blocks = sum([match.safe[pool.slots] for match in matches])
         return np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+
+
+def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> Partner:
+    """One row of a pool."""
+    return Partner(
+        pool.slots.item(row),
+        columns.wait_s.item(row),
+        _at(exposed_s, row),
+        _at(columns.cached_tokens, row),
+        columns.tpot_s.item(row),
+        pool.hand_over.keeps_prefixes,
+    )
 
 
 def _at(column: Floats | float, row: int) -> float:

@@ -26,6 +26,7 @@ fit now waits in the gateway if that is still sooner, and else is prefilled loca
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -193,6 +194,17 @@ class Offload:
         self._links = links
         self._surges: dict[str, int] = {}
         """By link: 1 while the local queue surges, -1 while the remote one does."""
+
+    def use(self, rules: OffloadRules) -> None:
+        """Decide by other rules from now on; what is remembered of links and queues stays."""
+        self.rules = rules
+        self.states.rules = rules.states
+
+    def rehearsing(self) -> "Offload":
+        """One that judges as this one would now, and remembers nothing for it."""
+        other = copy(self)
+        other.states, other._surges = self.states.rehearsing(), dict(self._surges)
+        return other
 
     def judge(
         self,

@@ -9,11 +9,13 @@ replicas share one log during a roll-out.
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
-    cache:    Insert, Trim, Forget                    (`radix.ops`)
+    cache:    Insert, Trim, Forget, EndGone, Tracked  (`radix.ops`, the last one below)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
     learned:  Fitted, BytesPerToken, EarlyRatio, LinkMeasured
     planned:  BucketPlan, OffloadPlan
+    people:   Audited, Expire
+    settings: SettingsChanged
 """
 
 from collections.abc import Sequence
@@ -21,7 +23,7 @@ from enum import StrEnum
 
 import msgspec
 
-from radix import Forget, Insert, Trim
+from radix import EndGone, Forget, Insert, Trim
 
 
 class Circuit(StrEnum):
@@ -55,6 +57,9 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             would be left to prefill in the home site, or over an abundant link anywhere
             (`policies.offload.OffloadVerdict.judged_tokens`). That is what the slow loop counts
             (`policies.role_plan`). -1 where they are not apart, and in the decode half of a pair.
+        junction_blocks: Where windows or states count: blocks of the only path that the worker held. There
+            the prompt leaves what is known, and the engine keeps what a later one needs to go on
+            (`radix.windows`). 0 for none.
     """
 
     request_id: str
@@ -69,6 +74,7 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
     flow: str = ""
     safe_blocks: int = 0
     home_uncached_tokens: int = -1
+    junction_blocks: int = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
@@ -183,6 +189,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
         draining: True while it takes no new requests.
         capacity_tokens: KV capacity; 0 if unknown.
         labels: Free labels (``worker_class`` selects the cost profile).
+        drain_us: Log time at which somebody began to drain it; 0 if it does not drain, or nobody said.
+        leaving: It is to be removed when it has drained (`policies.departures`).
     """
 
     worker: str
@@ -193,6 +201,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     draining: bool = False
     capacity_tokens: int = 0
     labels: dict[str, str] = {}
+    drain_us: int = 0
+    leaving: bool = False
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
@@ -421,6 +431,88 @@ class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=Fals
     decode_s: float
 
 
+class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
+    """Somebody changed settings for all replicas (`policies.overrides`). Of each key the newest word counts.
+
+    One operation for all that changes together: it is right as a whole, and counts as a whole.
+
+    Attributes:
+        change_id: Unique in the log.
+        at_us: Log time.
+        replica: Who was asked.
+        values: By dotted key the new value as JSON text; None: what each replica was started with.
+        actor: Who asked: the name of a token.
+        comment: Why, in that person's words.
+        undoes: Id of the change before which these values counted; empty if it is no rollback.
+    """
+
+    change_id: str
+    at_us: int
+    replica: str
+    values: dict[str, str | None]
+    actor: str = ""
+    comment: str = ""
+    undoes: str = ""
+
+
+class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, order=True):
+    """Somebody changed something through the admin API. The newest are kept (`policies.newest`).
+
+    Attributes:
+        at_us: Log time.
+        replica: Who was asked.
+        request_id: Of the request.
+        actor: Name of the token it came with.
+        client: Address it came from.
+        action: Method and route, such as ``PUT /workers/{worker_id}``.
+        target: What was changed: a worker's id, a ticket, a setting; empty if the action says it all.
+        status: HTTP status of the answer.
+        detail: What exactly, as a JSON object.
+        unix_us: Wall-clock time, for people.
+    """
+
+    at_us: int
+    replica: str
+    request_id: str
+    actor: str = ""
+    client: str = ""
+    action: str = ""
+    target: str = ""
+    status: int = 0
+    detail: str = "{}"
+    unix_us: int = 0
+
+
+class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, order=True):
+    """Somebody wants a request to wait no more. The newest are kept; who holds the request ends it.
+
+    Attributes:
+        at_us: Log time.
+        replica: Who was asked.
+        request_id: As in `Waiting`.
+    """
+
+    at_us: int
+    replica: str
+    request_id: str
+
+
+class Tracked(msgspec.Struct, frozen=True, array_like=True, tag=43, gc=False):
+    """By what a worker's cache is known (`policies.evidence`). The newest ``(at_us, replica)`` wins.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time.
+        replica: Who follows its engine's events, or gave it up.
+        exact: Whether its events describe it, followed without a gap since it started or was cleared.
+    """
+
+    worker: str
+    at_us: int
+    replica: str
+    exact: bool
+
+
 Op = (
     Placed
     | FirstToken
@@ -441,9 +533,14 @@ Op = (
     | BytesPerToken
     | EarlyRatio
     | DecodeFitted
+    | SettingsChanged
+    | Audited
+    | Expire
+    | Tracked
     | Insert
     | Trim
     | Forget
+    | EndGone
 )
 
 _encoder = msgspec.msgpack.Encoder()

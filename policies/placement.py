@@ -63,16 +63,7 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     if candidates is None or not len(candidates):
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
     prompt_tokens = request.prompt_tokens
-    if policy.price is None:
-        candidates = candidates.worth_leaving_for(prompt_tokens)
-    timings: list[Timing] = []
-    if policy.price is not None and candidates.few:
-        price, timings = policy.price, candidates.timings(prompt_tokens, candidates.few)
-        costs: Floats | list[float] = [
-            price(timing.ready_s, timing.work_s, timing.congestion_per_s) for timing in timings
-        ]
-    else:
-        costs = policy.costs(request, candidates)
+    candidates, costs, timings = priced(request, candidates, policy)
     row = cheapest_row(request.key, candidates.worker_hash, costs)
     if row is None:
         return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
@@ -93,6 +84,32 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         transfer_s=timing.transfer_s,
         stall_s=timing.stall_s,
     )
+
+
+def priced(
+    request: RequestView, candidates: Candidates, policy: Policy
+) -> tuple[Candidates, Floats | list[float], list[Timing]]:
+    """What each candidate costs: all that a policy has to say.
+
+    Args:
+        request: The request to place.
+        candidates: Who may take it, not empty.
+        policy: How to price them.
+
+    Returns:
+        Those that are considered; what each of them costs, where +inf is not chosen; and what each would
+        need, if they were priced one by one, else nothing.
+    """
+    if policy.price is None:
+        candidates = candidates.worth_leaving_for(request.prompt_tokens)
+    elif candidates.few:
+        price, timings = policy.price, candidates.timings(request.prompt_tokens, candidates.few)
+        return (
+            candidates,
+            [price(timing.ready_s, timing.work_s, timing.congestion_per_s) for timing in timings],
+            timings,
+        )
+    return candidates, policy.costs(request, candidates), []
 
 
 def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list[float]) -> int | None:
@@ -123,7 +140,7 @@ def _spilled(steps: int) -> Reason | None:
 
 
 def _reason(candidates: Candidates, timings: list[Timing], chosen: Timing) -> Reason:
-    if len(candidates) == 1:
+    if len(candidates.slow.slots) == 1:
         return Reason.ONLY
     if chosen.fetched_tokens:
         return Reason.FETCHED

@@ -53,17 +53,21 @@ class RedispatchRules:
 
 
 class RetryBudget:
-    """The token bucket of one replica."""
+    """The token bucket of one replica.
+
+    Attributes:
+        ratio: What a request deposits; may change.
+    """
 
     def __init__(self, ratio: float) -> None:
-        self._ratio = ratio
+        self.ratio = ratio
         self._balance_max = FLOOR_PER_S * BALANCE_S_MAX
         self._balance = self._balance_max
         self._filled_s: float | None = None
 
     def deposit(self) -> None:
         """A request began."""
-        self._balance = min(self._balance + self._ratio, self._balance_max)
+        self._balance = min(self._balance + self.ratio, self._balance_max)
 
     def withdraw(self, now_s: float) -> bool:
         """Take a redispatch out, if there is one."""

@@ -9,9 +9,13 @@ from radix.blocks import (
     chain_token_ids,
     root_hash,
 )
+from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
+from radix.inspection import Inspection, inspect_tree
 from radix.match import Match
-from radix.ops import Forget, Insert, TreeOp, Trim, apply
+from radix.ops import EndGone, Forget, Insert, TreeOp, Trim, apply
+from radix.residency import Residency
 from radix.snapshot import Rows, TreeMarks, TreePage, TreeSnapshot, check_steps, finished
+from radix.starts import SharedStart, shared_start
 from radix.tree import BLOCKS_MAX, PrefixTree
 from radix.windows import FULL_ATTENTION, PROFILES, Attention, AttentionProfile, safe_blocks
 
@@ -25,11 +29,19 @@ __all__ = [
     "Attention",
     "AttentionProfile",
     "BlockChain",
+    "BlocksRemoved",
+    "BlocksStored",
+    "CacheCleared",
+    "EndGone",
+    "EngineEvent",
     "Forget",
     "Insert",
+    "Inspection",
     "Match",
     "PrefixTree",
+    "Residency",
     "Rows",
+    "SharedStart",
     "TreeMarks",
     "TreeOp",
     "TreePage",
@@ -40,6 +52,8 @@ __all__ = [
     "chain_token_ids",
     "check_steps",
     "finished",
+    "inspect_tree",
     "root_hash",
     "safe_blocks",
+    "shared_start",
 ]

@@ -1,11 +1,14 @@
 """What one worker holds, and what it is known to have lost.
 
 Losses are remembered so that an older use that is heard of late does not undo them. There
-are three, and each says up to which time, and from which block on, a use no longer counts:
+are four, and each says up to which time, and from which block on, a use no longer counts:
 
 * a *forget* is one watermark: nothing used before it counts;
 * a *trim* is a tombstone, the hash of the first block that is gone with a watermark: what
   was used before ends above that block;
+* an *end that is gone* is a tombstone too, under the hash of the block mixed with `END_SALT`, which no
+  block has: what was said of that boundary before does not count. So it travels as trims do, and who does not
+  know of it sees the trim of a block that nobody holds;
 * an *eviction* raises the floor, a place in the order of `radix.eviction`: nothing at or below it counts.
 """
 
@@ -17,6 +20,10 @@ from radix.node import Node
 
 TRIM_HORIZON_US = 120_000_000
 """How long a trim is remembered: far longer than an entry of the log can be late."""
+
+END_SALT = 0x9E3779B97F4A7C15
+"""Makes of a block's hash that of the boundary behind it: 2**64 divided by the golden ratio, an odd number
+with nothing to do with XXH3."""
 
 TRIMS_MAX = 1024
 """Most trims remembered per worker."""
@@ -33,7 +40,8 @@ class Holdings:
         floor: Highest place in that order that was ever evicted: nothing at or below it comes back.
         ends_from_us: Request ends older than this do not count: their windows are gone.
         forgot_us: Watermark of `PrefixTree.forget`: nothing last used before comes back.
-        trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark.
+        trimmed: Tombstones of `PrefixTree.trim`: hash of the removed block -> its watermark; and those of
+            `PrefixTree.end_gone`.
         trimmed_us: Newest of them, so that an insert that is not late does not look.
     """
 
@@ -88,6 +96,10 @@ class Holdings:
                     if self.trimmed.get(words[depth], 0) > at_us:
                         return depth
         return blocks
+
+    def end_counts(self, block_hash: int, at_us: int) -> bool:
+        """Whether what was said at a time of the boundary behind a block still counts."""
+        return at_us >= self.trimmed_us or at_us >= self.trimmed.get(block_hash ^ END_SALT, 0)
 
     def raise_floor(self, floor: Key) -> None:
         """Something was evicted here or, says a snapshot, elsewhere."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from radix.blocks import HASH_BYTES, words_of
 from radix.eviction import LOWEST
-from radix.holdings import Holdings
+from radix.holdings import END_SALT, Holdings
 from radix.node import Node
 from radix.snapshot import Rows, TreePage
 
@@ -105,7 +105,8 @@ class _Merger:
                     place = self._use(above, run, worker, at_us) or place
                 for worker, ended, at_us in ends.get(row, ()):
                     node = self._use(above, run[: ended * HASH_BYTES], worker, at_us)
-                    if node is not None:
+                    last = int.from_bytes(run[(ended - 1) * HASH_BYTES : ended * HASH_BYTES], "little")
+                    if node is not None and self._workers[worker].end_counts(last, at_us):
                         node.note_end(self._slots[worker], start + ended, at_us)
                 for worker in workers[pair : pair + count]:
                     self._tree.bound(self._slots[worker])
@@ -175,6 +176,10 @@ class _Merger:
         """Trim what is left of a run: a node, and those above it that were a part of it."""
         while node.parent is not None and node.start >= start:
             parent, first, hashes = node.parent, node.start, words_of(node.run)
+            for depth in tuple((node.ends or {}).get(slot, ())):
+                before_us = trimmed.get(node.hash_at(depth) ^ END_SALT)
+                if before_us is not None:
+                    node.drop_ends(slot, depth - 1, before_us, depth)
             if not trimmed.keys().isdisjoint(hashes):
                 path = node.path()
                 for index, block_hash in enumerate(hashes):

@@ -99,14 +99,25 @@ class Node(msgspec.Struct, eq=False, gc=False):
             for depth, at_us in at_depth.items():
                 (upper if depth <= upper.end else self).note_end(slot, depth, at_us)
 
-    def drop_ends(self, slot: int, below: int, before_us: int | None = None) -> None:
-        """Drop a worker's ends deeper than ``below``; if ``before_us`` is given, only older ones."""
+    def drop_ends(
+        self, slot: int, below: int, before_us: int | None = None, until: int | None = None
+    ) -> None:
+        """Drop a worker's ends deeper than ``below``.
+
+        Args:
+            slot: The worker.
+            below: A depth.
+            before_us: If given, only those noted before.
+            until: If given, only those at most so deep.
+        """
         if self.ends is None or slot not in self.ends:
             return
         kept = {
             depth: at_us
             for depth, at_us in self.ends[slot].items()
-            if depth <= below or (before_us is not None and at_us >= before_us)
+            if depth <= below
+            or (before_us is not None and at_us >= before_us)
+            or (until is not None and depth > until)
         }
         if kept:
             self.ends[slot] = kept

@@ -7,7 +7,8 @@ at which it became true and every held block remembers the latest time it was us
 
 * ``Insert`` raises the time of each block of its path to at least ``at_us``;
 * ``Trim`` and ``Forget`` remove what was not used *since*, and are remembered for a
-  while, so that an older ``Insert`` that arrives late does not bring it back.
+  while, so that an older ``Insert`` that arrives late does not bring it back;
+* ``EndGone`` does the same to ends alone: the blocks stay.
 
 Log time (``at_us``) is Redis server time in integer microseconds since the epoch: the
 same on all replicas, and exact, so that comparisons give every replica the same answer.
@@ -29,12 +30,15 @@ class Insert(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
         at_us: Log time of last use.
         end: True if a request ended here, so that a window or a linear state is valid
             at the end of the path (`radix.windows`).
+        ends: With ``end``: so many boundaries are valid, counted back from the end of the path. One
+            operation says what engines tell of a whole run (`radix.residency`).
     """
 
     worker: str
     path: bytes
     at_us: int
     end: bool = True
+    ends: int = 1
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -58,7 +62,23 @@ class Forget(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     before_us: int
 
 
-TreeOp = Insert | Trim | Forget
+class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """Windows or states that were valid at the end of a path are no longer; the blocks stay.
+
+    Attributes:
+        worker: Worker id.
+        path: Packed hashes; not empty.
+        before_us: What was said of these boundaries strictly before this log time no longer counts.
+        ends: So many boundaries, counted back from the end of the path.
+    """
+
+    worker: str
+    path: bytes
+    before_us: int
+    ends: int = 1
+
+
+TreeOp = Insert | Trim | Forget | EndGone
 
 
 def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
@@ -68,11 +88,13 @@ def apply(tree: PrefixTree, op: TreeOp, slot: int) -> None:
         ValueError: Its path or time is not one; nothing was changed.
     """
     match op:
-        case Insert(path=path, at_us=at_us, end=end):
-            tree.insert(slot, path, at_us, end=end)
+        case Insert(path=path, at_us=at_us, end=end, ends=ends):
+            tree.insert(slot, path, at_us, end=end, ends=ends)
         case Trim(path=path, before_us=before_us):
             tree.trim(slot, path, before_us)
         case Forget(before_us=before_us):
             tree.forget(slot, before_us)
+        case EndGone(path=path, before_us=before_us, ends=ends):
+            tree.end_gone(slot, path, before_us, ends=ends)
         case never:
             assert_never(never)

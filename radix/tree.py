@@ -16,9 +16,10 @@ run is divided where paths part, or where somebody holds only its first part:
 Laws, checked by `radix.invariants` and by the tests beside a plain dictionary:
 
 1. A child's holders hold the parent too, and used it no earlier.
-2. Inserts, trims and forgets commute and repeat harmlessly. Removals are remembered, so that an
-   older insert that comes late does not undo them (`radix.holdings`): a forget as a watermark, a trim as a
-   *tombstone* for two minutes, and what was evicted as the queue's floor (`radix.eviction`).
+2. Inserts, trims, forgets and ends that are gone commute and repeat harmlessly. Removals are remembered,
+   so that an older insert that comes late does not undo them (`radix.holdings`): a forget as a watermark,
+   a trim and a gone end as a *tombstone* for two minutes, and what was evicted as the queue's floor
+   (`radix.eviction`).
 3. Inserts commute with a bound on a worker's blocks, and with the bound on the whole tree: what stays
    depends on what was inserted, not on the order. (Removals beside a bound do not: room made by a
    trim before an eviction is room, after it is a gap. So do both bounds at once. Replicas can then
@@ -36,7 +37,7 @@ from collections.abc import Generator, Sequence
 from radix.bitmask import bits
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
 from radix.eviction import LOWEST, EvictionQueue, Key, evict
-from radix.holdings import Holdings
+from radix.holdings import END_SALT, Holdings
 from radix.match import Match
 from radix.merge import merge
 from radix.node import Node, common_blocks
@@ -133,7 +134,9 @@ class PrefixTree:
             match.keep_safe(ends, profile, self.block_tokens)
         return match
 
-    def insert(self, slot: int, path: bytes, at_us: int, *, end: bool) -> None:
+    def insert(
+        self, slot: int, path: bytes, at_us: int, *, end: bool, ends: int = 1, junction: int = 0
+    ) -> None:
         """A worker holds all blocks of a path: raise the time of each to at least ``at_us``.
 
         Args:
@@ -141,6 +144,9 @@ class PrefixTree:
             path: Packed hashes; may be empty.
             at_us: Log time of use.
             end: A request ended here. True only for models that need ends (`AttentionProfile.needs_ends`).
+            ends: With ``end``: at so many boundaries, counted back from the end of the path.
+            junction: Blocks of the path after which it left what the worker held: as good as an end
+                there (`radix.windows`). 0 for none, and for models that need no ends.
         """
         check_path(path)
         self.see(at_us)
@@ -149,8 +155,13 @@ class PrefixTree:
         if not admitted:
             return
         node = self.hold(self.root, path[: admitted * HASH_BYTES], slot, at_us, extend=True)
-        if end and admitted * HASH_BYTES == len(path):
-            node.note_end(slot, admitted, at_us)
+        if end and ends == 1 and at_us >= holdings.trimmed_us:
+            if admitted * HASH_BYTES == len(path):
+                node.note_end(slot, admitted, at_us)
+        elif end:
+            self._note_ends(node, slot, at_us, len(path) // HASH_BYTES - ends, admitted)
+        if 0 < junction <= admitted:
+            self._note_ends(node, slot, at_us, junction - 1, junction)
         self.bound(slot)
 
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
@@ -189,6 +200,31 @@ class PrefixTree:
         for node in [node for node, used_us in holdings.used.items() if used_us < before_us]:
             self._release(node, slot)
         holdings.trimmed = {key: at_us for key, at_us in holdings.trimmed.items() if at_us > before_us}
+
+    def end_gone(self, slot: int, path: bytes, before_us: int, *, ends: int = 1) -> None:
+        """A worker can no longer go on from the end of a path, unless that was said since; the blocks stay.
+
+        Args:
+            slot: The worker.
+            path: Packed hashes; not empty.
+            before_us: What was said of these boundaries strictly before this log time goes.
+            ends: So many boundaries, counted back from the end of the path.
+        """
+        words = words_of(path)
+        if not len(words):
+            raise ValueError("an end that is gone needs the path of a block")
+        self.see(before_us)
+        holdings = self.holdings_of(slot)
+        above = max(0, len(words) - ends)
+        for block_hash in words[above:]:
+            holdings.remember_trim(block_hash ^ END_SALT, before_us, self.newest_us)
+        node, depth = self.root, 0
+        while depth == node.end and depth < len(words):
+            child = node.children.get(words[depth]) if node.children else None
+            if child is None or child not in holdings.used:
+                return
+            node, depth = child, depth + common_blocks(child.run, path, depth)
+            node.drop_ends(slot, above, before_us, depth)
 
     def drop(self, slot: int) -> None:
         """Remove a worker with all that is remembered of it, so that its slot can be used again."""
@@ -289,6 +325,16 @@ class PrefixTree:
                     last = end
             if last:
                 ends[slot] = last
+
+    def _note_ends(self, node: Node, slot: int, at_us: int, above: int, depth: int) -> None:
+        """Note a worker's ends deeper than ``above``, down to a depth within ``node``, but for those gone."""
+        holdings = self.holdings[slot]
+        while depth > max(0, above):
+            while node.parent is not None and node.start >= depth:
+                node = node.parent
+            if holdings.end_counts(node.hash_at(depth), at_us):
+                node.note_end(slot, depth, at_us)
+            depth -= 1
 
     def hold(self, node: Node, path: bytes, slot: int, at_us: int, *, extend: bool) -> Node:
         """Raise the times on a path that starts below ``node``, which the worker holds at least as recently.

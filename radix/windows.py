@@ -11,8 +11,16 @@ What is believed to be valid on a worker, for a sequence that ended at ``e``:
 * sliding window: the last W tokens, ``[e - W, e]``; so a sequence no longer than its
   window is valid throughout. Tails of several ends on one path join where they touch.
 * linear: the state at ``e``, and nothing else.
-* both: every multiple of ``retained_interval_tokens``, where the engine keeps windows or
-  states there (vLLM ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
+
+On a worker's path such ends are (vLLM 0.32, ``v1/core/kv_cache_coordinator.py``, ``replay_boundaries``;
+``single_type_kv_cache_manager.py``, ``reachable_block_mask``; measured: docs/window-truth.md)
+
+* the last block boundary *before the last token of a prompt*, which is computed in any case. Not the end of
+  the answer: what is decoded adds full-attention blocks and no window;
+* the *junction*: where a prompt left what the worker held. Its full-attention layers match so far, and the
+  engine keeps the window there for those who come after: the first to leave pays, the later ones do not;
+* every multiple of ``retained_interval_tokens``, where the engine is told so (vLLM
+  ``--prefix-cache-retention-interval``, dense positions of MiMo-V2.5).
 
 **What blocks imply.** Ends are known as whole blocks: a sequence of ``256·d + r`` tokens, r < 256,
 is an end at block d.
@@ -23,16 +31,16 @@ is an end at block d.
   but its window is not valid there if r exceeds the engine's slack of one page. It looks
   the same from here; the error is bounded by the end's own length, is rare (agents append),
   and shows in the engine's ``cached_tokens``.
-* Engines keep one page more than W (16 to 128 tokens). Pages are smaller than a block, so
-  page slack adds no block boundary and is left out. vLLM's W - 1 instead of W does not either.
+* Engines keep up to one page more than W (16 to 128 tokens), and vLLM needs only W - 1: no page is longer
+  than a block, so neither moves an end, and both are left out.
 * A retained position inside a block counts as the boundary before it: the engine reuses at
   least that much.
 
-Between two ends a boundary is valid only where the tails overlap by a whole window, that is
-when the ends are at most one block apart. So on a path whose ends are all at or above the match,
-the longest safe boundary is the last end itself, and W matters only for ends below the match.
-The tree looks only at ends on the path, so it undershoots by up to W tokens for a request that
-leaves a sequence which was shorter than its window.
+Between two ends a boundary is valid only where their tails touch, that is when they are at most W apart. On a
+path whose ends are all at or above the match the longest safe boundary is therefore the last end itself, and
+W matters only for ends below the match. The tree looks only at ends within the match, so it undershoots by
+less than W tokens for a request that leaves between two ends so close, or before the end of a sequence
+shorter than its window; once, for then there is a junction.
 """
 
 from collections.abc import Iterable

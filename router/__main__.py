@@ -8,13 +8,13 @@ import os
 import sys
 
 from router import cli
-from router.settings import Settings
+from router.sources import Loaded
 
 
-def _serve(settings: Settings) -> int:
+def _serve(loaded: Loaded) -> int:
     from router.serving import serve
 
-    return serve(settings)
+    return serve(loaded)
 
 
 def _engine(argv: list[str]) -> int:

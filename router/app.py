@@ -1,7 +1,7 @@
 """Composition root: builds one gateway process from its settings, and owns its tasks.
 
     uvicorn (sockets, TLS, signals) ── proxied routes ──> Gateway ──> WorkerPool ──> worker
-                                    └─ everything else ─> FastAPI (`router.admin`)
+                                    └─ everything else ─> FastAPI (`router.admin`) <── the admin port
     tasks: shared log, health checks, housekeeping, loop lag; each is restarted, loudly, if it ever fails
 
 The process serves at once: what it does not know yet (the shared state, a worker's health) arrives
@@ -14,68 +14,75 @@ import logging
 import os
 import secrets
 import socket
-import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from importlib.metadata import version
-from math import inf
+from types import MappingProxyType
 
-import httpx
 from fastapi import FastAPI
 
-from policies import (
-    CONVERTIBLE_LABEL,
-    DECODE,
-    NEVER_TOKENS,
-    PREFILL,
-    PROFILES,
-    BreakerRules,
-    CachePool,
-    FleetRules,
-    FleetState,
-    KvBytes,
-    LengthBuckets,
-    LinkRules,
-    RoleRules,
-    make_policy,
-)
+from policies import CONVERTIBLE_LABEL, FleetState, departures
 from router.admin import (
     AdminPorts,
+    FleetSights,
     LinkPorts,
     OffloadPorts,
     QueuePorts,
+    ReplicaSights,
+    SettingsPorts,
+    admin_tls,
+    listen,
+    make_admin_api,
     make_api,
+    make_data_api,
     serve_metrics,
 )
+from router.console import EventStream, Pulse
+from router.discovery import make_discovery
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
     EngineMetrics,
     Health,
     HealthChecks,
-    HealthRules,
     LocalWorker,
     Registry,
     RolePlanner,
+    asking_client,
     normal_url,
     worker_id_of,
 )
-from router.gateway import Gateway, weights
+from router.fleet.kv_events import make_kv_events
+from router.gateway import Gateway
 from router.handover import handovers
-from router.logs import lines_dropped, request_log
+from router.live_settings import LiveSettings
+from router.logs import lines_dropped, log_from, request_log
 from router.loop_lag import LoopLag
-from router.metrics import Component, Metrics, WorkerSample
-from router.pair_metrics import LinkSample, PlanSample
-from router.proxy import ClientLimits, Ending, GatewayProtocol, UpstreamTimeouts, WorkerPool, make_protocol
+from router.metrics import Component, Metrics
+from router.proxy import Clients, Ending, GatewayProtocol, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
-from router.settings import ObservabilitySettings, Settings, UpstreamSettings
+from router.rules import (
+    breaker_rules,
+    client_limits,
+    client_quota,
+    destinations_of,
+    fleet_rules,
+    health_rules,
+    role_rules,
+    upstream_timeouts,
+)
+from router.samples import Samples
+from router.secret_files import SecretWatch
+from router.settings import ObservabilitySettings, Settings
 from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
-from router.tenants import Keyring, KeysWatch, Limiter
+from router.sources import Loaded, Origin
+from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
 from router.tls import worker_context
-from router.values import token_count
+from router.tokenizing import opened_tokenizing
+from router.tracing import opened_spans
+from router.vital_signs import SignPorts, VitalSigns
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +97,7 @@ class _OpCounts(NoListener):
     """Counts operations and refused snapshots for the metrics, and tells of those that others appended.
 
     Args:
-        changed: Called when some were applied.
+        changed: Called when some were applied, or a snapshot was merged.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -108,6 +115,10 @@ class _OpCounts(NoListener):
         self.applied_ops += ops
         self._changed()
 
+    def snapshot_merged(self) -> None:
+        """All may be new."""
+        self._changed()
+
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """Count what was of no use; the log line says why."""
         self.snapshots_refused += 1
@@ -117,9 +128,11 @@ class GatewayProcess:
     """Everything of one process. Make it inside a running event loop.
 
     Attributes:
-        api: The FastAPI application; its lifespan starts and stops the tasks.
+        api: The FastAPI application of the data port; its lifespan starts and stops the tasks.
         protocol: The class for ``uvicorn.Config(http=...)``.
         ending: Tells readiness and all client connections when the process ends.
+        pulse: The fleet's figures of the last ten minutes.
+        console: Feeds the console's pages.
     """
 
     def __init__(
@@ -129,6 +142,8 @@ class GatewayProcess:
         redis_url: str,
         multiprocess_dir: str | None = None,
         requests_max: int = sys.maxsize,
+        admin_listener: socket.socket | None = None,
+        origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
         """Build everything; nothing is connected yet.
 
@@ -137,22 +152,23 @@ class GatewayProcess:
             redis_url: The shared Redis, or the embedded one's address.
             multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
             requests_max: Requests at a time for which there are open files; more are rejected.
+            admin_listener: Bound to the port of the admin API; None if it is served on the data port.
+            origins: Where each setting came from, for people.
         """
-        self.settings = settings
         self.replica = _replica_id(settings)
         self.metrics = Metrics(version("cacheway"), multiprocess_dir=multiprocess_dir)
         keys_file, keyring = settings.tenancy.keys_file, Keyring()
         self._keys = KeysWatch(keys_file, keyring, classes=settings.queue.classes) if keys_file else None
-        self.fleet = FleetState(_fleet_rules(settings, keyring))
+        tokens_file = settings.admin.tokens_file
+        self._tokens = TokensWatch(tokens_file) if tokens_file else None
+        self.fleet = FleetState(fleet_rules(settings, keyring.weight_of))
         self.clock = LogClock()
-        self._ops = _OpCounts(lambda: self.gateway.room.changed())
+        self._ops = _OpCounts(self._heard)
         self.shared = SharedState(
             SharedConfig(
                 url=redis_url,
                 namespace=settings.shared.namespace,
                 replica=self.replica,
-                address=f"{settings.server.host}:{settings.server.port}",
-                version=version("cacheway"),
                 flush_interval_s=settings.shared.flush_interval_ms / 1000,
                 buffer_ops_max=settings.shared.buffer_ops_max,
                 snapshot_interval_s=settings.shared.snapshot_interval_s,
@@ -162,27 +178,29 @@ class GatewayProcess:
             self.clock,
             self._ops,
             on_given_up=lambda left_us: self.gateway.given_up(left_us),
+            vitals=lambda: self.vital_signs.read(),
         )
         worker_key = settings.fleet.worker_api_key
-        tls = worker_context(settings.upstream)
-        self._client = httpx.AsyncClient(
-            timeout=settings.fleet.health_check_timeout_s,
-            verify=tls,
-            trust_env=False,
-            limits=httpx.Limits(max_connections=128, max_keepalive_connections=64, keepalive_expiry=3.0),
-            headers={"authorization": f"Bearer {worker_key.get_secret_value()}"} if worker_key else {},
+        self._tls = worker_context(settings.upstream)
+        self._destinations = destinations_of(settings.fleet)
+        self._client = asking_client(
+            self._destinations,
+            self._tls,
+            key=worker_key.get_secret_value() if worker_key else None,
+            timeout_s=settings.fleet.health_check_timeout_s,
         )
         self.registry = Registry(
             self.fleet,
             publish=self.shared.publish,
             now_us=self.clock.now_us,
             replica=self.replica,
-            make_pool=_pool_maker(settings.upstream, tls),
+            make_pool=self._worker_pool,
             failure_threshold=settings.fleet.health_failure_threshold,
             success_threshold=settings.fleet.health_success_threshold,
-            breaker=_breaker_rules(settings),
+            breaker=breaker_rules(settings),
             replicas=lambda: self.shared.status.replicas,
             slow_start_s=settings.fleet.slow_start_s,
+            check_host=self._destinations.check_host,
         )
         self._planner = BucketPlanner(
             self.fleet,
@@ -195,28 +213,20 @@ class GatewayProcess:
         self.health = HealthChecks(
             self.registry,
             self._client,
-            HealthRules(
-                interval_s=settings.fleet.health_check_interval_s,
-                unhealthy_interval_s=min(settings.fleet.health_check_interval_s, 2.0),
-                timeout_s=settings.fleet.health_check_timeout_s,
-                endpoint=settings.fleet.health_check_endpoint,
-            ),
+            health_rules(settings),
             lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
         )
-        interval_s = settings.admission.engine_metrics_interval_s
-        self._engine_metrics = None
-        if interval_s:
-            self._engine_metrics = EngineMetrics(
-                self.registry,
-                self.fleet,
-                self._client,
-                publish=self.shared.publish,
-                now_us=self.clock.now_us,
-                replica=self.replica,
-                replicas=lambda: self.shared.status.replicas,
-                interval_s=interval_s,
-                timeout_s=settings.fleet.health_check_timeout_s,
-            )
+        self._engine_metrics = EngineMetrics(
+            self.registry,
+            self.fleet,
+            self._client,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            replicas=lambda: self.shared.status.replicas,
+            interval_s=settings.admission.engine_metrics_interval_s,
+            timeout_s=settings.fleet.health_check_timeout_s,
+        )
         self._trace = _opened_trace(settings.observability)
         self.leases = Leases(
             redis_url,
@@ -228,7 +238,8 @@ class GatewayProcess:
             loop=asyncio.get_running_loop(),
         )
         limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
-        self._handovers = handovers()
+        self._handovers = handovers(self._destinations.resolve)
+        self._spans = opened_spans(settings.observability, self.replica)
         self.gateway = Gateway(
             settings,
             replica=self.replica,
@@ -236,9 +247,6 @@ class GatewayProcess:
             registry=self.registry,
             publish=self.shared.publish,
             clock=self.clock,
-            policy=make_policy(
-                settings.placement.policy, settings.placement.options_of(settings.placement.policy)
-            ),
             metrics=self.metrics,
             request_log=request_log,
             trace_request=None if self._trace is None else self._trace.record,
@@ -248,8 +256,12 @@ class GatewayProcess:
             keys=keyring if keys_file else None,
             limiter=limiter,
             handovers=self._handovers,
+            spans=self._spans,
         )
         self.gateway.encode = Encoding(self.gateway)
+        self._tokenizing = opened_tokenizing(
+            settings.placement, self.gateway, self._client, self.metrics.tokenizing
+        )
         self._roles = RolePlanner(
             self.fleet,
             self.registry,
@@ -261,71 +273,221 @@ class GatewayProcess:
             connected=lambda: self.shared.status.connected,
             decode_fit=self.gateway.feedback.decode_fit,
             mode=settings.roles.mode,
-            rules=_role_rules(settings),
+            rules=role_rules(settings),
             interval_s=settings.roles.interval_s,
             tpot_slo_s=settings.admission.tpot_slo_s,
             turned=self.metrics.pairs.role_changed,
         )
+        self.discovery = make_discovery(
+            settings,
+            fleet=self.fleet,
+            registry=self.registry,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            warm=lambda: self.shared.status.ready,
+            check_host=self._destinations.check_host,
+        )
+        if self.discovery is not None:
+            self.metrics.discovery.sample = self.discovery.sample
+        self._kv_events = make_kv_events(
+            settings,
+            self.registry,
+            self.fleet,
+            self._client,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            log_status=lambda: self.shared.status,
+            root_of=self.gateway.hasher.engine_root,
+            destinations=self._destinations,
+        )
+        self.metrics.kv_events.sample = self._kv_events.sample
+        self._loop_lag = LoopLag(self.metrics.loop_lag)
+        self.vital_signs = VitalSigns(
+            SignPorts(
+                version=version("cacheway"),
+                address=f"{settings.server.host}:{settings.server.port}",
+                admin_address=_admin_address(settings),
+                status=lambda: self.shared.status,
+                wrote_snapshot=lambda: self.shared.wrote_snapshot,
+                degraded=self.degraded,
+                registry=self.registry,
+                inflight=lambda: self.gateway.inflight,
+                waiting=lambda: len(self.gateway.room),
+                metrics=self.metrics,
+                loop_lag=self._loop_lag,
+            )
+        )
+        self.live = LiveSettings(
+            Loaded(settings, origins),
+            self.fleet.overrides,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            replica=self.replica,
+            parts={
+                "gateway": self.gateway.use,
+                "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
+                "clients": self._use_of_clients,
+                "workers": self._use_of_workers,
+                "roles": self._use_of_roles,
+                "logs": lambda new: log_from(new.observability.log_level),
+            },
+        )
         self.metrics.collect_hooks.append(self._report)
-        self.metrics.workers = self._worker_samples
-        self.metrics.pairs.links = self._link_samples
-        self.metrics.pairs.plan = self._plan_sample
+        samples = Samples(self.gateway)
+        self.metrics.workers = samples.workers
+        self.metrics.pairs.links = samples.links
+        self.metrics.pairs.plan = samples.plan
         if self._keys is not None:
             self._keys.load()
             self.metrics.tenant_keys_end = self._keys.keys_end
+        if self._tokens is not None:
+            self._tokens.load()
+        server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
+        self._secrets = [
+            *([SecretWatch(server_key, self.gateway.door.use_admin_key)] if server_key else ()),
+            *([SecretWatch(workers_key, self._use_worker_key)] if workers_key else ()),
+        ]
         self.ending = Ending()
-        self._multiprocess = multiprocess_dir is not None
-        self.api = make_api(
-            AdminPorts(
-                version=version("cacheway"),
-                replica=self.replica,
-                fleet=self.fleet,
-                registry=self.registry,
-                publish=self.shared.publish,
-                now_us=self.clock.now_us,
-                log_status=lambda: self.shared.status,
-                request_id_of=self.gateway.request_id_of,
-                door=self.gateway.door,
-                keys=self._keys,
-                limiter=limiter,
-                metrics=self.metrics,
-                client=self._client,
-                shutting_down=lambda: self.ending.begun,
-                queue=QueuePorts(
-                    replica=self.replica,
-                    fleet=self.fleet,
-                    registry=self.registry,
-                    admission=self.gateway.admission,
-                    room=self.gateway.room,
-                    settings=settings.queue,
-                    refusals=self.gateway.refusals,
-                    now_us=self.clock.now_us,
-                ),
-                links=LinkPorts(self.fleet.links, self._link_state, self.clock.now_us),
-                offload=OffloadPorts(
-                    self.gateway.decider.offloading,
-                    settings.offload,
-                    tuple(self.fleet.rules.links),
-                    self.clock.now_us,
-                ),
-                roles=self._roles,
-            ),
-            self._lifespan,
+        self._clients = Clients(
+            client_quota(settings.server, requests_max), time.monotonic, self.metrics.client_refused
         )
+        self._multiprocess = multiprocess_dir is not None
+        queue = QueuePorts(
+            replica=self.replica,
+            fleet=self.fleet,
+            registry=self.registry,
+            admission=self.gateway.admission,
+            room=self.gateway.room,
+            settings=lambda: self.settings.queue,
+            refusals=self.gateway.refusals,
+            now_us=self.clock.now_us,
+        )
+        links = LinkPorts(self.fleet.links, samples.link_state, self.clock.now_us)
+        sights = FleetSights(
+            version=version("cacheway"),
+            recent=self.gateway.decisions,
+            offloading=self.gateway.decider.offloading,
+            planner=self._planner,
+            queue=queue,
+            links=links,
+            log_status=lambda: self.shared.status,
+            seen=ReplicaSights(self.shared.replicas_vitals),
+            settings=lambda: self.settings,
+            keys=self._keys,
+            limits=lambda: self.leases.degraded_reason,
+            ending=lambda: self.ending.begun,
+            refused_settings=lambda: self.live.refused,
+        )
+        self.pulse = Pulse(sights)
+        self.console = EventStream(sights, self.pulse, lambda: self.ending.begun)
+        ports = AdminPorts(
+            version=version("cacheway"),
+            replica=self.replica,
+            fleet=self.fleet,
+            registry=self.registry,
+            publish=self.shared.publish,
+            now_us=self.clock.now_us,
+            log_status=lambda: self.shared.status,
+            request_id_of=self.gateway.request_id_of,
+            door=self.gateway.door,
+            keys=self._keys,
+            limiter=limiter,
+            tokens=self._tokens,
+            replicas_vitals=self.shared.replicas_vitals,
+            degraded=self.degraded,
+            hits=self.gateway.feedback.hits,
+            metrics=self.metrics,
+            client=self._client,
+            shutting_down=lambda: self.ending.begun,
+            queue=queue,
+            links=links,
+            offload=OffloadPorts(
+                self.gateway.decider.offloading,
+                lambda: self.settings.offload,
+                tuple(self.fleet.rules.links),
+                self.clock.now_us,
+            ),
+            roles=self._roles,
+            gateway=self.gateway,
+            body_bytes_max=settings.server.body_bytes_max,
+            discovery=self.discovery,
+            kv_events=self._kv_events,
+            settings=SettingsPorts(self.replica, self.live, lambda: self.shared.status),
+            console=self.console,
+        )
+        self._admin_listener, self._requests_max = admin_listener, requests_max
+        if admin_listener is None:
+            self.api = make_api(ports, self._lifespan)
+        else:
+            self.api = make_data_api(ports, self._lifespan)
+            self._admin_api = make_admin_api(ports)
         self.protocol: type[GatewayProtocol] = make_protocol(
             self.gateway,
             Gateway.proxies,
-            ClientLimits(
-                body_bytes_max=settings.server.body_bytes_max,
-                headers_max=settings.server.header_count_max,
-                head_bytes_max=settings.server.header_bytes_max,
-                receive_s_max=settings.server.read_timeout_s,
-            ),
+            client_limits(settings.server),
             self.ending,
+            self._clients,
         )
         _warn_of_unpriced_links(settings)
         for worker in settings.fleet.workers:
             self.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings as they are now."""
+        return self.live.current
+
+    def _heard(self) -> None:
+        """Others said something."""
+        self.live.follow()
+        self.gateway.room.changed()
+
+    def _use_of_clients(self, new: Settings) -> None:
+        """What clients may ask and have, by new settings."""
+        self._clients.use(client_quota(new.server, self._requests_max))
+        self.protocol.limits = client_limits(new.server)
+        self.protocol.watches_requests = self._clients.watches_requests
+
+    def _use_of_workers(self, new: Settings) -> None:
+        """How workers are looked after, by new settings."""
+        fleet = new.fleet
+        self.registry.use(
+            fleet.health_failure_threshold,
+            fleet.health_success_threshold,
+            breaker_rules(new),
+            fleet.slow_start_s,
+        )
+        self.health.use(health_rules(new))
+        self._engine_metrics.use(new.admission.engine_metrics_interval_s, fleet.health_check_timeout_s)
+        timeouts = upstream_timeouts(new)
+        for local in self.registry.all():
+            local.pool.use(timeouts, new.upstream.keepalive_s)
+
+    def _use_of_roles(self, new: Settings) -> None:
+        """How roles are planned, by new settings."""
+        roles = new.roles
+        self._roles.use(roles.mode, role_rules(new), roles.interval_s, new.admission.tpot_slo_s)
+
+    def _use_worker_key(self, key: bytes) -> None:
+        """Show workers another key."""
+        self.gateway.forwarding.use_worker_key(key)
+        self._client.headers["authorization"] = f"Bearer {key.decode()}"
+
+    def _worker_pool(self, url: str) -> WorkerPool:
+        """The connections to a worker."""
+        upstream = self.settings.upstream
+        return WorkerPool(
+            url,
+            connections_max=upstream.connections_max,
+            # A burst of new streams waits while its connections are made.
+            waiting_max=upstream.connections_max,
+            idle_s_max=upstream.keepalive_s,
+            timeouts=upstream_timeouts(self.settings),
+            ssl=self._tls,
+            resolve=self._destinations.resolve,
+        )
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -333,14 +495,18 @@ class GatewayProcess:
         loops: list[tuple[str, Callable[[], Awaitable[None]]]] = [
             ("health checks", self.health.run),
             ("housekeeping", self._housekeeping),
-            ("loop lag", LoopLag(self.metrics.loop_lag).run),
+            ("loop lag", self._loop_lag.run),
             ("roles", self._roles.run),
+            ("pulse", self.pulse.run),
+            ("engine metrics", self._engine_metrics.run),
+            ("kv events", self._kv_events.run),
         ]
-        if self._engine_metrics is not None:
-            loops.append(("engine metrics", self._engine_metrics.run))
         if self._keys is not None:
             loops.append(("keys", self._keys.run))
             loops.append(("limits", self.leases.run))
+        if self._tokens is not None:
+            loops.append(("tokens", self._tokens.run))
+        loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
             loops.append(("links", self.gateway.link_watch.run))
         if self.fleet.buckets.automatic:
@@ -349,10 +515,15 @@ class GatewayProcess:
             loops.append(("metrics", self.metrics.run))
         if self.settings.observability.prometheus_port is not None:
             loops.append(("metrics listener", self._serve_metrics))
+        if self._admin_listener is not None:
+            loops.append(("admin listener", self._serve_admin))
         async with self._client:
             shared = asyncio.create_task(_forever("shared log", self.shared.run), name="shared log")
+            tasks = []
+            if self.discovery is not None:
+                tasks.append(asyncio.create_task(_forever("discovery", self.discovery.run), name="discovery"))
             await self._first_probes()
-            tasks = [asyncio.create_task(_forever(name, run), name=name) for name, run in loops]
+            tasks += [asyncio.create_task(_forever(name, run), name=name) for name, run in loops]
             logger.info(
                 "serving",
                 extra={
@@ -364,19 +535,23 @@ class GatewayProcess:
             try:
                 yield
             finally:
+                await self.console.close()
                 await _ended(*tasks)
                 self.registry.close()
                 # Last, so that the last releases still reach the log.
                 await _ended(shared)
+                if self._tokenizing is not None:
+                    self._tokenizing.close()
                 if self._trace is not None:
                     self._trace.close()
+                if self._spans is not None:
+                    self._spans.close()
                 logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
 
     async def _first_probes(self) -> None:
-        probes = [self.health.probe(local) for local in self.registry.all()]
         try:
             async with asyncio.timeout(FIRST_PROBES_S):
-                await asyncio.gather(*probes)
+                await asyncio.gather(self._probed(self.registry.all()), self._first_pods())
         except TimeoutError:
             pass
         unwell = [w.worker.worker_id for w in self.registry.all() if w.health is not Health.HEALTHY]
@@ -385,6 +560,17 @@ class GatewayProcess:
                 "some workers are not healthy yet",
                 extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
             )
+
+    async def _first_pods(self) -> None:
+        if self.discovery is not None:
+            named = {local.worker.worker_id for local in self.registry.all()}
+            await self.discovery.first_settled.wait()
+            await self._probed(
+                [local for local in self.registry.all() if local.worker.worker_id not in named]
+            )
+
+    async def _probed(self, workers: list[LocalWorker]) -> None:
+        await asyncio.gather(*(self.health.probe(local) for local in workers))
 
     async def _housekeeping(self) -> None:
         """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
@@ -406,16 +592,25 @@ class GatewayProcess:
                 self.gateway.given_up(left_us)
             if self.shared.status.connected:
                 heard_s = time.monotonic()
+                self._let_go()
             elif time.monotonic() - heard_s > self.settings.shared.heartbeat_ttl_s:
                 for left in self.fleet.cut_off(self.replica, self.clock.now_us()):
                     self.shared.publish(left)
                 self.gateway.room.changed()
+            self.gateway.decisions.fold()
             expired = self.fleet.collect(self.clock.now_us())
             if expired:
                 logger.error(
                     "reservations were never released",
                     extra={"event": "reservation.expired", "count": expired},
                 )
+
+    def _let_go(self) -> None:
+        """Remove workers that were to go when they had drained."""
+        replicas = self.shared.status.replicas
+        for gone in departures(self.fleet, self.replica, replicas, self.clock.now_us()):
+            self.shared.publish(gone)
+            logger.info("a drained worker left", extra={"event": "worker.left", "worker_id": gone.worker})
 
     def _compare_roles(self) -> None:
         """Say it if a worker that the settings name has another role in the shared state, which wins."""
@@ -444,13 +639,41 @@ class GatewayProcess:
             alone=self.settings.server.workers == 1,
         )
 
+    async def _serve_admin(self) -> None:
+        assert self._admin_listener is not None
+        # A copy, so that there is a port to start again with if it ever fails.
+        await listen(self._admin_api, self._admin_listener.dup(), **admin_tls(self.settings.admin))
+
+    def degraded(self) -> tuple[str, ...]:
+        """What does not work, a sentence each."""
+        status, found = self.shared.status, []
+        if status.degraded_reason is not None:
+            found.append(f"the shared log: {status.degraded_reason}")
+        workers = self.registry.all()
+        unwell = sum(local.health is not Health.HEALTHY for local in workers)
+        if unwell:
+            found.append(f"{unwell} of {len(workers)} workers are not healthy")
+        files = (("keys", self._keys), ("tokens", self._tokens))
+        found += [
+            f"the file of {noun} cannot be used; what it said before holds, and the log says why"
+            for noun, watch in files
+            if watch is not None and watch.problem is not None
+        ]
+        if self.discovery is not None and self.discovery.problem is not None:
+            found.append(f"discovery of pods: {self.discovery.problem}; known workers stay")
+        if self.leases.degraded_reason is not None:
+            found.append(f"limits of tenants: {self.leases.degraded_reason}")
+        return tuple(found)
+
     def _report(self) -> None:
         """Tell the metrics what is read rather than counted."""
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
+        self.metrics.client_connections(self._clients.connections)
         inversions = self.fleet.tickets.inversions
         self.metrics.queue(
             self.gateway.waiting(),
+            drain_s=self.gateway.room.longest_drain_s(),
             inversions=inversions.count,
             inversion_s_max=inversions.us_max / 1e6,
             rooms_overdue=self.gateway.room.overdue,
@@ -460,6 +683,9 @@ class GatewayProcess:
         self.metrics.degraded(
             Component.WORKERS, on=not all(local.health is Health.HEALTHY for local in workers)
         )
+        refused = len(self.live.refused)
+        self.metrics.degraded(Component.SETTINGS, on=refused > 0)
+        self.metrics.settings_overridden(used=len(self.fleet.overrides.values()) - refused, refused=refused)
         self.metrics.shared_log(
             lag_s=status.lag_s,
             snapshot_age_s=status.snapshot_age_s,
@@ -470,6 +696,10 @@ class GatewayProcess:
             skipped_ops=status.skipped_ops,
             snapshots_refused=self._ops.snapshots_refused,
         )
+        if self.discovery is not None:
+            self.metrics.degraded(Component.KUBERNETES, on=self.discovery.problem is not None)
+            self.metrics.discovery.report()
+        self.metrics.kv_events.report()
         if self._keys is not None:
             self.metrics.degraded(Component.KEYS, on=self._keys.problem is not None)
             self.metrics.keys_read(loaded=self._keys.loaded_count, refused=self._keys.refused_count)
@@ -479,75 +709,17 @@ class GatewayProcess:
             self.metrics.pairs.handover_events(name, handover.counts)
         self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
-        if self._engine_metrics is not None:
-            self.metrics.engine_reports(
-                reports=self._engine_metrics.reports, failures=self._engine_metrics.failures
-            )
+        self.metrics.engine_reports(
+            reports=self._engine_metrics.reports, failures=self._engine_metrics.failures
+        )
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:
             self.metrics.trace_lines_dropped(self._trace.dropped)
 
-    def _worker_samples(self) -> list[WorkerSample]:
-        now_us = self.clock.now_us()
-        return [self._worker_sample(local, now_us) for local in self.registry.all()]
 
-    def _link_state(self, link: str, now_us: int) -> str:
-        """The state of a link for a request that would not wait."""
-        return self.gateway.decider.offloading.offload.states.state(link, 0.0, now_us).value
-
-    def _link_samples(self) -> list[LinkSample]:
-        links, now_us = self.fleet.links, self.clock.now_us()
-        samples = []
-        for link in sorted(links.rules):
-            known = links.measurement(link)
-            samples.append(
-                LinkSample(
-                    link=link,
-                    capacity_bytes_per_s=links.capacity_bytes_per_s(link, now_us),
-                    cap_bytes_per_s=links.cap_bytes_per_s(link, now_us),
-                    reserved_bytes_per_s=links.reserved_bytes_per_s(link, now_us),
-                    state=self._link_state(link, now_us),
-                    goodput_bytes_per_s=known.bytes_per_s if known is not None else None,
-                    rtt_s=links.rtt_s(link),
-                    loss_ratio=links.loss_ratio(link),
-                )
-            )
-        return samples
-
-    def _plan_sample(self) -> PlanSample | None:
-        plan, threshold_tokens = self.fleet.offload_plan, self.gateway.decider.offloading.threshold_tokens
-        if plan is None:
-            return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
-        return PlanSample(
-            threshold_tokens if threshold_tokens != NEVER_TOKENS else inf,
-            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
-            plan.gain_ratio,
-        )
-
-    def _worker_sample(self, local: LocalWorker, now_us: int) -> WorkerSample:
-        fleet, admission, slot = self.fleet, self.gateway.admission, local.worker.slot
-        running_max, kv_tokens_max = admission.running_max(slot), admission.kv_tokens_max(slot)
-        reported = fleet.reports.get(local.worker.worker_id)
-        return WorkerSample(
-            worker_id=local.worker.worker_id,
-            state=local.state,
-            circuit=self.registry.circuits.state(local).value,
-            backlog_s=fleet.loads.backlog_at_s(slot, now_us),
-            inflight_requests=fleet.loads.inflight_requests.item(slot),
-            inflight_tokens=fleet.loads.inflight_tokens.item(slot),
-            prefill_tokens=fleet.loads.prefill_tokens.item(slot),
-            held_tokens=fleet.tree.held_blocks(slot) * fleet.rules.block_tokens,
-            target_s=admission.target_s(slot),
-            has_room=admission.has_room(slot, now_us),
-            running_max=running_max if running_max < inf else None,
-            kv_tokens_max=kv_tokens_max if kv_tokens_max < inf else None,
-            report_age_s=(now_us - reported.at_us) / 1e6 if reported is not None else None,
-            reported_running=reported.running if reported is not None else -1,
-            reported_waiting=reported.waiting if reported is not None else -1,
-            reported_kv_tokens=reported.kv_tokens if reported is not None else -1,
-            role=local.worker.role,
-            site=local.worker.site,
-        )
+def _admin_address(settings: Settings) -> str:
+    server, admin = settings.server, settings.admin
+    return f"{admin.host}:{admin.port}" if admin.port else f"{server.host}:{server.port}"
 
 
 async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -581,50 +753,6 @@ def _opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
     return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
 
 
-def _fleet_rules(settings: Settings, keys: Keyring) -> FleetRules:
-    placement = settings.placement
-    model = PROFILES["default"]
-    if placement.prefill_tokens_per_s is not None:
-        model = replace(model, b_s=1.0 / placement.prefill_tokens_per_s)
-    return FleetRules(
-        block_tokens=placement.block_tokens,
-        capacity_tokens=settings.fleet.worker_capacity_tokens,
-        blocks_max=placement.tree_blocks_max,
-        congestion_max_per_s=placement.congestion_max,
-        lifetime_s_max=2 * settings.server.request_timeout_s,
-        default_model=model,
-        buckets=None
-        if placement.bucket_mode == "off"
-        else LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
-        buckets_planned=placement.bucket_mode == "auto",
-        pools={
-            name: CachePool(
-                pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min
-            )
-            for name, pool in placement.cache_pools.items()
-        },
-        weight_of=weights(settings.queue.classes, keys.weight_of),
-        quantum_s=settings.queue.fairness_quantum_s,
-        fairness_window_s=settings.queue.fairness_window_s,
-        links={
-            name: LinkRules(
-                bytes_per_s=link.gbps * 1e9 / 8,
-                rtt_s=link.rtt_ms / 1e3,
-                cap_ratio=link.cap_ratio,
-                loss_ratio_max=link.loss_ratio_max,
-            )
-            for name, link in settings.fleet.links.items()
-        },
-        site=settings.fleet.site,
-        kv_bytes={
-            name: KvBytes(
-                model.kv_bytes_per_token, model.window_bytes_per_token, model.window_tokens, model.state_bytes
-            )
-            for name, model in placement.models.items()
-        },
-    )
-
-
 def _warn_of_unpriced_links(settings: Settings) -> None:
     """Say it if prompts could be prefilled in another site and never will be."""
     weighed = any(
@@ -636,42 +764,3 @@ def _warn_of_unpriced_links(settings: Settings) -> None:
             "nothing is prefilled in another site: placement.models does not say what any model's KV weighs",
             extra={"event": "links.unpriced"},
         )
-
-
-def _pool_maker(upstream: UpstreamSettings, tls: ssl.SSLContext) -> Callable[[str], WorkerPool]:
-    timeouts = UpstreamTimeouts(
-        connect_s=upstream.connect_timeout_s,
-        first_byte_s=upstream.first_byte_timeout_s,
-        idle_s=upstream.idle_timeout_s,
-    )
-
-    def make(url: str) -> WorkerPool:
-        return WorkerPool(
-            url,
-            connections_max=upstream.connections_max,
-            # A burst of new streams waits while its connections are made.
-            waiting_max=upstream.connections_max,
-            idle_s_max=upstream.keepalive_s,
-            timeouts=timeouts,
-            ssl=tls,
-        )
-
-    return make
-
-
-def _role_rules(settings: Settings) -> RoleRules:
-    roles = settings.roles
-    return RoleRules(
-        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
-    )
-
-
-def _breaker_rules(settings: Settings) -> BreakerRules | None:
-    rules = settings.reliability
-    if rules.disable_circuit_breaker:
-        return None
-    return BreakerRules(
-        failure_threshold=rules.cb_failure_threshold,
-        success_threshold=rules.cb_success_threshold,
-        open_us=round(rules.cb_timeout_duration_secs * 1e6),
-    )

@@ -36,6 +36,7 @@ class Setting:
         choices: Allowed words; empty if not limited to words.
         allowed: What it may be, to be read after "give": ``a whole number, 1 to 65535``.
         description: For people.
+        live: Whether it may change while the gateway serves.
     """
 
     section: str
@@ -47,6 +48,7 @@ class Setting:
     choices: tuple[str, ...]
     allowed: str
     description: str
+    live: bool = False
 
     @property
     def key(self) -> str:
@@ -135,6 +137,7 @@ def _row(section: str, name: str, field: FieldInfo) -> Setting:
         choices=choices,
         allowed=extra["allowed"] or _allowed(kind, field, choices),
         description=field.description or "",
+        live=extra["live"],
     )
 
 

@@ -17,12 +17,11 @@ from importlib.metadata import version
 from router.flags import Parser, add_flags, chosen
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
-from router.settings import Settings
-from router.sources import SettingsError, load
+from router.sources import Loaded, SettingsError, load
 
 OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
 
-Serve = Callable[[Settings], int]
+Serve = Callable[[Loaded], int]
 Tool = Callable[[list[str]], int]
 
 
@@ -66,7 +65,7 @@ def main(
         if arguments.command == "config":
             sys.stdout.write(effective(loaded))
             return 0
-        return serve(loaded.settings)
+        return serve(loaded)
     except SettingsError as error:
         sys.stderr.writelines(f"cacheway: {problem}\n" for problem in error.problems)
         return 2

@@ -13,6 +13,7 @@
     │   ├── WorkerUnreachable     nothing of an answer came: may be redispatched
     │   │   ├── WorkerRefused       nobody listens there: its cache is gone, too
     │   │   └── HandoverFailed      the legs of a request at two workers did not come together
+    │   │       └── TransferFailed    the prefill leg ended well, and its KV did not come
     │   ├── WorkerSilent          connected, no answer in time: may be redispatched
     │   └── StreamBroken          part of an answer came: ends the stream, never redispatched
     └── StateError              Redis or Kubernetes is at fault: degrade and go on
@@ -90,13 +91,14 @@ class RequestRejected(Overloaded):
 
 
 class RequestExpired(Overloaded):
-    """Its deadline passed before its answer began."""
+    """Its deadline passed before its answer began, or an operator ended its wait."""
 
     status = 408
     code = "request_expired"
 
-    def __init__(self, waited_s: float) -> None:
-        super().__init__(f"The request's deadline passed after {waited_s:.3g} s.", retry_after_s=1.0)
+    def __init__(self, waited_s: float, *, by_operator: bool = False) -> None:
+        what = "An operator ended the request's wait" if by_operator else "The request's deadline passed"
+        super().__init__(f"{what} after {waited_s:.3g} s.", retry_after_s=1.0)
 
 
 class RequestDisplaced(Overloaded):
@@ -143,6 +145,12 @@ class HandoverFailed(WorkerUnreachable):
     """A leg of a request at two workers broke off, or failed its part, before the client's answer began."""
 
     code = "handover_failed"
+
+
+class TransferFailed(HandoverFailed):
+    """The decode engine failed before its first token, although the prefill leg had ended well."""
+
+    code = "kv_transfer_failed"
 
 
 class WorkerSilent(UpstreamError):

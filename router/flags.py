@@ -15,14 +15,9 @@ from router.settings import Settings
 from router.sources import CONFIG_ENV, did_you_mean
 
 _NOT_YET = {
-    **dict.fromkeys(
-        ("--service-discovery", "--selector", "--service-discovery-port", "--service-discovery-namespace"),
-        "name the workers with --worker-urls or POST /workers",
-    ),
-    **dict.fromkeys(
-        ("--prefill-selector", "--decode-selector", "--vllm-discovery-address"),
-        "name the workers with --prefill and --decode, or POST /workers",
-    ),
+    "--vllm-discovery-address": "name the workers with --prefill and --decode, or POST /workers",
+    "--router-selector": "replicas find each other through Redis; give all of them the same --redis-url",
+    "--model-id-from": "models are those that the workers list",
 }
 _INSTEAD = {
     **{
@@ -30,6 +25,9 @@ _INSTEAD = {
         for name in ("cache_threshold", "balance_abs_threshold", "balance_rel_threshold")
     },
     "--max-tree-size": "write --tree-blocks-max",
+    "--k8s-label-selector": "write --selector",
+    "--k8s-namespace": "write --service-discovery-namespace",
+    "--k8s-port": "write --service-discovery-port",
     **dict.fromkeys(
         ("--intra-node-data-parallel-size", "--dp-aware"),
         "write dp_size=N after the URL of a --prefill or --decode worker",

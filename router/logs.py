@@ -32,7 +32,7 @@ GATHER_S = 0.02
 CLOSE_TIMEOUT_S = 2.0
 
 _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
-_QUIET = ("httpx", "httpcore", "uvicorn.access")
+_QUIET = ("httpx", "httpx2", "httpcore", "httpcore2", "uvicorn.access")
 """Loggers that say something per request, which the request line says already."""
 
 
@@ -147,8 +147,12 @@ class Logs:
     def __init__(self, level: str, fd: int = 2, lines_max: int = LINES_MAX) -> None:
         self._writer = LineWriter(fd, lines_max)
         self._time_text = TimeText()
-        self._requests = getattr(logging, level.upper()) <= logging.INFO
+        self.use(level)
         self.handler = JsonHandler(self._writer)
+
+    def use(self, level: str) -> None:
+        """Take request lines if this level does."""
+        self._requests = getattr(logging, level.upper()) <= logging.INFO
 
     @property
     def dropped(self) -> int:
@@ -224,13 +228,20 @@ def configure_logs(level: str, fd: int = 2) -> Logs:
     Finalize(_logs, _logs.close, exitpriority=0)
     root = logging.getLogger()
     root.handlers[:] = [_logs.handler]
-    root.setLevel(level.upper())
+    log_from(level)
     for name in ("uvicorn", "uvicorn.error", *_QUIET):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
         logger.setLevel(logging.WARNING if name in _QUIET else logging.NOTSET)
     return _logs
+
+
+def log_from(level: str) -> None:
+    """Log from this level on (see `configure_logs`); before that nothing is ours to change."""
+    if _logs is not None:
+        _logs.use(level)
+        logging.getLogger().setLevel(level.upper())
 
 
 def request_log(fields: Mapping[str, object]) -> None:

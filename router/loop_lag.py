@@ -35,10 +35,18 @@ class LoopLag:
         self._observe = observe
         self._now_s = now_s
         self._sleep = sleep
+        self._worst_s = 0.0
+
+    def worst_s(self) -> float:
+        """The worst lag since this was last asked, seconds."""
+        worst_s, self._worst_s = self._worst_s, 0.0
+        return worst_s
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
         while True:
             due_s = self._now_s() + INTERVAL_S
             await self._sleep(INTERVAL_S)
-            self._observe(max(self._now_s() - due_s, 0.0))
+            lag_s = max(self._now_s() - due_s, 0.0)
+            self._worst_s = max(self._worst_s, lag_s)
+            self._observe(lag_s)

@@ -98,7 +98,8 @@ REQUEST_SECONDS = Family(
 TTFT_SECONDS = Family(
     "ttft_seconds",
     "histogram",
-    "Time to first token: from the last byte of a streaming request to the first byte of its answer.",
+    "Time to first token: from the last byte of a streaming request to the first byte of its answer, or "
+    "to its first token where the answer begins before that (/v1/responses).",
     buckets=SECONDS,
 )
 ITL_SECONDS = Family(
@@ -115,6 +116,26 @@ DECISION_TIME = Family(
     "histogram",
     "Time taken by one placement: match, score and pick.",
     buckets=DECISION_SECONDS,
+)
+SHADOW_DECISIONS = Family(
+    "shadow_decisions",
+    "counter",
+    "Placements that a second policy was asked about, by that policy and what came of it: agreed, differed, "
+    "or unplaced, where it considered nobody.",
+    ("policy", "outcome"),
+)
+SHADOW_TTFT_DIFFERENCE = Family(
+    "shadow_ttft_difference_seconds",
+    "histogram",
+    "Predicted time to first token of the second policy's choice less that of the active one's: below 0, it "
+    "would have been sooner.",
+    buckets=ERROR_SECONDS,
+)
+SHADOW_CACHED_DIFFERENCE = Family(
+    "shadow_cached_difference_tokens",
+    "histogram",
+    "Predicted cached tokens of the second policy's choice less those of the active one's.",
+    buckets=ERROR_TOKENS,
 )
 PROMPT_TOKENS = Family("prompt_tokens", "counter", "Prompt tokens, as workers reported them.")
 OUTPUT_TOKENS = Family("output_tokens", "counter", "Generated tokens, as workers reported them.")
@@ -161,6 +182,16 @@ UPSTREAM_ERRORS = Family(
 CLIENT_DISCONNECTS = Family(
     "client_disconnects", "counter", "Clients that left before their answer was complete."
 )
+CLIENT_CONNECTIONS = Family(
+    "client_connections", "gauge", "Connections of clients that are open.", combine="livesum"
+)
+CLIENTS_REFUSED = Family(
+    "clients_refused",
+    "counter",
+    "Connections closed as they were made (connections, connections_per_client), and requests answered with "
+    "429 (requests_per_client), by the limit of section server that did it.",
+    ("reason",),
+)
 REQUEST_BYTES = Family("request_body_bytes", "counter", "Bytes of request bodies.")
 ANSWER_BYTES = Family("answer_body_bytes", "counter", "Bytes of answer bodies passed on.")
 INFLIGHT_REQUESTS = Family(
@@ -175,6 +206,12 @@ WAITING_REQUESTS = Family(
 )
 WAITING_TOKENS = Family(
     "waiting_tokens", "gauge", "Uncached prompt tokens of those requests.", ("class",), combine="livesum"
+)
+QUEUE_DRAIN = Family(
+    "queue_drain_seconds",
+    "gauge",
+    "Predicted time that what waits, at all replicas, will take the workers that serve it; of the model and "
+    "length bucket where it is longest.",
 )
 WAIT_SECONDS = Family(
     "wait_seconds", "histogram", "How long requests waited that then went to a worker.", ("class",), SECONDS
@@ -201,6 +238,35 @@ ROOMS_OVERDUE = Family(
     "Times a worker's room was taken because the replica with the better request left it unused.",
 )
 DEGRADED = Family("degraded", "gauge", "1 while a component is degraded; serving goes on.", ("component",))
+SETTINGS_OVERRIDDEN = Family(
+    "settings_overridden",
+    "gauge",
+    "Settings changed at run time: those this replica uses, and those it cannot use and keeps its own of.",
+    ("state",),
+)
+DISCOVERY_PODS = Family(
+    "discovery_pods",
+    "worker",
+    "Pods that discovery selected, by state: used, or why not (see docs/discovery.md).",
+    ("state",),
+)
+DISCOVERY_LIST_AGE = Family(
+    "discovery_list_age_seconds",
+    "worker",
+    "Time since all selected pods were last listed; while it grows, workers stay as they are.",
+)
+DISCOVERY_FAILURES = Family(
+    "discovery_api_errors",
+    "counter",
+    "Lists and watches of pods that failed, by what went wrong.",
+    ("trouble",),
+)
+DISCOVERY_RESTARTS = Family(
+    "discovery_watch_restarts", "counter", "Watches of pods that ended otherwise than by their time."
+)
+DISCOVERY_MISSED = Family(
+    "discovery_missed_changes", "counter", "Changes of pods that a list found and the watch did not tell."
+)
 LOG_LAG = Family("log_lag_seconds", "gauge", "Age of the newest entry of the shared log when it was applied.")
 SNAPSHOT_AGE = Family("snapshot_age_seconds", "gauge", "Age of the newest snapshot of the shared state.")
 LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent to Redis.", combine="livesum")
@@ -213,6 +279,82 @@ SNAPSHOTS_REFUSED = Family(
 )
 TREE_BLOCKS = Family("tree_blocks", "gauge", "Distinct KV blocks in the prefix tree of one process.")
 TREE_NODES = Family("tree_nodes", "gauge", "Nodes of the prefix tree of one process.")
+KV_EVENT_BATCHES = Family("kv_events_batches", "counter", "Batches of KV events that this replica took in.")
+KV_EVENTS = Family(
+    "kv_events_received",
+    "counter",
+    "KV events in them, by kind: stored, removed, cleared, or unknown, which are passed over.",
+    ("kind",),
+)
+KV_EVENTS_INVALID = Family(
+    "kv_events_invalid",
+    "counter",
+    "What could not be read: a message that is no batch, or a damaged batch, after which a worker is known "
+    "by history.",
+    ("what",),
+)
+KV_EVENT_GAPS = Family("kv_events_gaps", "counter", "How often a batch of KV events was missing.")
+KV_EVENT_REPLAYS = Family(
+    "kv_events_replays",
+    "counter",
+    "How often old batches were asked for, by outcome: answered or unanswered.",
+    ("outcome",),
+)
+KV_EVENT_LOSSES = Family(
+    "kv_events_losses",
+    "counter",
+    "How often all that a publisher said became void, by reason: restart (another process), gap (some is "
+    "missing for good), or again (it is told once more from the beginning).",
+    ("reason",),
+)
+KV_EVENT_FORGETS = Family(
+    "kv_events_forgets", "counter", "How often a worker was forgotten because of its KV events."
+)
+KV_EVENT_CORRECTIONS = Family(
+    "kv_events_corrections",
+    "counter",
+    "Operations that took back what was believed of a worker and its engine does not hold, or the reverse.",
+)
+KV_EVENT_BLOCKS = Family(
+    "kv_events_blocks",
+    "worker",
+    "KV blocks of a worker that are known from its events, on the replica that follows it.",
+    ("worker",),
+)
+KV_EVENT_LAG = Family(
+    "kv_events_lag_seconds",
+    "worker",
+    "How old a worker's last batch was when it was read, by the engine's clock.",
+    ("worker",),
+)
+KV_EVENT_STATE = Family(
+    "kv_events_worker_state",
+    "worker",
+    "1 for how far following a worker has come: silent, refused, connecting, joining, partial or live "
+    "(docs/kv-events.md); told by the replica that follows it.",
+    ("worker", "state"),
+)
+TOKENIZED_PROMPTS = Family(
+    "tokenizing_prompts",
+    "counter",
+    "Requests for models with a tokenizer, by how their prompts got token ids (remembered, at_once, "
+    "in_a_thread), or why they kept their text identity (unsupported, too_large, busy, late, failed, "
+    "set_aside).",
+    ("how",),
+)
+TOKENIZING_HELD = Family(
+    "tokenizing_seconds",
+    "histogram",
+    "How long a request was held up for the token ids of its prompts.",
+    buckets=DECISION_SECONDS,
+)
+TOKENIZING_MISCOUNTS = Family(
+    "tokenizing_miscounts",
+    "counter",
+    "Answers whose engine counted another number of prompt tokens than was found here, by model as the "
+    "settings name it: its template or tokenizer is another one.",
+    ("model",),
+)
 ENGINE_REPORTS = Family("engine_reports", "counter", "Looks at workers' metrics that told their load.")
 ENGINE_REPORT_FAILURES = Family(
     "engine_report_failures",
@@ -264,6 +406,12 @@ KEYS_READ = Family(
     "keys_file_reads",
     "counter",
     "Times a new keys file was read: loaded, or refused because something in it is wrong.",
+    ("outcome",),
+)
+ADMIN_CHANGES = Family(
+    "admin_changes",
+    "counter",
+    "Requests to the admin API for a change: changed, refused for want of a token, or failed otherwise.",
     ("outcome",),
 )
 ENCODER_PARTS = Family(

@@ -31,10 +31,14 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
+from policies import Judged
 from router import metric_families as families
+from router.discovery_metrics import DiscoveryMetrics
+from router.kv_events_metrics import KvEventsMetrics
 from router.metric_families import Family
 from router.pair_metrics import PairMetrics
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
+from router.tokenizing_metrics import TokenizingMetrics
 
 FLUSH_INTERVAL_S = 1.0
 
@@ -51,6 +55,8 @@ class Component(StrEnum):
     WORKERS = "workers"
     KEYS = "keys"
     LIMITS = "limits"
+    SETTINGS = "settings"
+    KUBERNETES = "kubernetes"
 
 
 class WorkerState(StrEnum):
@@ -107,6 +113,21 @@ class WorkerSample:
     site: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What one process has counted since it started; for the meaning see `router.shared.vitals.Vitals`."""
+
+    requests: dict[str, int]
+    prompt_tokens: int
+    output_tokens: int
+    reported_prompt_tokens: int
+    cached_tokens: int
+    predicted_tokens: int
+    ttft_bounds_s: tuple[float, ...]
+    ttft_counts: tuple[int, ...]
+    ttft_sum_s: float
+
+
 class ReportedUsage(Protocol):
     """What a worker says of one answer."""
 
@@ -146,6 +167,7 @@ class Metrics:
 
         self._requests = self._count(families.REQUESTS)
         self._decisions = self._count(families.DECISIONS)
+        self._shadow_decisions = self._count(families.SHADOW_DECISIONS)
         self._prompt_tokens = self._sum(families.PROMPT_TOKENS)
         self._output_tokens = self._sum(families.OUTPUT_TOKENS)
         self._reported_prompt_tokens = self._sum(families.REPORTED_PROMPT_TOKENS)
@@ -155,6 +177,8 @@ class Metrics:
         self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
+        self._admin_changes = self._count(families.ADMIN_CHANGES)
+        self._clients_refused = self._count(families.CLIENTS_REFUSED)
         self._encoder_parts = self._count(families.ENCODER_PARTS)
         self._encoder_moves = self._sum(families.ENCODER_MOVES)
         self._waits = self._count(families.WAITS)
@@ -170,6 +194,8 @@ class Metrics:
         self._decision_s = self._distribution(families.DECISION_TIME)
         self._cached_error = self._distribution(families.CACHED_ERROR)
         self._ttft_error_s = self._distribution(families.TTFT_ERROR)
+        self._shadow_ttft_s = self._distribution(families.SHADOW_TTFT_DIFFERENCE)
+        self._shadow_cached = self._distribution(families.SHADOW_CACHED_DIFFERENCE)
         self._loop_lag_s = self._distribution(families.LOOP_LAG)
         self._durations = self._histogram(families.REQUEST_SECONDS)
         self._duration_s: dict[str, Distribution] = {}
@@ -177,10 +203,13 @@ class Metrics:
         self._wait_s: dict[str, Distribution] = {}
 
         self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
+        self._client_connections = self._gauge(families.CLIENT_CONNECTIONS)
         self._waiting_requests = self._gauge(families.WAITING_REQUESTS)
         self._waiting_tokens = self._gauge(families.WAITING_TOKENS)
         self._inversion_max_s = self._gauge(families.INVERSION_MAX)
+        self._queue_drain_s = self._gauge(families.QUEUE_DRAIN)
         self._degraded = self._gauge(families.DEGRADED)
+        self._settings = self._gauge(families.SETTINGS_OVERRIDDEN)
         self._log_lag = self._gauge(families.LOG_LAG)
         self._snapshot_age = self._gauge(families.SNAPSHOT_AGE)
         self._log_buffer = self._gauge(families.LOG_BUFFER)
@@ -208,6 +237,12 @@ class Metrics:
         collectors: list[Collector] = [_Workers(self), _Tenants(self)]
         self.pairs = PairMetrics(self._count, self._sums, self._counter, collectors.append)
         """What happens to requests that two workers share, and to links."""
+        self.discovery = DiscoveryMetrics(self._counter, collectors.append)
+        """What is seen of pods."""
+        self.kv_events = KvEventsMetrics(self._counter, collectors.append)
+        """What engines say of their caches."""
+        self.tokenizing = TokenizingMetrics(self._count, self._distribution)
+        """What becomes of prompts of models with a tokenizer."""
 
         for component in Component:
             self.degraded(component, on=False)
@@ -225,6 +260,15 @@ class Metrics:
         """A request was placed."""
         self._decisions.add((policy, reason))
         self._decision_s.observe(decision_s)
+
+    def shadowed(self, policy: str, judged: Judged | None) -> None:
+        """A second policy was asked about a placement; None: it considered nobody."""
+        if judged is None:
+            self._shadow_decisions.add((policy, "unplaced"))
+            return
+        self._shadow_decisions.add((policy, "agreed" if judged.agreed else "differed"))
+        self._shadow_ttft_s.observe(judged.ttft_s)
+        self._shadow_cached.observe(judged.cached_tokens)
 
     def answered(
         self,
@@ -321,6 +365,14 @@ class Metrics:
         """A client left before its answer was complete."""
         self._client_disconnects.add(1)
 
+    def admin_change(self, outcome: str) -> None:
+        """A request for a change was answered (`router.admin.audit`)."""
+        self._admin_changes.add((outcome,))
+
+    def client_refused(self, reason: str) -> None:
+        """A client was refused before anybody looked at its request (`router.proxy.Refusal`)."""
+        self._clients_refused.add((reason,))
+
     def part_ended(self, outcome: str) -> None:
         """A part of a request was encoded, or not (`router.encoding.PartEnd`)."""
         self._encoder_parts.add((outcome,))
@@ -357,10 +409,15 @@ class Metrics:
         """Set how many requests have not ended."""
         self._inflight.set(requests)
 
+    def client_connections(self, connections: int) -> None:
+        """Set how many connections clients have."""
+        self._client_connections.set(connections)
+
     def queue(
         self,
         waiting: Iterable[tuple[str, int, int]],
         *,
+        drain_s: float,
         inversions: int,
         inversion_s_max: float,
         rooms_overdue: int,
@@ -369,6 +426,7 @@ class Metrics:
 
         Args:
             waiting: For each class its name, how many requests wait here, and their uncached tokens.
+            drain_s: Of the lane that takes longest, over all replicas.
             inversions: Of all replicas.
             inversion_s_max: The worst of them.
             rooms_overdue: Of this process.
@@ -376,6 +434,7 @@ class Metrics:
         for name, requests, tokens in waiting:
             self._waiting_requests.labels(name).set(requests)
             self._waiting_tokens.labels(name).set(tokens)
+        self._queue_drain_s.set(drain_s)
         self._inversions.follow(inversions)
         self._inversion_max_s.set(inversion_s_max)
         self._rooms_overdue.follow(rooms_overdue)
@@ -383,6 +442,11 @@ class Metrics:
     def degraded(self, component: Component, *, on: bool) -> None:
         """Set whether a component is degraded."""
         self._degraded.labels(component.value).set(on)
+
+    def settings_overridden(self, *, used: int, refused: int) -> None:
+        """Set how many settings were changed at run time, which this replica uses or cannot use."""
+        self._settings.labels("used").set(used)
+        self._settings.labels("refused").set(refused)
 
     def shared_log(
         self,
@@ -448,6 +512,22 @@ class Metrics:
         self._gathered = 0
         for tally in self._tallies:
             tally.flush()
+
+    def totals(self) -> Totals:
+        """What this process has counted since it started."""
+        self._add_up()
+        ttft_counts, ttft_sum_s = self._ttft_s.totals()
+        return Totals(
+            self._requests.totals("outcome"),
+            int(self._prompt_tokens.total()),
+            int(self._output_tokens.total()),
+            int(self._reported_prompt_tokens.total()),
+            int(self._reported_cached_tokens.total()),
+            int(self._predicted_cached_tokens.total()),
+            families.TTFT_SECONDS.buckets,
+            ttft_counts,
+            ttft_sum_s,
+        )
 
     def exposition(self) -> tuple[bytes, str]:
         """Answer a scrape: the body and its content type."""

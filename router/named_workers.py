@@ -12,6 +12,7 @@ that the effective settings can be saved and read again; `named_worker` reads it
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ SITE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 PROTOCOLS = ("sglang", "nixl", "mooncake")
 
 _LABEL = re.compile(r"([A-Za-z0-9._/-]{1,64})=(.*)", re.DOTALL)
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]+|\[[0-9A-Fa-f:.]+\]")
 _PORT = re.compile(r"[0-9]+|none", re.IGNORECASE)
 
 
@@ -66,8 +68,22 @@ def _ranks(text: str) -> None:
         raise ValueError(f"dp_size {text[:20]!r} is not a number of ranks; give 1 to 4096")
 
 
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _host(text: str) -> None:
+    if not (_HOST.fullmatch(text) and (":" not in text or _is_address(text.strip("[]")))):
+        raise ValueError(f"bootstrap_host {text[:80]!r} is neither a host name nor an address")
+
+
 _CHECKS: Mapping[str, Callable[[str], None]] = MappingProxyType(
     {
+        "bootstrap_host": _host,
         "bootstrap_port": _port,
         "handover": _one_of("handover", *PROTOCOLS),
         "convertible": _one_of("convertible", "true", "false"),

@@ -43,6 +43,9 @@ fleet:
 name or a wrong value stops the start with exit status 2. Lists are separated by spaces after a flag, by
 commas or spaces in the environment. Maps are `NAME=VALUE` pairs, or a YAML mapping such as
 `'{{"*": {{attention: sliding_window, window_tokens: 128}}}}'`.
+
+Those marked *live* can be changed while the gateway serves, for all replicas
+([how](runtime-settings.md)); the others need a restart.
 """
 
 
@@ -63,7 +66,7 @@ def configuration_reference() -> str:
     ]
     lines += ["| Policy | Options | What it picks |", "|---|---|---|"]
     lines += [
-        f"| `{name}` | {_options(rule.options)} | {_about(rule.price or rule.costs)} |"
+        f"| `{name}` | {_options(rule.options)} | {about(rule.price or rule.costs)} |"
         for name, rule in POLICIES.items()
     ]
     return "\n".join(lines) + "\n"
@@ -82,8 +85,8 @@ def _interval(low: float, high: float) -> str:
     return f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
 
 
-def _about(rule: Callable[..., object]) -> str:
-    """The headline of a policy's module, without the name in front."""
+def about(rule: Callable[..., object]) -> str:
+    """What a policy picks: the headline of its module, without the name in front."""
     headline = (getmodule(rule).__doc__ or "").strip().partition("\n")[0]
     _, _, about = headline.partition(": ")
     return about[:1].upper() + about[1:]
@@ -93,7 +96,8 @@ def _line(row: Setting) -> str:
     flag = row.flag
     if row.kind == "boolean" and not flag.startswith("--disable-"):
         flag = f"{flag}` / `--no-{flag.removeprefix('--')}"
-    cells = [f"`{row.key}`", f"`{flag}` `{row.env}`", f"`{shown_default(row)}`", row.allowed, row.description]
+    name = f"`{row.key}` (live)" if row.live else f"`{row.key}`"
+    cells = [name, f"`{flag}` `{row.env}`", f"`{shown_default(row)}`", row.allowed, row.description]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
@@ -112,10 +116,10 @@ def _effective_lines(loaded: Loaded) -> Iterator[str]:
         for row in CATALOGUE.values():
             if row.section == section:
                 value = getattr(getattr(loaded.settings, section), row.name)
-                yield f"{f'  {row.name}: {_flow(_masked(value))}':<{width}}  # {loaded.origins[row.key]}"
+                yield f"{f'  {row.name}: {_flow(shown(value))}':<{width}}  # {loaded.origins[row.key]}"
 
 
-def _masked(value: Any) -> Any:
+def shown(value: Any) -> Any:
     """A value that may be shown."""
     match value:
         case SecretStr():
@@ -123,9 +127,9 @@ def _masked(value: Any) -> Any:
         case BaseModel():
             return value.model_dump()
         case dict():
-            return {key: _masked(entry) for key, entry in value.items()}
+            return {key: shown(entry) for key, entry in value.items()}
         case tuple():
-            return [_masked(entry) for entry in value]
+            return [shown(entry) for entry in value]
         case str() if "://" in value:
             return _PASSWORD.sub(HIDDEN, value)
         case _:

@@ -100,24 +100,22 @@ class GatewayServer(uvicorn.Server):
             self.status = 128 + sig
             self.end_now()
         elif not self._told:
-            at_terminal = sig == signal.SIGINT
-            self.end(
-                0.0 if at_terminal else self.config.settings.server.shutdown_delay_s,
-                reason=signal.Signals(sig).name,
-            )
+            self.end(signal.Signals(sig).name, at_once=sig == signal.SIGINT)
 
-    def end(self, delay_s: float, *, reason: str) -> None:
+    def end(self, reason: str, *, at_once: bool = False) -> None:
         """Begin to end: serve for a while, but send everybody away.
 
         Args:
-            delay_s: For how long new connections are accepted; idle ones are kept as long.
             reason: For the log.
+            at_once: Accept no new connections any more, as from a terminal; else for ``shutdown_delay_s``.
         """
         self._told = True
         if not self.started:
             self.should_exit = True  # nobody was told that this replica is ready
             return
         process = self.config.process
+        server = process.settings.server
+        delay_s = 0.0 if at_once else server.shutdown_delay_s
         logger.info(
             "shutting down: not ready any more",
             extra={
@@ -125,7 +123,7 @@ class GatewayServer(uvicorn.Server):
                 "reason": reason,
                 "replica": process.replica,
                 "delay_s": delay_s,
-                "grace_s": self.config.settings.server.shutdown_grace_s,
+                "grace_s": server.shutdown_grace_s,
                 "inflight": process.gateway.inflight,
                 "connections": len(self.server_state.connections),
             },
@@ -146,7 +144,7 @@ class GatewayServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listener, wait for the requests in flight, then end the application."""
         self.config.process.ending.begin()
-        grace_s = 0.0 if self._cut else self.config.settings.server.shutdown_grace_s
+        grace_s = 0.0 if self._cut else self.config.process.settings.server.shutdown_grace_s
         timer = asyncio.get_running_loop().call_later(grace_s, self._cut_connections)
         try:
             await super().shutdown(sockets)
@@ -188,4 +186,4 @@ class GatewayServer(uvicorn.Server):
         self.supervised = False
         logger.warning("the supervisor died", extra={"event": "supervisor.lost"})
         if not self._told:
-            self.end(self.config.settings.server.shutdown_delay_s, reason="supervisor lost")
+            self.end("supervisor lost")

@@ -19,24 +19,34 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
 from uvicorn.config import STARTUP_FAILURE
 
+from router.discovery import check_discovery
 from router.errors import RouterError, StateError
+from router.fleet.kv_events import check_kv_events
 from router.logs import configure_logs
 from router.open_files import raise_open_files
 from router.request_trace import check_request_trace
+from router.secret_files import with_secret_files
 from router.server import GatewayServer
 from router.settings import ServerSettings, Settings
 from router.shared import EmbeddedValkey
+from router.sources import Loaded, Origin
 from router.supervisor import Supervisor
 from router.tenants import check_keys_file
-from router.tls import check_tls_files
+from router.tls import check_tls_files, server_context
+from router.tokenizing import check_tokenizers
+from router.tracing import check_tracing
 
 if TYPE_CHECKING:
     from router.app import GatewayProcess
@@ -57,11 +67,20 @@ class GatewayConfig(uvicorn.Config):
 
     process: "GatewayProcess"
 
-    def __init__(self, settings: Settings, redis_url: str, requests_max: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        redis_url: str,
+        requests_max: int = sys.maxsize,
+        admin_listener: socket.socket | None = None,
+        origins: Mapping[str, Origin] = MappingProxyType({}),
+    ) -> None:
         server = settings.server
         self.settings = settings
         self.redis_url = redis_url
         self.requests_max = requests_max
+        self.admin_listener = admin_listener
+        self.origins = origins
         super().__init__(
             app="router.serving:GatewayConfig",  # replaced by `load`
             host=server.host,
@@ -76,8 +95,7 @@ class GatewayConfig(uvicorn.Config):
             proxy_headers=False,
             backlog=4096,
             timeout_keep_alive=round(server.keepalive_s),
-            ssl_certfile=server.ssl_certfile or None,
-            ssl_keyfile=server.ssl_keyfile or None,
+            ssl_context_factory=_tls_of(server) if server.ssl_certfile else None,
         )
 
     def load(self) -> None:
@@ -90,6 +108,8 @@ class GatewayConfig(uvicorn.Config):
                 redis_url=self.redis_url,
                 multiprocess_dir=os.environ.get(MULTIPROCESS_DIR),
                 requests_max=self.requests_max,
+                admin_listener=self.admin_listener,
+                origins=self.origins,
             )
         except Exception:
             logger.exception("the gateway cannot start", extra={"event": "gateway.failed"})
@@ -99,28 +119,43 @@ class GatewayConfig(uvicorn.Config):
         super().load()
 
 
-def serve(settings: Settings) -> int:
+def _tls_of(server: ServerSettings) -> Callable[..., ssl.SSLContext]:
+    return lambda *_: server_context(server.ssl_certfile, server.ssl_keyfile, server.ssl_ca_certs)
+
+
+def serve(loaded: Loaded) -> int:
     """Run the gateway until it is told to stop.
+
+    Args:
+        loaded: The effective settings, and where each came from.
 
     Returns:
         The exit status: 0 after a clean stop, 3 if it could not start, 128 + signal if a second
         signal told it to end at once.
 
     Raises:
-        SettingsError: If a TLS file, the keys file or the file of the request trace cannot be used.
+        SettingsError: If a file of secrets, of TLS, of keys or of the request trace, a tokenizer, the
+            Kubernetes client or ZeroMQ cannot be used.
     """
+    settings = with_secret_files(loaded.settings)
+    loaded = replace(loaded, settings=settings)
     check_tls_files(settings)
     check_keys_file(settings)
     check_request_trace(settings.observability)
+    check_tracing(settings.observability)
+    check_tokenizers(settings.placement)
+    check_discovery(settings)
+    check_kv_events(settings)
     configure_logs(settings.observability.log_level)
     requests_max = raise_open_files(settings.upstream.connections_max)
     _end_on_sigterm()
     several = settings.server.workers > 1
     try:
         if several:
-            _bound(settings.server).close()  # a port that may be shared would be shared with a stranger, too
-        with contextlib.closing(_bound(settings.server, shared=several)) as listener:
-            return uvloop.run(_serve(settings, listener, requests_max))
+            with _listening(settings):
+                pass  # a port that may be shared would be shared with a stranger, too
+        with _listening(settings, shared=several) as sockets:
+            return uvloop.run(_serve(loaded, sockets, requests_max))
     except RouterError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -136,63 +171,100 @@ def _end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
-def _bound(server: ServerSettings, *, shared: bool = False) -> socket.socket:
-    """A socket to listen on; nobody can connect before a gateway serves.
+@dataclass(frozen=True, slots=True)
+class _Sockets:
+    """Bound to the ports of a gateway; nobody can connect before it serves.
+
+    Attributes:
+        data: Where clients connect.
+        admin: Where operators do; None if that is the same.
+    """
+
+    data: socket.socket
+    admin: socket.socket | None
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings, *, shared: bool = False) -> Iterator[_Sockets]:
+    """Bind all ports of a gateway.
 
     Args:
-        server: Where.
-        shared: Other sockets of this user may be bound to the same port if they are shared, too.
+        settings: Where.
+        shared: Other sockets of this user may be bound to the same ports if they are shared, too.
+
+    Raises:
+        StateError: If an address cannot be had.
+    """
+    server, admin = settings.server, settings.admin
+    with contextlib.ExitStack() as stack:
+        data = stack.enter_context(contextlib.closing(bound(server.host, server.port, shared=shared)))
+        if not admin.port:
+            yield _Sockets(data, None)
+            return
+        listener = bound(admin.host, admin.port, shared=shared)
+        yield _Sockets(data, stack.enter_context(contextlib.closing(listener)))
+
+
+def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket to listen on.
+
+    Args:
+        host: Where.
+        port: Where.
+        shared: As in `_listening`.
 
     Raises:
         StateError: If the address cannot be had.
     """
-    listener = socket.socket(socket.AF_INET6 if ":" in server.host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((server.host, server.port))
+        listener.bind((host, port))
     except OSError as error:
         listener.close()
         reason = (error.strerror or str(error)).lower()
-        raise StateError(f"cannot listen on {server.host}, port {server.port}: {reason}") from error
+        raise StateError(f"cannot listen on {host}, port {port}: {reason}") from error
     return listener
 
 
-async def _serve(settings: Settings, listener: socket.socket, requests_max: int) -> int:
+async def _serve(loaded: Loaded, sockets: _Sockets, requests_max: int) -> int:
     """Serve in this process or in several, with a Valkey of our own if there is no other."""
+    settings = loaded.settings
     async with contextlib.AsyncExitStack() as stack:
         url = settings.shared.redis_url
         if not url:
             url = (await stack.enter_async_context(EmbeddedValkey())).url
         if settings.server.workers == 1:
-            return await _serve_here(settings, url, listener, requests_max)
+            return await _serve_here(loaded, url, sockets, requests_max)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
-        arguments = (settings, url, requests_max)
-        supervisor = Supervisor(listener, _serve_in_child, arguments, count=settings.server.workers)
+        arguments = (loaded, url, requests_max)
+        supervisor = Supervisor(sockets.data, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 
 
-async def _serve_here(settings: Settings, redis_url: str, listener: socket.socket, requests_max: int) -> int:
-    config = GatewayConfig(settings, redis_url, requests_max)
+async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, requests_max: int) -> int:
+    config = GatewayConfig(loaded.settings, redis_url, requests_max, sockets.admin, loaded.origins)
     config.load()
     # What is there now lives as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
     gc.collect()
     gc.freeze()
     server = GatewayServer(config)
-    await server.serve([listener])
+    await server.serve([sockets.data])
     return server.status
 
 
-def _serve_in_child(settings: Settings, redis_url: str, requests_max: int) -> None:
+def _serve_in_child(loaded: Loaded, redis_url: str, requests_max: int) -> None:
     """What a process of ``--workers`` runs."""
+    settings = loaded.settings
     configure_logs(settings.observability.log_level)
     _end_on_sigterm()
     try:
-        with contextlib.closing(_bound(settings.server, shared=True)) as listener:
-            status = uvloop.run(_serve_here(settings, redis_url, listener, requests_max))
+        with _listening(settings, shared=True) as sockets:
+            status = uvloop.run(_serve_here(loaded, redis_url, sockets, requests_max))
     except RouterError as error:
         status = _failed(error)
     sys.exit(status)

@@ -3,6 +3,7 @@
     Settings
     ├── server          the socket clients connect to, and its limits
     ├── fleet           the workers and how their health is checked
+    ├── discovery       which pods of a Kubernetes cluster are workers, too
     ├── placement       how a worker is chosen, and what the prefix tree assumes
     ├── admission       how much a worker is given before requests wait here
     ├── upstream        connections to workers
@@ -12,7 +13,8 @@
     ├── roles           the slow loop over how workers are shared between prefill and decode
     ├── shared          the log that replicas share through Redis
     ├── tenancy         how requests of different tenants are kept apart
-    └── observability   logs and metrics
+    ├── observability   logs and metrics
+    └── admin           where the admin API listens, and who may use it
 
 A setting is declared once, here; its flag, environment variable, line of the reference and
 error sentences are derived from the declaration (`router.catalogue`). Names follow the house
@@ -25,13 +27,25 @@ Defaults of the peers quoted below are those of smg and sglang-router of autumn 
 
 import re
 from dataclasses import fields, replace
+from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
+from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, TokenCount, distinct, token_count
+from router.values import (
+    HeaderName,
+    HttpUrl,
+    LogLevel,
+    RedisUrl,
+    Secret,
+    TokenCount,
+    distinct,
+    is_loopback,
+    token_count,
+)
 
 _MIB = 1024 * 1024
 
@@ -45,6 +59,7 @@ def setting(
     flag: str = "",
     choices: tuple[str, ...] = (),
     allowed: str = "",
+    live: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare a setting.
@@ -56,9 +71,10 @@ def setting(
             with dashes and ``-secs`` for ``_s``.
         choices: Values it takes, where its type does not say so.
         allowed: What it may be, in words, where type and limits do not say so.
+        live: Whether it may change while the gateway serves (`router.live_settings`).
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
-    extra: dict[str, Any] = {"flag": flag, "choices": list(choices), "allowed": allowed}
+    extra: dict[str, Any] = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live}
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -69,11 +85,26 @@ def _known_policy(name: str) -> str:
     return name
 
 
+def _known_shadow_policy(name: str) -> str:
+    """Check that there is such a policy; none is none."""
+    return _known_policy(name) if name else name
+
+
 def _known_decode_policy(name: str) -> str:
     """Check that there is such a policy of decode workers."""
     if name not in DECODE_POLICIES:
         raise ValueError(f"there is no decode policy {name!r}")
     return name
+
+
+def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that they are networks."""
+    for network in networks:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise ValueError(f"{network!r} is not a network such as 10.0.0.0/8 ({error})") from error
+    return networks
 
 
 def _ascending(bounds: tuple[str, ...]) -> tuple[str, ...]:
@@ -113,11 +144,17 @@ class ServerSettings(Section):
         "Key that clients must send as a bearer token on the data API. Off while empty. Prefer the "
         "environment: a command line is visible to every user of the host.",
     )
+    api_key_file: str = setting(
+        "",
+        "File with that key, in place of server.api_key. Read again within two seconds of a change.",
+        flag="api-key-file",
+    )
     request_timeout_s: float = setting(
         1800.0,
         "Longest time one request may take from its last byte to the last byte of its answer, in seconds. "
         "The default is the peers'; a hang is found much earlier by the upstream timeouts.",
         gt=0,
+        live=True,
     )
     max_concurrent_requests: int = setting(
         -1,
@@ -126,6 +163,7 @@ class ServerSettings(Section):
         "because what each worker can take is the better limit (see admission). Whatever it is, a process "
         "takes on no more requests than half the files that it may have open (ulimit -Hn).",
         ge=-1,
+        live=True,
     )
     body_bytes_max: int = setting(
         512 * _MIB,
@@ -133,11 +171,13 @@ class ServerSettings(Section):
         "batches of embeddings and images as data. A body is held in memory until it is sent.",
         flag="max-payload-size",
         ge=1024,
+        live=True,
     )
     header_count_max: int = setting(
         100,
         "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
         ge=8,
+        live=True,
     )
     header_bytes_max: int = setting(
         64 * 1024,
@@ -145,12 +185,52 @@ class ServerSettings(Section):
         "tokens.",
         ge=1024,
         le=16 * _MIB,
+        live=True,
     )
     read_timeout_s: float = setting(
         60.0,
         "Longest time a client may take to send the head or the body of a request, in seconds; then it "
         "gets 408. It frees us from clients that send a byte at a time.",
         gt=0,
+        live=True,
+    )
+    connections_max: int = setting(
+        0,
+        "Client connections that one process has open at a time; more are closed as they are made, so that a "
+        "load balancer tries another replica. 0: half the files that the process may have open, since a "
+        "request in flight takes one at a worker, too.",
+        ge=0,
+        live=True,
+    )
+    connections_per_client_max: int = setting(
+        0,
+        "Connections that one client address (of IPv6, its /64) may have at one process; more are closed as "
+        "they are made. 0 turns the limit off, which is the default because behind a load balancer all "
+        "clients have its address.",
+        ge=0,
+        live=True,
+    )
+    requests_per_client_per_s: float = setting(
+        0.0,
+        "Requests per second that one client address may keep up at one process; more get 429. It is for "
+        "floods, and counts every request to this port; what tenants may use is said in tenancy.keys_file. "
+        "0 turns the limit off, which is the default for the same reason.",
+        ge=0,
+        live=True,
+    )
+    requests_per_client_burst: int = setting(
+        20,
+        "Requests that such a client may send at once after a pause.",
+        ge=1,
+        le=100_000,
+        live=True,
+    )
+    trusted_proxies: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
+        (),
+        "Networks of load balancers and proxies whose x-forwarded-for is believed: limits per client, logs "
+        "and audit lines then mean the client's address. They are not limited themselves. Of everybody else "
+        "the header is ignored.",
+        allowed="networks such as 10.0.0.0/8 or fd00::/8",
     )
     keepalive_s: float = setting(
         75.0,
@@ -169,6 +249,7 @@ class ServerSettings(Section):
         "pod out of its endpoints, and for httpx, which uses no connection that was idle for 5 s. 0 turns it "
         "off; SIGINT (Ctrl-C) skips it.",
         ge=0,
+        live=True,
     )
     shutdown_grace_s: float = setting(
         180.0,
@@ -177,19 +258,37 @@ class ServerSettings(Section):
         "hook, by 5 s. The default is the peers'.",
         flag="shutdown-grace-period-secs",
         ge=0,
+        live=True,
     )
     request_id_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         ("x-request-id", "x-correlation-id", "x-trace-id", "request-id"),
         "Request headers that may hold the request's id; the first one present is used, else an id is "
         "made. The answer carries it as x-request-id. The default is the peers'.",
     )
-    ssl_certfile: str = setting("", "PEM file with the certificate chain to serve HTTPS. Off while empty.")
+    ssl_certfile: str = setting(
+        "",
+        "PEM file with the certificate chain to serve HTTPS. Off while empty. TLS files are read again when "
+        "they change, for connections that begin after that.",
+    )
     ssl_keyfile: str = setting("", "PEM file with the certificate's private key. Needed with ssl_certfile.")
+    ssl_ca_certs: str = setting(
+        "",
+        "PEM file with the authorities whose certificates clients must show (mutual TLS). Off while empty. "
+        "Probes over HTTP show none: then send them to another listener.",
+    )
+
+    @model_validator(mode="after")
+    def _the_key_is_said_once(self) -> Self:
+        if self.api_key and self.api_key_file:
+            raise ValueError("give api_key or api_key_file, not both")
+        return self
 
     @model_validator(mode="after")
     def _certificate_and_key_come_together(self) -> Self:
         if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
             raise ValueError("ssl_certfile and ssl_keyfile must be given together")
+        if self.ssl_ca_certs and not self.ssl_certfile:
+            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
         return self
 
 
@@ -283,6 +382,28 @@ class FleetSettings(Section):
         "Key sent to workers as a bearer token in place of the client's, and with health checks. Empty: "
         "what the client sent is passed on, unless it is the gateway's own key (server.api_key).",
     )
+    worker_api_key_file: str = setting(
+        "",
+        "File with that key, in place of fleet.worker_api_key. Read again within two seconds of a change.",
+    )
+    worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
+        (),
+        "Networks where workers may be that are not named in the settings but added later: by the admin API, "
+        "by discovery, or by encoders that register themselves. Judged are the addresses that a connection "
+        "is made to. Empty: everywhere but link-local, multicast and the metadata services of clouds.",
+        allowed="networks such as 10.0.0.0/8 or fd00::/8",
+    )
+    worker_hosts: tuple[str, ...] = setting(
+        (),
+        "Names that such workers may have: whole, or with a dot in front the end of a name. Addresses in "
+        "place of names are then allowed only in fleet.worker_networks. Empty: any name.",
+        allowed="names such as engine-0.example or .engines.svc",
+    )
+    disable_loopback_workers: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Refuse such workers on this machine. The default allows them, as engines often share a host with "
+        "their gateway.",
+    )
     worker_capacity_tokens: int = setting(
         1_000_000,
         "KV cache capacity assumed for a worker that does not report its own, in tokens; 0 means "
@@ -295,27 +416,34 @@ class FleetSettings(Section):
         "Time between two health checks of a worker, in seconds. Shorter than the peers' 60 s, so that a "
         "dead worker is known within 15 s even without traffic.",
         gt=0,
+        live=True,
     )
     health_check_timeout_s: float = setting(
         5.0,
         "Longest time a health check may take, in seconds. The default is the peers'; a busy engine "
         "answers late.",
         gt=0,
+        live=True,
     )
     health_check_endpoint: str = setting(
         "/health",
         "Path of the health check. SGLang, vLLM and the emulator serve the default.",
         allowed="a path that starts with /",
         pattern=r"^/\S*$",
+        live=True,
     )
     health_failure_threshold: int = setting(
-        3, "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.", ge=1
+        3,
+        "Failed health checks in a row after which a worker is unhealthy. The default is the peers'.",
+        ge=1,
+        live=True,
     )
     health_success_threshold: int = setting(
         2,
         "Successful health checks in a row after which an unhealthy worker is healthy again. The default "
         "is the peers'. A worker seen for the first time needs one.",
         ge=1,
+        live=True,
     )
     slow_start_s: float = setting(
         10.0,
@@ -323,6 +451,16 @@ class FleetSettings(Section):
         "tenth to its full share of the requests, in seconds; 0 gives it the full share at once. The default "
         "is long enough to see a worker that is not well after all, at a tenth of the price.",
         ge=0,
+        live=True,
+    )
+
+    kv_events: Literal["off", "auto"] = setting(
+        "off",
+        "Whether to follow what engines say of their KV caches, so that predictions are what is really "
+        "cached (docs/kv-events.md). auto follows the workers with a label kv_events, and of the others "
+        "those whose engine says where it publishes, if their model has a tokenizer in "
+        "placement.models: events name token ids, which text never matches. Each worker is followed by one "
+        "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
     )
 
     @property
@@ -338,6 +476,12 @@ class FleetSettings(Section):
         )
 
     @model_validator(mode="after")
+    def _the_key_is_said_once(self) -> Self:
+        if self.worker_api_key and self.worker_api_key_file:
+            raise ValueError("give worker_api_key or worker_api_key_file, not both")
+        return self
+
+    @model_validator(mode="after")
     def _each_worker_has_one_role(self) -> Self:
         roles: dict[str, str] = {}
         for worker in self.workers:
@@ -348,11 +492,7 @@ class FleetSettings(Section):
         return self
 
     @model_validator(mode="after")
-    def _prefill_and_decode_need_each_other(self) -> Self:
-        for flag in ("pd_disaggregation", "vllm_pd_disaggregation"):
-            for part in ("prefill", "decode"):
-                if getattr(self, flag) and not getattr(self, part):
-                    raise ValueError(f"{flag} needs {part} workers; name them with --{part} URL")
+    def _one_kind_of_pairs_is_said(self) -> Self:
         if self.pd_disaggregation and self.vllm_pd_disaggregation:
             raise ValueError(
                 "give pd_disaggregation or vllm_pd_disaggregation; for both engines in one gateway, neither"
@@ -372,6 +512,117 @@ class FleetSettings(Section):
         if ends and self.site not in ends:
             raise ValueError(
                 f"site must say where this gateway stands; give one of {', '.join(sorted(ends))}"
+            )
+        return self
+
+
+_NAMESPACE = re.compile(r"\*|[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](?:[a-z0-9-]{0,13}[a-z0-9])?")
+"""Names of container ports (IANA_SVC_NAME)."""
+
+
+def _port_words(words: Any) -> Any:
+    """Check that they are ports or names of container ports; a file may hold them as numbers."""
+    if isinstance(words, int | str):
+        words = [words]
+    if not isinstance(words, list | tuple):
+        return words
+    texts = tuple(str(word) for word in words)
+    for text in texts:
+        if not (0 < int(text) < 65536 if text.isdecimal() else _PORT_NAME.fullmatch(text)):
+            raise ValueError(f"{text[:40]!r} is neither a port, 1 to 65535, nor the name of one")
+    return texts
+
+
+def _namespaces(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Check that they are names of Kubernetes namespaces, or all."""
+    for name in names:
+        if not _NAMESPACE.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is no name of a namespace, nor *")
+    if "*" in names and len(names) > 1:
+        raise ValueError("* are all namespaces; give it alone")
+    return distinct(names)
+
+
+class DiscoverySettings(Section):
+    """Which pods of a Kubernetes cluster are workers, beside those that are named."""
+
+    service_discovery: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether pods become workers when they are ready, drain when they are not, and are removed when they "
+        "are gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
+        "cacheway[kubernetes].",
+    )
+    selector: Selector = setting(
+        (),
+        "Labels of pods that are workers, all of which must hold: KEY=VALUE, KEY!=VALUE, KEY, !KEY, "
+        "'KEY in (A, B)' or 'KEY notin (A, B)'. Their roles are plain, or what they say with "
+        "cacheway.io/role. Empty selects none.",
+        allowed="requirements of labels such as app=sglang, separated by spaces or commas",
+    )
+    prefill_selector: Selector = setting(
+        (),
+        "Labels of pods that are prefill workers. Their bootstrap ports are those that they say with "
+        "sglang.ai/bootstrap-port or cacheway.io/bootstrap-port.",
+        allowed="requirements of labels, as in discovery.selector",
+    )
+    decode_selector: Selector = setting(
+        (),
+        "Labels of pods that are decode workers.",
+        allowed="requirements of labels, as in discovery.selector",
+    )
+    encode_selector: Selector = setting(
+        (),
+        "Labels of pods that are encode workers.",
+        allowed="requirements of labels, as in discovery.selector",
+    )
+    ports: Annotated[tuple[str, ...], BeforeValidator(_port_words)] = setting(
+        (),
+        "Port of the workers, or the name of the container port, where the pod does not say it with "
+        "cacheway.io/port or smg.ai/worker-ports; several are a worker each. Empty: the port that is called "
+        "http, or the only one that the pod declares. The peers assume 80 or 8000, and find nobody there.",
+        flag="service-discovery-port",
+        allowed="port numbers or names of container ports",
+    )
+    namespaces: Annotated[tuple[str, ...], AfterValidator(_namespaces)] = setting(
+        (),
+        "Namespaces where workers are. Empty: the one where the gateway runs. * are all, for which the right "
+        "must be a ClusterRole.",
+        flag="service-discovery-namespace",
+        allowed="names of namespaces, or *",
+    )
+    resync_s: float = setting(
+        60.0,
+        "Time between two lists of all pods, in seconds, which find what the watch missed. One list of 1,000 "
+        "pods costs some 50 ms of CPU.",
+        flag="service-discovery-resync-secs",
+        ge=1,
+        le=3600,
+    )
+    kubeconfig: str = setting(
+        "",
+        "File that says where the API server is, and who we are there. Empty: the pod's service account, "
+        "else KUBECONFIG, else ~/.kube/config.",
+    )
+
+    @property
+    def selectors(self) -> dict[str, str]:
+        """Selectors by the role of those whom they select, empty for the one that says none."""
+        named = {
+            "": self.selector,
+            "prefill": self.prefill_selector,
+            "decode": self.decode_selector,
+            "encode": self.encode_selector,
+        }
+        return {role: ",".join(sorted(selector)) for role, selector in named.items() if selector}
+
+    @model_validator(mode="after")
+    def _something_is_selected(self) -> Self:
+        if self.service_discovery and not self.selectors:
+            raise ValueError(
+                "service_discovery needs the labels of the workers; give --selector KEY=VALUE, or "
+                "--prefill-selector and --decode-selector"
             )
         return self
 
@@ -396,6 +647,11 @@ class AttentionSettings(Section):
     )
     state_bytes: float = Field(
         default=0.0, ge=0, description="State of one sequence in all linear layers, in bytes."
+    )
+    tokenizer: str = Field(
+        default="",
+        description="Where token ids of prompts come from: empty for nowhere, a folder with tokenizer.json "
+        "and the chat template, or engine.",
     )
 
     @model_validator(mode="after")
@@ -428,12 +684,14 @@ class PlacementSettings(Section):
         "Policy that chooses a worker. The default prices cache, load and the harm to later requests in "
         "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
         choices=tuple(POLICIES),
+        live=True,
     )
     prefill_policy: Annotated[str, AfterValidator(_known_policy)] | None = setting(
         None,
         "Policy that chooses among prefill workers, and between them and plain workers. Empty: "
         "placement.policy, as with the peers.",
         choices=tuple(POLICIES),
+        live=True,
     )
     decode_policy: Annotated[str, AfterValidator(_known_decode_policy)] = setting(
         DECODE_COST,
@@ -441,11 +699,34 @@ class PlacementSettings(Section):
         "to. The default prices the wait for KV memory, the transfer that prefill does not hide, and the "
         "output at that worker's batch and context, in seconds; the others are the peers'.",
         choices=DECODE_POLICIES,
+        live=True,
     )
     policy_options: dict[str, float] = setting(
         {},
         "Numbers that the chosen policies take, as NAME=VALUE; each takes those that it has. Empty keeps "
         "their own defaults.",
+        live=True,
+    )
+    shadow_policy: Annotated[str, AfterValidator(_known_shadow_policy)] = setting(
+        "",
+        "A second policy that is asked about a share of the requests and never obeyed: how often it agrees, "
+        "and what its choices would change by the service-time model, is in GET /shadow and in the metrics "
+        "cacheway_shadow_*. Empty: none is asked, which costs nothing.",
+        choices=("", *POLICIES),
+        live=True,
+    )
+    shadow_policy_options: dict[str, float] = setting(
+        {},
+        "Numbers that the shadow policy takes, as NAME=VALUE. Empty keeps its own defaults.",
+        live=True,
+    )
+    shadow_ratio: float = setting(
+        0.1,
+        "Share of the prompts that the shadow policy is asked about; the same ones in all replicas. Each "
+        "costs as much as a placement, some 20 to 150 us.",
+        ge=0,
+        le=1,
+        live=True,
     )
     block_tokens: int = setting(
         256,
@@ -460,15 +741,20 @@ class PlacementSettings(Section):
         "default is the common figure for English text and code.",
         ge=0.5,
         le=64,
+        live=True,
     )
     expected_output_tokens: int = setting(
-        256, "Output length assumed for a request that states no limit, in tokens.", ge=0
+        256,
+        "Output length assumed for a request that states no limit, in tokens.",
+        ge=0,
+        live=True,
     )
     prefill_tokens_per_s: float | None = setting(
         None,
         "Prefill speed assumed for a worker at an empty context until observation has taught better, in "
         "tokens per second. Empty takes the built-in profile of its worker class.",
         gt=0,
+        live=True,
     )
     congestion_max: float = setting(
         50.0,
@@ -476,6 +762,7 @@ class PlacementSettings(Section):
         "worker, per second. 0 turns expected_cost into min_ttft. The default only bites next to "
         "saturation.",
         ge=0,
+        live=True,
     )
     tree_blocks_max: int = setting(
         8_000_000,
@@ -491,7 +778,31 @@ class PlacementSettings(Section):
         "layers x KV heads x (key + value dimension) x bytes of an element, for latent attention layers x "
         "(latent + rotary dimension) x bytes of an element; window_bytes_per_token the same over the layers "
         "with a window; state_bytes what all linear layers keep of a sequence. Without them a transfer has "
-        "no price, and no prompt is prefilled in another site.",
+        "no price, and no prompt is prefilled in another site. tokenizer: FOLDER or engine turns prompts "
+        "into the token ids that engines see (docs/token-identity.md): FOLDER has tokenizer.json, "
+        "tokenizer_config.json and chat_template.jinja as the model has them, engine asks a worker's "
+        "/tokenize. Tokenizers must be equal in all replicas of a namespace.",
+    )
+    tokenizing_s_max: float = setting(
+        0.1,
+        "How long a request is held up at most until its prompt is tokenized, in seconds, and a microsecond "
+        "more for each byte of its body; then it goes on with its text identity, and what was begun is there "
+        "for the next turn. The default is twice what a core takes, and a tenth of a second for the queue.",
+        gt=0,
+        le=60,
+    )
+    tokenizing_threads: int = setting(
+        2,
+        "Prompts that are tokenized at a time, each by a thread, for models with a tokenizer. More than "
+        "there are cores to spare would slow down everything else.",
+        ge=1,
+        le=64,
+    )
+    tokenizing_cache_bytes_max: int = setting(
+        256 * _MIB,
+        "What remembered token ids may weigh, in bytes; four each. With the default, of conversations with "
+        "some 60 million tokens only what is new in them is tokenized.",
+        ge=_MIB,
     )
     cache_pools: dict[str, CachePoolSettings] = setting(
         {},
@@ -528,6 +839,14 @@ class PlacementSettings(Section):
                 make_policy(name, options)
         return self
 
+    @model_validator(mode="after")
+    def _the_shadow_policy_has_these_options(self) -> Self:
+        if self.shadow_policy:
+            make_policy(self.shadow_policy, self.shadow_policy_options)
+        elif self.shadow_policy_options:
+            raise ValueError("shadow_policy_options need a shadow_policy")
+        return self
+
     def options_of(self, policy: str) -> dict[str, float]:
         """Those of ``policy_options`` that one of the chosen policies has."""
         kind = POLICIES[policy].options if policy in POLICIES else None
@@ -545,6 +864,7 @@ class AdmissionSettings(Section):
         "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
         "engine queues itself is served in its own order.",
         gt=0,
+        live=True,
     )
     backlog_target_s_max: float = setting(
         4.0,
@@ -552,12 +872,14 @@ class AdmissionSettings(Section):
         "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
         flag="backlog-target-max-secs",
         gt=0,
+        live=True,
     )
     worker_running_max: int = setting(
         0,
         "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
         "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
         ge=0,
+        live=True,
     )
     kv_ratio_max: float = setting(
         0.95,
@@ -565,6 +887,7 @@ class AdmissionSettings(Section):
         "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
         flag="kv-usage-max",
         gt=0,
+        live=True,
     )
     engine_metrics_interval_s: float = setting(
         2.0,
@@ -573,6 +896,7 @@ class AdmissionSettings(Section):
         "has in flight counts.",
         flag="engine-metrics-interval-secs",
         ge=0,
+        live=True,
     )
     report_age_s_max: float = setting(
         10.0,
@@ -580,6 +904,7 @@ class AdmissionSettings(Section):
         "or nothing new, never stops dispatch.",
         flag="engine-metrics-age-max-secs",
         gt=0,
+        live=True,
     )
     ttft_slo_s: float = setting(
         0.0,
@@ -587,12 +912,14 @@ class AdmissionSettings(Section):
         "before it costs anything. 0: nobody is rejected for it.",
         flag="ttft-slo-secs",
         ge=0,
+        live=True,
     )
     ttft_slo_s_per_1k_tokens: float = setting(
         0.0,
         "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
         flag="ttft-slo-secs-per-1k-tokens",
         ge=0,
+        live=True,
     )
     tpot_slo_s: float = setting(
         0.0,
@@ -600,6 +927,7 @@ class AdmissionSettings(Section):
         "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
         flag="tpot-slo-secs",
         ge=0,
+        live=True,
     )
 
     @model_validator(mode="after")
@@ -616,6 +944,7 @@ class UpstreamSettings(Section):
         5.0,
         "Longest time to connect to a worker, TLS included, in seconds; then another worker is tried.",
         gt=0,
+        live=True,
     )
     first_byte_timeout_s: float = setting(
         300.0,
@@ -623,12 +952,14 @@ class UpstreamSettings(Section):
         "engine's queue and the prefill, which takes minutes for the longest prompts. Answers that are "
         "not streamed start when they are complete: server.request_timeout_s limits those.",
         gt=0,
+        live=True,
     )
     idle_timeout_s: float = setting(
         120.0,
         "Longest gap between two pieces of an answer, in seconds; then the stream ends with an error event.",
         flag="stream-idle-timeout-secs",
         gt=0,
+        live=True,
     )
     connections_max: int = setting(
         8192,
@@ -647,6 +978,7 @@ class UpstreamSettings(Section):
         "connections.",
         flag="upstream-keepalive-secs",
         ge=0,
+        live=True,
     )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag
@@ -683,10 +1015,12 @@ class ReliabilitySettings(Section):
         "is the peers'; no worker gets the same request twice while another can take it.",
         ge=0,
         le=100,
+        live=True,
     )
     disable_retries: bool = setting(
         False,  # noqa: FBT003 - a default
         "Never redispatch: a worker's own error passes through.",
+        live=True,
     )
     retry_budget_ratio: float = setting(
         0.2,
@@ -694,28 +1028,33 @@ class ReliabilitySettings(Section):
         "fleet from being hammered.",
         ge=0,
         le=1,
+        live=True,
     )
     cb_failure_threshold: int = setting(
         10,
         "Failures in a row, of one replica's requests, after which all replicas eject a worker. The default "
         "is the peers'.",
         ge=1,
+        live=True,
     )
     cb_success_threshold: int = setting(
         3,
         "Successful probes in a row after which an ejected worker takes requests again, of all replicas; "
         "fleet.slow_start_s says how fast. The default is the peers'.",
         ge=1,
+        live=True,
     )
     cb_timeout_duration_secs: float = setting(
         60.0,
         "Time after which an ejected worker gets one request of the whole gateway as a probe, in seconds. "
         "The default is the peers'.",
         gt=0,
+        live=True,
     )
     disable_circuit_breaker: bool = setting(
         False,  # noqa: FBT003 - a default
         "Never eject a worker for failing requests; health checks still count.",
+        live=True,
     )
     stall_factor: float = setting(
         4.0,
@@ -724,6 +1063,7 @@ class ReliabilitySettings(Section):
         "meanwhile, has failed it, and the request is redispatched. Predictions are fitted to within a "
         "factor of two; before they are, nothing is given up. 0 turns it off.",
         ge=0,
+        live=True,
     )
     stall_floor_s: float = setting(
         10.0,
@@ -731,6 +1071,7 @@ class ReliabilitySettings(Section):
         "then, to compile a kernel or a grammar.",
         flag="stall-floor-secs",
         gt=0,
+        live=True,
     )
 
 
@@ -741,6 +1082,7 @@ class QueueSettings(Section):
         False,  # noqa: FBT003 - a default
         "Never let a request wait here: each goes to its worker at once, and waits in the engine's queue, in "
         "the engine's order.",
+        live=True,
     )
     size: int = setting(
         10_000,
@@ -749,6 +1091,7 @@ class QueueSettings(Section):
         "default only keeps memory bounded; queue.timeout_s ends long waits.",
         flag="queue-size",
         ge=0,
+        live=True,
     )
     tokens_max: int = setting(
         50_000_000,
@@ -756,6 +1099,7 @@ class QueueSettings(Section):
         "last one let in. 0 turns the bound off. The default is seven minutes of prefill of eight workers.",
         flag="queue-tokens-max",
         ge=0,
+        live=True,
     )
     drain_s_max: float = setting(
         0.0,
@@ -765,6 +1109,7 @@ class QueueSettings(Section):
         "unless you ask for it.",
         flag="queue-drain-secs-max",
         ge=0,
+        live=True,
     )
     timeout_s: float = setting(
         60.0,
@@ -772,6 +1117,7 @@ class QueueSettings(Section):
         "peers'. A client may set a shorter time, for all of its request, with the header x-request-timeout.",
         flag="queue-timeout-secs",
         gt=0,
+        live=True,
     )
     uncached_weight: float = setting(
         4.0,
@@ -781,6 +1127,7 @@ class QueueSettings(Section):
         flag="queue-uncached-weight",
         ge=0,
         le=1000,
+        live=True,
     )
     classes: dict[str, float] = setting(
         {"high": 8.0, "normal": 4.0, "low": 1.0},
@@ -791,17 +1138,20 @@ class QueueSettings(Section):
         "equal in all replicas of a namespace.",
         flag="queue-classes",
         allowed="NAME=SHARE with shares above 0, names of lower-case letters, digits, '_' and '-'",
+        live=True,
     )
     default_class: str = setting(
         "normal",
         "Class of a request that names none.",
         flag="queue-default-class",
         allowed="one of queue.classes",
+        live=True,
     )
     low_values_first: bool = setting(
         False,  # noqa: FBT003 - a default
         "Whether a lower number is the more urgent priority, as vLLM has it. The default is SGLang's order.",
         flag="queue-low-values-first",
+        live=True,
     )
     fairness_quantum_s: float = setting(
         1.0,
@@ -809,6 +1159,7 @@ class QueueSettings(Section):
         "its share of the fleet. Shorter is fairer, longer keeps the order by uncached work, and locality.",
         flag="queue-fairness-quantum-secs",
         gt=0,
+        live=True,
     )
     fairness_window_s: float = setting(
         60.0,
@@ -839,6 +1190,7 @@ class OffloadSettings(Section):
         False,  # noqa: FBT003 - a default
         "Never prefill in another site. The default follows fleet.links: without links there is nothing to "
         "decide.",
+        live=True,
     )
     threshold_tokens: int = setting(
         0,
@@ -846,6 +1198,7 @@ class OffloadSettings(Section):
         "the threshold from what comes (see roles.interval_s), and until it has, seconds alone decide.",
         flag="offload-threshold-tokens",
         ge=0,
+        live=True,
     )
     scarce_above: float = setting(
         0.7,
@@ -855,6 +1208,7 @@ class OffloadSettings(Section):
         flag="offload-scarce-above",
         gt=0,
         le=1,
+        live=True,
     )
     abundant_below: float = setting(
         0.5,
@@ -863,6 +1217,7 @@ class OffloadSettings(Section):
         flag="offload-abundant-below",
         ge=0,
         le=1,
+        live=True,
     )
     wait_s_max: float = setting(
         2.0,
@@ -872,6 +1227,7 @@ class OffloadSettings(Section):
         "takes to prefill on eight H200.",
         flag="offload-wait-secs-max",
         gt=0,
+        live=True,
     )
 
     @model_validator(mode="after")
@@ -891,12 +1247,14 @@ class RoleSettings(Section):
         "convertible=true) also change their roles: they drain, switch and come back. off: nothing is worked "
         "out, and the threshold of remote prefill stays as set. The default changes nothing by itself.",
         flag="roles",
+        live=True,
     )
     interval_s: float = setting(
         30.0,
         "Time between two looks of the slow loop, in seconds.",
         flag="roles-interval-secs",
         ge=1,
+        live=True,
     )
     dwell_s_min: float = setting(
         600.0,
@@ -904,6 +1262,7 @@ class RoleSettings(Section):
         "cost.",
         flag="roles-dwell-secs-min",
         ge=0,
+        live=True,
     )
     gain_ratio_min: float = setting(
         0.05,
@@ -911,6 +1270,7 @@ class RoleSettings(Section):
         "the model's own error, so that noise changes nothing.",
         flag="roles-gain-min",
         ge=0,
+        live=True,
     )
 
 
@@ -925,6 +1285,10 @@ class SharedSettings(Section):
         "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
         "?ssl_keyfile=. "
         "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+    )
+    redis_url_file: str = setting(
+        "",
+        "File with that URL, in place of shared.redis_url, since it holds a password. Read at the start.",
     )
     namespace: str = setting(
         "default",
@@ -965,6 +1329,12 @@ class SharedSettings(Section):
         ge=1000,
     )
 
+    @model_validator(mode="after")
+    def _the_url_is_said_once(self) -> Self:
+        if self.redis_url and self.redis_url_file:
+            raise ValueError("give redis_url or redis_url_file, not both")
+        return self
+
 
 class TenancySettings(Section):
     """How requests of different tenants are kept apart."""
@@ -987,10 +1357,37 @@ class TenancySettings(Section):
 class ObservabilitySettings(Section):
     """Logs and metrics."""
 
-    log_level: LogLevel = setting("info", "Least severe level that is logged.")
+    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True)
     request_logs: bool = setting(
         True,  # noqa: FBT003 - a default
         "Whether each request is logged with one line at its end. Never holds prompt text.",
+        live=True,
+    )
+    request_log_ratio: float = setting(
+        1.0,
+        "Share of the completed requests that are logged, 0 to 1: 0.01 is one in a hundred. Those that "
+        "failed or were rejected, and those whose client left, are all logged.",
+        live=True,
+        ge=0,
+        le=1,
+    )
+    enable_trace: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Whether requests are told as OpenTelemetry spans (queue, decision, prefill, hand-over, decode). The "
+        "client's traceparent is their parent, and the worker gets one of ours. Needs cacheway[tracing]. "
+        "Off, a client's traceparent passes through.",
+    )
+    otlp_traces_endpoint: HttpUrl = setting(
+        "http://localhost:4318",
+        "URL of the collector that takes spans over OTLP/HTTP; without a path, /v1/traces there. Spans that "
+        "it does not take in time are dropped. The port is the protocol's; the peers' 4317 is for gRPC.",
+    )
+    trace_ratio: float = setting(
+        0.1,
+        "Share of the requests that are traced if their client does not say (by the flag of its "
+        "traceparent), 0 to 1. A traced request costs as much CPU as two or three others.",
+        ge=0,
+        le=1,
     )
     request_trace: str = setting(
         "",
@@ -1018,11 +1415,65 @@ class ObservabilitySettings(Section):
     )
 
 
+class AdminSettings(Section):
+    """Where the admin API listens, and who may use it."""
+
+    host: str = setting(
+        "127.0.0.1",
+        "Address of the admin API. The default keeps it on this machine. Any other needs something that lets "
+        "only some in: admin.tokens_file, server.api_key or tenancy.keys_file.",
+        flag="admin-host",
+        allowed="an address or a host name",
+        pattern=r"^\S+$",
+    )
+    port: int = setting(
+        29100,
+        "Port of the admin API. 0: it is served on the data port, beside what is proxied, as the peers have "
+        "it. The default keeps it apart, so that who may send requests is not thereby close to changing the "
+        "fleet. Processes of --workers share it.",
+        flag="admin-port",
+        ge=0,
+        le=65535,
+    )
+    tokens_file: str = setting(
+        "",
+        "YAML file of the names, roles and hashes of bearer tokens for the admin API, which `cacheway keys "
+        "admin` makes; see docs/admin-api.md. Read again within two seconds of a change. Empty: the admin "
+        "API takes server.api_key, and everybody without one.",
+        flag="admin-tokens-file",
+    )
+    ssl_certfile: str = setting(
+        "",
+        "PEM file with the certificate chain of the admin API's own port. Empty: plain HTTP.",
+        flag="admin-ssl-certfile",
+    )
+    ssl_keyfile: str = setting(
+        "",
+        "PEM file with that certificate's private key. Needed with admin.ssl_certfile.",
+        flag="admin-ssl-keyfile",
+    )
+    ssl_ca_certs: str = setting(
+        "",
+        "PEM file with authorities; a client of the admin API's own port must then show a certificate that "
+        "one of them has signed. Needs admin.ssl_certfile. Empty: none is asked for.",
+        flag="admin-ssl-ca-certs",
+    )
+
+    @model_validator(mode="after")
+    def _the_files_belong_together(self) -> Self:
+        if bool(self.ssl_certfile) != bool(self.ssl_keyfile):
+            raise ValueError("ssl_certfile and ssl_keyfile must be given together")
+        if self.ssl_ca_certs and not self.ssl_certfile:
+            raise ValueError("ssl_ca_certs needs ssl_certfile and ssl_keyfile")
+        return self
+
+
 class Settings(Section):
     """All settings of one gateway."""
 
     server: ServerSettings = ServerSettings()
     fleet: FleetSettings = FleetSettings()
+    discovery: DiscoverySettings = DiscoverySettings()
     placement: PlacementSettings = PlacementSettings()
     admission: AdmissionSettings = AdmissionSettings()
     upstream: UpstreamSettings = UpstreamSettings()
@@ -1033,3 +1484,34 @@ class Settings(Section):
     shared: SharedSettings = SharedSettings()
     tenancy: TenancySettings = TenancySettings()
     observability: ObservabilitySettings = ObservabilitySettings()
+    admin: AdminSettings = AdminSettings()
+
+    @model_validator(mode="after")
+    def _prefill_and_decode_need_each_other(self) -> Self:
+        found = self.discovery.selectors if self.discovery.service_discovery else {}
+        for flag in ("pd_disaggregation", "vllm_pd_disaggregation"):
+            for part in ("prefill", "decode"):
+                known = getattr(self.fleet, part) or part in found or "" in found
+                if getattr(self.fleet, flag) and not known:
+                    raise ValueError(
+                        f"fleet: {flag} needs {part} workers; name them with --{part} URL, or select their "
+                        f"pods with --service-discovery --{part}-selector KEY=VALUE"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _the_admin_api_is_not_open_to_a_network(self) -> Self:
+        asks = (
+            self.admin.tokens_file
+            or self.server.api_key
+            or self.server.api_key_file
+            or self.tenancy.keys_file
+        )
+        if self.admin.port and not asks and not is_loopback(self.admin.host):
+            raise ValueError(
+                f"admin.host: the admin API would be open to whoever reaches {self.admin.host}; give "
+                "admin.tokens_file or server.api_key, or leave it at 127.0.0.1"
+            )
+        if self.admin.port == self.server.port:
+            raise ValueError(f"admin.port: {self.admin.port} is the data port; 0 serves both there")
+        return self

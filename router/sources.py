@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -27,6 +28,9 @@ from router.settings import Settings
 
 CONFIG_ENV = f"{ENV_PREFIX}CONFIG"
 HIDDEN = "********"
+
+KEY_SHOWN = 100
+"""Characters of a key that is none of ours."""
 
 _BY_ENV = {row.env: row for row in CATALOGUE.values()}
 _SERVICE_LINK = re.compile(
@@ -48,11 +52,11 @@ class Origin:
     """Where a value came from.
 
     Attributes:
-        kind: The source.
+        kind: The source; ``runtime`` for what was changed since the start (`router.live_settings`).
         place: Flag, variable, or ``FILE line N``; empty for a default.
     """
 
-    kind: Literal["flag", "environment", "file", "default"]
+    kind: Literal["flag", "environment", "file", "default", "runtime"]
     place: str = ""
 
     def __str__(self) -> str:
@@ -114,6 +118,46 @@ def load(
     return Loaded(settings, {key: offers[key].origin if key in offers else default for key in CATALOGUE})
 
 
+def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """The settings with other values for some, judged in the same words as when they are loaded.
+
+    Args:
+        settings: What the others stay.
+        values: By dotted key, typed as in the file. An empty text is none, where a setting may be none.
+
+    Raises:
+        SettingsError: With all that is wrong.
+    """
+    problems = [no_such_setting(key) for key in values if key not in CATALOGUE]
+    offers = {
+        key: _Offer(CATALOGUE[key], _none_if_empty(CATALOGUE[key], value), Origin("runtime"))
+        for key, value in values.items()
+        if key in CATALOGUE
+    }
+    parts = {name: getattr(settings, name) for name in Settings.model_fields}
+    for section in {offer.row.section for offer in offers.values()}:
+        part = parts[section]
+        parts[section] = {name: getattr(part, name) for name in type(part).model_fields}
+    judged = _validated(offers, problems, parts)
+    if problems or judged is None:
+        raise SettingsError(problems)
+    return judged
+
+
+def no_such_setting(key: str) -> str:
+    """Say that a key is none, and which one may be meant."""
+    return f"there is no setting {printable(key)}{did_you_mean(key[:KEY_SHOWN], CATALOGUE)}"
+
+
+def printable(key: str) -> str:
+    """What somebody wrote for a key, as far as it can be told back."""
+    return key[:KEY_SHOWN].encode("ascii", "backslashreplace").decode()
+
+
+def _none_if_empty(row: Setting, value: Any) -> Any:
+    return None if value == "" and row.default is None else value
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Suggest the nearest known word; empty if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
@@ -157,7 +201,7 @@ def _from_file(path: Path, problems: list[str]) -> list[_Offer]:
         for name, at, node in _entries(loader, inner, f"{path}", problems):
             key, origin = f"{section}.{name}", Origin("file", f"{path} line {at}")
             if key not in CATALOGUE:
-                problems.append(f"{origin}: there is no setting {key}{did_you_mean(key, CATALOGUE)}")
+                problems.append(f"{origin}: {no_such_setting(key)}")
                 continue
             if key in offers:
                 problems.append(
@@ -199,16 +243,17 @@ def _unknown_section(name: str) -> str:
 
 
 def _parsed(offer: _Offer) -> Any:
-    """Turn the text of a flag or variable into what its kind holds; the file's values are typed already.
+    """Turn the text of a flag or variable into what its kind holds; other values are typed already.
 
     Raises:
         ValueError: The text has the wrong form.
     """
     value, kind = offer.value, offer.row.kind
-    if kind == "list" and offer.origin.kind != "file":
+    typed = offer.origin.kind in ("file", "runtime")
+    if kind == "list" and not typed:
         pieces = [value] if isinstance(value, str) else value
         return [word for piece in pieces for word in re.split(r"[,\s]+", piece) if word]
-    if kind == "map" and offer.origin.kind != "file":
+    if kind == "map" and not typed:
         return _mapping([value] if isinstance(value, str) else list(value))
     if isinstance(value, bool) and kind != "boolean":
         raise ValueError("true and false need quotes to be text, and are no number")
@@ -228,9 +273,17 @@ def _mapping(pieces: list[str]) -> Any:
     return {name: _mapping([value]) if value.startswith("{") else value for name, _, value in pairs}
 
 
-def _validated(offers: Mapping[str, _Offer], problems: list[str]) -> Settings | None:
-    """Validate the strongest offers; adds to ``problems`` and returns None if something is wrong."""
-    tree: dict[str, dict[str, Any]] = {}
+def _validated(
+    offers: Mapping[str, _Offer], problems: list[str], parts: Mapping[str, Any] = MappingProxyType({})
+) -> Settings | None:
+    """Validate the strongest offers; adds to ``problems`` and returns None if something is wrong.
+
+    Args:
+        offers: By dotted key.
+        problems: Gets a sentence for each.
+        parts: Sections to begin with: those of which something is offered as dictionaries.
+    """
+    tree = dict(parts)
     for offer in offers.values():
         try:
             tree.setdefault(offer.row.section, {})[offer.row.name] = _parsed(offer)
@@ -248,6 +301,8 @@ def _explained(detail: ErrorDetails, offers: Mapping[str, _Offer]) -> str:
     loc = [str(part) for part in detail["loc"]]
     own = detail["type"] == "value_error"
     what = str(detail["ctx"]["error"]) if own else detail["msg"][:1].lower() + detail["msg"][1:]
+    if not loc:
+        return what  # of several sections: it names them itself
     offer = offers.get(".".join(loc[:2]))
     if offer is None:
         places = ", ".join(str(entry.origin) for entry in offers.values() if entry.row.section == loc[0])

@@ -47,6 +47,12 @@ class Distribution:
         self.observe: Callable[[float], None] = self._values.append
         """Take in one observation; a bound belongs to the bucket below it."""
 
+    def totals(self) -> tuple[tuple[int, ...], float]:
+        """What was handed over since the start of this process: how many up to each bound, and their sum."""
+        samples = [sample for metric in self._histogram.collect() for sample in metric.samples]
+        counts = (int(sample.value) for sample in samples if sample.name.endswith("_bucket"))
+        return tuple(counts), next(sample.value for sample in samples if sample.name.endswith("_sum"))
+
     def flush(self) -> None:
         """Hand over what has gathered."""
         values = self._values
@@ -71,6 +77,15 @@ class Count:
         self.add: Callable[[tuple[str, ...]], None] = self._events.append
         """Count one event."""
 
+    def totals(self, label: str) -> dict[str, int]:
+        """What was handed over since the start of this process, by the values of one label."""
+        counts = Tally[str]()
+        for metric in self._counter.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    counts[sample.labels[label]] += int(sample.value)
+        return dict(counts)
+
     def flush(self) -> None:
         """Hand over what has gathered."""
         for values, count in Tally(self._events).items():
@@ -92,6 +107,11 @@ class Sum:
         self._amounts: list[float] = []
         self.add: Callable[[float], None] = self._amounts.append
         """Add an amount."""
+
+    def total(self) -> float:
+        """What was handed over since the start of this process."""
+        samples = (sample for metric in self._counter.collect() for sample in metric.samples)
+        return next(sample.value for sample in samples if sample.name.endswith("_total"))
 
     def flush(self) -> None:
         """Hand over what has gathered."""

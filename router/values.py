@@ -3,6 +3,7 @@
 A message never quotes a value that may hold a password.
 """
 
+import ipaddress
 import re
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -36,6 +37,16 @@ def http_url(url: str) -> str:
     if parts.query or parts.fragment:
         raise ValueError(f"{url!r} must end with the host, port or path; drop what follows '?' or '#'")
     return url
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address or host name to listen on."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def distinct(values: tuple[str, ...]) -> tuple[str, ...]:

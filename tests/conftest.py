@@ -3,17 +3,29 @@
 No example of a property test has a deadline: how long it takes says more of the machine than of the code.
 """
 
+import logging
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, settings
 
+from router import logs
 from router.shared import EmbeddedValkey
 
 settings.register_profile("cacheway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("cacheway")
+
+
+@pytest.fixture(autouse=True)
+def _logs_end_with_the_test() -> Iterator[None]:
+    """Whoever configures logs, as a gateway does when it starts, does so for its own test only."""
+    yield
+    if logs._logs is not None:
+        logging.getLogger().removeHandler(logs._logs.handler)
+        logs._logs.close()
+        logs._logs = None
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

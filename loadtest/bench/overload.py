@@ -24,7 +24,7 @@ from rich.table import Table
 
 from loadtest.chaos.crowd import KINDS, PRIORITIES, Served
 from loadtest.chaos.overload import OverloadPlan, OverloadRun, run_overload
-from loadtest.chaos.promises import Promise, judge, ttft_s
+from loadtest.chaos.promises import judge, ttft_s, verdict
 from loadtest.chaos.visitor import End
 from loadtest.processes import ChildFailed
 from loadtest.report import milliseconds, percentile
@@ -62,7 +62,7 @@ def main() -> int:
     console = Console(width=120)
     console.print(_times(run))
     console.print(_ends(run))
-    console.print(_verdict(promises))
+    console.print(verdict(promises))
     print("\n".join(_figures(run)))
     return 0 if all(promise.kept for promise in promises) else 1
 
@@ -106,13 +106,6 @@ def _ends(run: OverloadRun) -> Table:
                 *(f"{ends[end] / max(len(served), 1):.1%}" for end in ENDS),
                 ", ".join(f"{count} {code}" for code, count in codes.most_common(4)),
             )
-    return table
-
-
-def _verdict(promises: Iterable[Promise]) -> Table:
-    table = Table("promise", "", "seen", box=SIMPLE_HEAD)
-    for promise in promises:
-        table.add_row(promise.name, "kept" if promise.kept else "BROKEN", promise.seen)
     return table
 
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from loadtest.chaos.crowd import KINDS, Served
 from loadtest.chaos.pair_promises import judge_pairs
 from loadtest.chaos.prefill_decode import PrefillDecodePlan, PrefillDecodeRun, run_prefill_decode
-from loadtest.chaos.promises import Promise, ttft_s
+from loadtest.chaos.promises import ttft_s, verdict
 from loadtest.processes import ChildFailed
 from loadtest.report import milliseconds, percentile
 
@@ -61,7 +61,7 @@ def main() -> int:
     promises = judge_pairs(run)
     console = Console(width=120)
     console.print(_times(run))
-    console.print(_verdict(promises))
+    console.print(verdict(promises))
     print("\n".join(_figures(run)))
     return 0 if all(promise.kept for promise in promises) else 1
 
@@ -83,13 +83,6 @@ def _times(run: PrefillDecodeRun) -> Table:
 def _ttft(served: Iterable[Served]) -> str:
     times = ttft_s(served)
     return " / ".join(milliseconds(percentile(times, share)) for share in (0.5, 0.9, 0.99))
-
-
-def _verdict(promises: Iterable[Promise]) -> Table:
-    table = Table("promise", "", "seen", box=SIMPLE_HEAD)
-    for promise in promises:
-        table.add_row(promise.name, "kept" if promise.kept else "BROKEN", promise.seen)
-    return table
 
 
 def _figures(run: PrefillDecodeRun) -> Iterator[str]:

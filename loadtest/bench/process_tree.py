@@ -40,6 +40,14 @@ def rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def open_files(pid: int) -> int:
+    """File descriptors that one process has open, sockets with them; 0 if it is gone."""
+    try:
+        return sum(1 for _ in (PROC / str(pid) / "fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def clients_of(pid: int, port: int) -> int:
     """How many clients a process serves on a TCP port of this host (IPv4)."""
     links = (_link(file) for file in (PROC / str(pid) / "fd").iterdir())

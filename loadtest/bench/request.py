@@ -1,6 +1,6 @@
 """CPU of one request inside the gateway, without sockets: what our own code costs.
 
-    python -m loadtest.bench.request [--pairs] [--requests 20000] [--repeats 5] [--profile]
+    python -m loadtest.bench.request [--pairs] [--traced] [--requests 20000] [--repeats 5] [--profile]
 
 A real gateway process (protocol, exchange, fold, metrics, request log) on a real event loop, between
 transports that only remember what is written. 64 clients each send a request, then the workers answer
@@ -12,6 +12,8 @@ has no server: operations are encoded and dropped when the buffer is full.
 
 With ``--pairs`` the workers only prefill, and as many others decode, as with SGLang: each request goes to two
 workers, and the prefill worker answers first.
+
+With ``--traced`` each request is told as OpenTelemetry spans, to a collector that is not there.
 
 Times are process CPU, median of the repeats, so they contain no system call; the number of calls of Python
 functions does not depend on the machine.
@@ -94,14 +96,17 @@ class Stage:
 
     Args:
         pairs: Whether two workers share each request.
+        traced: Whether each is told as spans.
     """
 
-    def __init__(self, *, pairs: bool = False) -> None:
+    def __init__(self, *, pairs: bool = False, traced: bool = False) -> None:
         loop = asyncio.get_running_loop()
         roles = {"prefill": WORKERS, "decode": WORKERS} if pairs else {"plain": WORKERS}
         self._asked: dict[str, list[WorkerConnection]] = {role: [] for role in roles}
         self._socket = socket.socket()  # never connected: it only takes options
-        process = GatewayProcess(Settings.model_validate({}), redis_url="redis://127.0.0.1:1/0")
+        traces = {"enable_trace": traced, "trace_ratio": 1.0, "otlp_traces_endpoint": "http://127.0.0.1:1"}
+        settings = {"observability": traces} if traced else {}
+        process = GatewayProcess(Settings.model_validate(settings), redis_url="redis://127.0.0.1:1/0")
         workers = [role for role, count in roles.items() for _ in range(count)]
         for port, role in enumerate(workers, 1):
             process.registry.add(f"http://127.0.0.1:{port}", role=role, labels={"handover": "sglang"})
@@ -199,10 +204,10 @@ async def calls(stage: Stage) -> float:
     return counted / CLIENTS
 
 
-async def measure(requests: int, repeats: int, *, profile: bool, pairs: bool) -> None:
+async def measure(requests: int, repeats: int, *, profile: bool, pairs: bool, traced: bool) -> None:
     """Print the table, or a profile."""
     logs = configure_logs("info", os.open(os.devnull, os.O_WRONLY))
-    stage = Stage(pairs=pairs)
+    stage = Stage(pairs=pairs, traced=traced)
     await cpu_us(stage, 2_000, stream=False)
     if profile:
         profiler = cProfile.Profile()
@@ -237,10 +242,17 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--pairs", action="store_true", help="let two workers share each request")
+    parser.add_argument("--traced", action="store_true", help="tell each request as spans")
     parser.add_argument("--profile", action="store_true", help="print a profile of small requests instead")
     arguments = parser.parse_args()
     uvloop.run(
-        measure(arguments.requests, arguments.repeats, profile=arguments.profile, pairs=arguments.pairs)
+        measure(
+            arguments.requests,
+            arguments.repeats,
+            profile=arguments.profile,
+            pairs=arguments.pairs,
+            traced=arguments.traced,
+        )
     )
 
 

@@ -177,7 +177,7 @@ async def _start_to_warm_s(redis_url: str) -> float:
     """Start a gateway; the time until it says that it is warm."""
     port = free_port()
     arguments = ("serve", "--host", "127.0.0.1", "--port", str(port), "--redis-url", redis_url)
-    environment = {**os.environ, "CACHEWAY_NAMESPACE": NAMESPACE}
+    environment = {**os.environ, "CACHEWAY_NAMESPACE": NAMESPACE, "CACHEWAY_ADMIN_PORT": "0"}
     started_s = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "router", *arguments), stderr=asyncio.subprocess.DEVNULL, env=environment

@@ -1,7 +1,8 @@
 """What fails on purpose, and how replicas are watched meanwhile.
 
 For the tests in ``tests/chaos``, and for ``python -m loadtest.bench.faults``, ``loadtest.bench.overload`` and
-``loadtest.bench.prefill_decode``. Real processes and real sockets on 127.0.0.1; nothing outlives its owner.
+``loadtest.bench.prefill_decode``; ``python -m loadtest.chaos`` lets all of it happen by chance. Real sockets
+and processes on addresses of this machine; nothing outlives its owner.
 """
 
 from loadtest.chaos.crowd import Crowd

@@ -29,7 +29,7 @@ import httpx
 from loadtest.bench.process_tree import cpu_s
 from loadtest.chaos.crowd import Client, Crowd, Served, mean_service_s
 from loadtest.chaos.leftovers import leftovers
-from loadtest.chaos.replica import Replica
+from loadtest.chaos.replica import Replica, logged_errors
 from loadtest.chaos.valkey import ValkeyServer
 from loadtest.engine import EngineSettings
 from loadtest.processes import Child, free_port
@@ -241,14 +241,7 @@ class _Stage:
 
     def errors(self) -> list[str]:
         """Lines that replicas logged as errors, whether they live or not."""
-        lines: list[str] = []
-        for log in sorted(self._directory.glob("r*.log")):
-            for line in log.read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    if json.loads(line)["level"] not in ("error", "critical"):
-                        continue
-                lines.append(f"{log.stem}: {line}")
-        return lines
+        return logged_errors(self._directory.glob("r*.log"))
 
 
 async def run_overload(plan: OverloadPlan) -> OverloadRun:

@@ -12,6 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
 from loadtest.chaos.crowd import Served
 from loadtest.chaos.overload import OverloadRun
 from loadtest.chaos.visitor import End
@@ -43,6 +46,14 @@ class Promise:
     kept: bool
     seen: str
     timed: bool = False
+
+
+def verdict(promises: Iterable[Promise]) -> Table:
+    """A table of promises: which were kept, and what was seen."""
+    table = Table("promise", "", "seen", box=SIMPLE_HEAD)
+    for promise in promises:
+        table.add_row(promise.name, "kept" if promise.kept else "BROKEN", promise.seen)
+    return table
 
 
 def judge(run: OverloadRun) -> list[Promise]:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import httpx
 
-from loadtest.chaos.replica import Replica
+from loadtest.chaos.replica import Replica, logged_errors
 from loadtest.chaos.valkey import ValkeyServer
 from loadtest.engine import EngineSettings
 from loadtest.engine.profiles import PROFILES
@@ -230,11 +230,4 @@ class TwoSites:
 
     def errors(self) -> list[str]:
         """Lines that replicas logged as errors, whether they live or not."""
-        lines: list[str] = []
-        for log in sorted(self._directory.glob("r?.log")):
-            for line in log.read_text(errors="replace").splitlines():
-                with contextlib.suppress(ValueError):
-                    if json.loads(line)["level"] not in ("error", "critical"):
-                        continue
-                lines.append(f"{log.stem}: {line}")
-        return lines
+        return logged_errors(self._directory.glob("r?.log"))

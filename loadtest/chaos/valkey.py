@@ -32,9 +32,9 @@ from router.tether import TetheredProcess
 
 Argument = bytes | str | int
 
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
-SETTLE_TIMEOUT_S = 20.0
+SETTLE_TIMEOUT_S = 60.0
 COMMAND_TIMEOUT_S = 5.0
 POLL_S = 0.02
 
@@ -48,12 +48,19 @@ class ValkeyServer:
             a sentinel to keep what it learned, any other when a sentinel gives it another role.
         port: TCP port; None listens on a Unix socket instead, 0 takes a free port.
         sentinel: Run as a sentinel.
+        host: Address of this machine to listen on.
     """
 
     def __init__(
-        self, options: Mapping[str, str] | None = None, *, port: int | None = 0, sentinel: bool = False
+        self,
+        options: Mapping[str, str] | None = None,
+        *,
+        port: int | None = 0,
+        sentinel: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
         self.options = dict(options or {})
+        self.host = host
         self.port = free_port() if port == 0 else port
         self._sentinel = sentinel
         self._directory = Path()
@@ -70,7 +77,7 @@ class ValkeyServer:
     @property
     def address(self) -> tuple[str, int] | str:
         """Where it listens: host and port, or the path of the Unix socket."""
-        return str(self._socket) if self.port is None else ("127.0.0.1", self.port)
+        return str(self._socket) if self.port is None else (self.host, self.port)
 
     @property
     def pid(self) -> int:
@@ -188,7 +195,9 @@ class ValkeyServer:
         await self.command("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
 
     def _client(self) -> "Redis":
-        where = {"unix_socket_path": str(self._socket)} if self.port is None else {"port": self.port}
+        where: dict[str, Any] = {"host": self.host, "port": self.port}
+        if self.port is None:
+            where = {"unix_socket_path": str(self._socket)}
         return Redis(
             **where,
             password=self._password,
@@ -206,7 +215,7 @@ class ValkeyServer:
         if self.port is None:
             options |= {"port": "0", "unixsocket": str(self._socket)}
         else:
-            options |= {"port": str(self.port), "bind": "127.0.0.1"}
+            options |= {"port": str(self.port), "bind": self.host, "protected-mode": "no"}
         if not self._sentinel:
             options = {"save": '""', "appendonly": "no", **options}
         lines = [f"{name} {value}\n" for name, value in options.items()]
@@ -233,6 +242,7 @@ class SentinelGroup:
     Args:
         replicas: How many.
         down_after_ms: Silence after which a sentinel thinks that the primary is down.
+        host: Address of this machine that all listen on, and tell each other.
 
     Attributes:
         servers: The data servers; the first was the primary at the start.
@@ -241,22 +251,23 @@ class SentinelGroup:
 
     SERVICE = "chaos"
 
-    def __init__(self, replicas: int = 1, down_after_ms: int = 500) -> None:
-        primary = ValkeyServer({"repl-diskless-sync-delay": "0"})
-        following = {"replicaof": f"127.0.0.1 {primary.port}", "repl-diskless-sync-delay": "0"}
-        self.servers = [primary, *(ValkeyServer(following) for _ in range(replicas))]
+    def __init__(self, replicas: int = 1, down_after_ms: int = 500, host: str = "127.0.0.1") -> None:
+        self._host = host
+        primary = ValkeyServer({"repl-diskless-sync-delay": "0"}, host=host)
+        following = {"replicaof": f"{host} {primary.port}", "repl-diskless-sync-delay": "0"}
+        self.servers = [primary, *(ValkeyServer(following, host=host) for _ in range(replicas))]
         watching = {
-            f"sentinel monitor {self.SERVICE}": f"127.0.0.1 {primary.port} 2",
+            f"sentinel monitor {self.SERVICE}": f"{host} {primary.port} 2",
             f"sentinel down-after-milliseconds {self.SERVICE}": str(down_after_ms),
             f"sentinel failover-timeout {self.SERVICE}": "2000",
         }
-        self.sentinels = [ValkeyServer(watching, sentinel=True) for _ in range(3)]
+        self.sentinels = [ValkeyServer(watching, sentinel=True, host=host) for _ in range(3)]
         self._stack = contextlib.AsyncExitStack()
 
     @property
     def url(self) -> str:
         """What to give as ``--redis-url``."""
-        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        hosts = ",".join(f"{self._host}:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/{self.SERVICE}"
 
     async def __aenter__(self) -> Self:

@@ -35,6 +35,9 @@ ERROR_BYTES_MAX = 4096
 
 PROBLEM_CHARS = 300
 
+CLOSE_S = 2.0
+"""How long a connection may stay open behind the last answer on it, where that is waited for."""
+
 
 class End(StrEnum):
     """How a visit ended; see the module."""
@@ -66,6 +69,9 @@ class Visit:
         code: ``error.code`` of an error's body; empty if there was none.
         retry_after: The header as it came; None if it did not.
         problem: What was wrong, in words; empty if nothing was.
+        worker: Who answered, as the gateway says.
+        body: All that came of the body, if it was to be kept.
+        surplus_bytes: What came behind the end of the answer, if it was waited for.
     """
 
     end: End
@@ -77,6 +83,9 @@ class Visit:
     code: str
     retry_after: str | None
     problem: str
+    worker: str = ""
+    body: bytes = b""
+    surplus_bytes: int = 0
 
 
 class _Error(msgspec.Struct):
@@ -97,6 +106,7 @@ async def visit(
     patience_s: float,
     leaves_after_s: float | None = None,
     due_s: float | None = None,
+    whole: bool = False,
 ) -> Visit:
     """POST one JSON body and see how it ends.
 
@@ -109,6 +119,7 @@ async def visit(
         patience_s: A visit that is not over by then hangs.
         leaves_after_s: The visitor closes the connection then, if the answer is not complete; None to stay.
         due_s: Event loop time at which it should have been sent. Default: now.
+        whole: Keep the body, and wait behind a complete answer until the connection is closed.
     """
     loop = asyncio.get_running_loop()
     due_s = loop.time() if due_s is None else due_s
@@ -123,10 +134,15 @@ async def visit(
     connection: _Connection | None = None
     try:
         async with asyncio.timeout_at(until_s):
-            _, connection = await loop.create_connection(lambda: _Connection(loop), host, port)
+            _, connection = await loop.create_connection(lambda: _Connection(loop, whole=whole), host, port)
             connection.write(head.encode() + body)
             await connection.over
+            if whole:
+                async with asyncio.timeout(CLOSE_S):
+                    await connection.closed
     except TimeoutError:
+        if connection is not None and connection.complete:
+            return _ended(connection, connection.end(streamed=streamed), due_s, loop.time())
         left = leaves_after_s is not None and leaves_after_s < patience_s
         return _ended(connection, End.LEFT if left else End.HUNG, due_s, loop.time())
     except OSError as error:
@@ -148,9 +164,19 @@ def _ended(
         problem = f"{connection.problem or end.value}, status {connection.status}: {seen}"
     first_s = connection.first_s if connection.status == 200 else None
     ttft_s = None if first_s is None else first_s - due_s
-    retry_after = connection.retry_after
     return Visit(
-        end, due_s, connection.written_s, now_s, ttft_s, connection.status, code, retry_after, problem
+        end,
+        due_s,
+        connection.written_s,
+        connection.complete_s or now_s,
+        ttft_s,
+        connection.status,
+        code,
+        connection.retry_after,
+        problem,
+        worker=connection.worker,
+        body=bytes(connection.body),
+        surplus_bytes=connection.surplus_bytes,
     )
 
 
@@ -165,13 +191,19 @@ def _code_of(body: bytes) -> str:
 class _Connection(asyncio.Protocol):
     """The visitor's connection, and what came on it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, whole: bool) -> None:
         self._loop = loop
+        self._whole = whole
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._complete = False
         self._tail = b""
+        self.complete = False
+        self.complete_s = 0.0
         self.over: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self.worker = ""
+        self.body = bytearray()
+        self.surplus_bytes = 0
         self.status = 0
         self.retry_after: str | None = None
         self.written_s = 0.0
@@ -190,7 +222,7 @@ class _Connection(asyncio.Protocol):
 
     def end(self, *, streamed: bool) -> End:
         """How a visit that is over ended."""
-        if not self._complete:
+        if not self.complete:
             return End.CUT
         if self.status != 200:
             return _ENDS.get(self.status, End.FAILED)
@@ -206,6 +238,9 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        if self.complete:
+            self.surplus_bytes += len(data)
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -215,10 +250,14 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.problem = self.problem or f"connection lost: {exc or 'closed'}"
         self._over()
+        if not self.closed.done():
+            self.closed.set_result(None)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if name.lower() == b"retry-after":
             self.retry_after = value.decode("latin-1")
+        elif name.lower() == b"x-cacheway-worker":
+            self.worker = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
@@ -229,9 +268,12 @@ class _Connection(asyncio.Protocol):
         if len(self.beginning) < ERROR_BYTES_MAX:
             self.beginning += data[: ERROR_BYTES_MAX - len(self.beginning)]
         self._tail = (self._tail + data)[-TAIL_BYTES:]
+        if self._whole:
+            self.body += data
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self.complete = True
+        self.complete_s = self._loop.time()
         self._over()
 
     def _over(self) -> None:

@@ -213,6 +213,12 @@ def _parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     flag("emit_interval_ms", "tokens due within this real time are sent as one chunk, in milliseconds")
     flag("cache_report", "report cached_tokens in usage", action=argparse.BooleanOptionalAction)
     flag("body_bytes_max", "largest request body, in bytes")
+    flag(
+        "journal",
+        "file that gets the X-Request-Id of each request that brings work",
+        metavar="FILE",
+        type=str,
+    )
     more = parser.add_argument
     more("--kv-events-config", metavar="JSON", help="publish KV cache events, as the engines' own flag says")
     flag("kv_events_legacy", "vLLM: events as arrays, as before 2026", action=argparse.BooleanOptionalAction)

@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs
 
@@ -71,6 +72,7 @@ class EmulatedEngine:
         self._reopen: asyncio.TimerHandle | None = None
         self._connections: set[Connection] = set()
         self._deserted = asyncio.Event()
+        self._journal = Path(settings.journal) if settings.journal else None
 
     @property
     def url(self) -> str:
@@ -248,7 +250,11 @@ class EmulatedEngine:
         if self.faults.unhealthy and request.path.startswith("/health"):
             answer.send(503, b"")
             return
-        fault = self.faults.take() if self._routes.brings_work(request) else None
+        brings_work = self._routes.brings_work(request)
+        if brings_work and self._journal is not None:
+            with self._journal.open("ab") as journal:
+                journal.write(request.headers.get(b"x-request-id", b"-") + b"\n")
+        fault = self.faults.take() if brings_work else None
         if fault is None:
             self._routes.answer(request, answer)
         elif fault.kind == "slow" or (fault.kind == "stall" and fault.at_once):

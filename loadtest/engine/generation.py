@@ -21,6 +21,7 @@ class Generation:
         stream: Whether to send events as tokens come.
         abort: Takes a job out of the engine.
         error_body: The body of an error, from its status and text.
+        opens: Whether a stream opens before an error that comes in place of its first token.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class Generation:
         stream: bool,
         abort: Callable[[Job], None],
         error_body: Callable[[int, str], bytes],
+        opens: bool = False,
     ) -> None:
         self._answer = answer
         self._stream = stream
         self._abort = abort
         self._error_body = error_body
+        self._opens = opens
         self._failed = False
         self._reply: Reply | None = None
         self._jobs: Sequence[ServedJob] = ()
@@ -78,7 +81,9 @@ class Generation:
         self._failed = True
         body = self._error_body(status, message)
         if self._answer.streaming:
-            self._answer.write(b"data: %s\n\n%s" % (body, DONE))
+            assert self._reply is not None
+            opening = self._reply.start() if self._opens and not self._started else b""
+            self._answer.write(b"%sdata: %s\n\n%s" % (opening, body, DONE))
             self._answer.end()
         else:
             self._answer.send(status, body)

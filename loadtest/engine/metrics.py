@@ -114,12 +114,15 @@ class Counters:
         self, settings: EngineSettings, scheduler: Scheduler, handover: HandoverCounters | None
     ) -> Iterable[str]:
         labels = f'engine="0",model_name="{settings.models[0]}"'
-        for name, value in (
-            ("num_requests_running", scheduler.running),
-            ("num_requests_waiting", scheduler.waiting),
-            ("kv_cache_usage_perc", scheduler.used_tokens / settings.cache_tokens),
+        ranks, rank_tokens = scheduler.ranks, settings.cache_tokens // settings.dp_ranks
+        for name, values in (
+            ("num_requests_running", [rank.running for rank in ranks]),
+            ("num_requests_waiting", [len(rank.waiting) for rank in ranks]),
+            ("kv_cache_usage_perc", [rank.cache.used_tokens / rank_tokens for rank in ranks]),
         ):
-            yield from sample(f"vllm:{name}", "gauge", labels, value)
+            yield f"# TYPE vllm:{name} gauge"
+            for number, value in enumerate(values):
+                yield f'vllm:{name}{{engine="{number}",model_name="{settings.models[0]}"}} {value}'
         for name, value in (
             ("prompt_tokens_total", self.prompt_tokens),
             ("generation_tokens_total", self.generated_tokens),

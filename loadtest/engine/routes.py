@@ -144,6 +144,7 @@ class Routes:
             error_body=lambda status, message: error_body(
                 self._settings.dialect, status, message, native=api.native
             ),
+            opens=self._vllm and request.path == "/v1/chat/completions",  # see router.handover.openings
         )
         jobs = [
             served_job(
@@ -282,7 +283,7 @@ class Routes:
 
     def _reset_prefix_cache(self, request: Request, answer: Answer) -> None:
         self._scheduler.clear()
-        answer.send(200, b"", _TEXT)
+        answer.send(200, b'{"success":true}')
 
     def _abort_request(self, request: Request, answer: Answer) -> None:
         body = _decode(request.body)

@@ -59,6 +59,7 @@ class EngineSettings:
         kv_events: Where KV cache events are published; None for nowhere.
         kv_events_legacy: Whether vLLM's events are arrays, as before 2026.
         handover: Its part in prefill/decode disaggregation; None for none.
+        journal: File that gets the X-Request-Id of each request that brings work; empty for none.
     """
 
     host: str = "127.0.0.1"
@@ -94,6 +95,7 @@ class EngineSettings:
     kv_events: KvEventsSettings | None = None
     kv_events_legacy: bool = False
     handover: HandoverSettings | None = None
+    journal: str = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be modelled.
@@ -219,14 +221,15 @@ class EngineSettings:
         """The cache of one rank: the profile's, in proportion.
 
         However small, it has room for one request that fits into ``cache_tokens``: a window and a step in
-        the window pool, one state.
+        the window pool (vLLM: two steps, `loadtest.engine.kv.windows`), one state.
         """
         rules = PROFILES[self.profile or _PLAIN].rules
         full_tokens = self.cache_tokens // self.dp_ranks
         share = full_tokens / rules.full_tokens
         swa_tokens = state_slots = 0
         if rules.swa_tokens:
-            step_tokens = self.chunk_tokens // self.dp_ranks or full_tokens
+            steps = 2 if self.dialect == "vllm" else 1
+            step_tokens = steps * (self.chunk_tokens // self.dp_ranks) or full_tokens
             busy_tokens = max(step_tokens, rules.window_tokens + rules.decode_release_tokens)
             one_tokens = rules.window_tokens + busy_tokens + 3 * self.block_tokens
             swa_tokens = max(int(rules.swa_tokens * share), min(full_tokens, one_tokens))

@@ -32,6 +32,9 @@ from policies.views import Candidates, RequestView
 
 DEFAULT_POLICY = "expected_cost"
 
+SECONDS = "seconds"
+"""Unit of those that price time."""
+
 
 class Price(Protocol):
     """What a worker costs, from three columns of `Candidates` or three numbers of `Timing`."""
@@ -49,12 +52,16 @@ class Policy:
         costs: One cost per candidate; the lowest wins, +inf is not considered.
         uses_cache: Whether costs depend on what workers have cached.
         price: The same for one worker, if seconds are all that it looks at.
+        unit: What a cost is counted in, for people.
+        left_out: What +inf means, for people: said of the worker.
     """
 
     name: str
     costs: Callable[[RequestView, Candidates], Floats]
     uses_cache: bool
     price: Price | None = None
+    unit: str = SECONDS
+    left_out: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +73,16 @@ class Rule:
         options: Their dataclass.
         uses_cache: See `Policy`.
         price: See `Policy`.
+        unit: See `Policy`.
+        left_out: See `Policy`.
     """
 
     costs: Callable[..., Floats]
     options: type[Any] | None = None
     uses_cache: bool = False
     price: Price | None = None
+    unit: str = SECONDS
+    left_out: str = ""
 
 
 def _priced(price: Price) -> Rule:
@@ -82,20 +93,32 @@ def _priced(price: Price) -> Rule:
     return Rule(costs, uses_cache=True, price=price)
 
 
+_RANK = "rank of the worker for this hash"
+_FULL = "is full: it has more than its share of the requests in flight (load_factor)"
+
 POLICIES: Mapping[str, Rule] = MappingProxyType(
     {
         DEFAULT_POLICY: _priced(expected_cost),
         "min_ttft": _priced(min_ttft),
-        "affinity": Rule(affinity, AffinityOptions, uses_cache=True),
-        "kv_cost": Rule(kv_cost, KvCostOptions, uses_cache=True),
-        "lmetric": Rule(lmetric, uses_cache=True),
-        "cache_aware": Rule(cache_aware, CacheAwareOptions, uses_cache=True),
-        "prefix_hash": Rule(prefix_hash, PrefixHashOptions),
-        "consistent_hash": Rule(consistent_hash, ConsistentHashOptions),
-        "power_of_two": Rule(power_of_two),
-        "least_load": Rule(least_load),
-        "round_robin": Rule(round_robin),
-        "random": Rule(uniform),
+        "affinity": Rule(
+            affinity, AffinityOptions, uses_cache=True, unit="share of the busiest backlog less cached share"
+        ),
+        "kv_cost": Rule(kv_cost, KvCostOptions, uses_cache=True, unit="blocks to prefill and to decode"),
+        "lmetric": Rule(lmetric, uses_cache=True, unit="tokens to prefill times requests"),
+        "cache_aware": Rule(
+            cache_aware,
+            CacheAwareOptions,
+            uses_cache=True,
+            unit="requests in flight, or cached tokens (negative), or tokens held, whichever rule applies",
+        ),
+        "prefix_hash": Rule(prefix_hash, PrefixHashOptions, unit=_RANK, left_out=_FULL),
+        "consistent_hash": Rule(consistent_hash, ConsistentHashOptions, unit=_RANK, left_out=_FULL),
+        "power_of_two": Rule(
+            power_of_two, unit="requests in flight", left_out="is not one of the two that were drawn"
+        ),
+        "least_load": Rule(least_load, unit="requests in flight"),
+        "round_robin": Rule(round_robin, unit="turns to wait"),
+        "random": Rule(uniform, unit="number drawn for this turn"),
     }
 )
 
@@ -115,4 +138,4 @@ def make_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) 
         raise ValueError(f"unknown policy {name!r}; known are: {', '.join(POLICIES)}")
     bound = checked_options(name, rule.options, options)
     costs = rule.costs if bound is None else partial(rule.costs, options=bound)
-    return Policy(name, costs, rule.uses_cache, rule.price)
+    return Policy(name, costs, rule.uses_cache, rule.price, rule.unit, rule.left_out)

@@ -5,7 +5,6 @@ own start. What automatic buckets would do next is worked out when asked, by the
 (`router.fleet.bucket_planner`).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -37,7 +36,7 @@ def described(planner: BucketPlanner) -> dict[str, Any]:
     return {
         "mode": "auto" if known.automatic else "labels",
         "in_use": known.lengths is not None,
-        "buckets": _buckets(planner, known.bounds, by_slot),
+        "buckets": bucket_rows(planner, known.bounds),
         "any_length": [worker for slot, worker in by_slot.items() if known.of(slot) == ANY_BUCKET],
         "draining_for_a_move": sorted(by_slot[slot] for slot in known.moving if slot in by_slot),
         "unknown_labels": known.strangers(),
@@ -51,10 +50,10 @@ def described(planner: BucketPlanner) -> dict[str, Any]:
     }
 
 
-def _buckets(
-    planner: BucketPlanner, bounds: LengthBuckets, by_slot: Mapping[int, str]
-) -> list[dict[str, Any]]:
+def bucket_rows(planner: BucketPlanner, bounds: LengthBuckets) -> list[dict[str, Any]]:
+    """Each bucket: its workers, what they have to do, and where its requests went."""
     known, loads, now_us = planner.fleet.buckets, planner.fleet.loads, planner.now_us()
+    by_slot = {local.worker.slot: local.worker.worker_id for local in planner.registry.all()}
     demand = planner.demand()
     listed = []
     for number, (name, tokens_max) in enumerate(zip(bounds.names, bounds.tokens_max, strict=True)):

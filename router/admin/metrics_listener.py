@@ -9,22 +9,15 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import uvicorn
 from fastapi import FastAPI, Response
+
+from router.admin.listener import listen
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 2.0
-
-
-class _QuietServer(uvicorn.Server):
-    """A second server in the process, which leaves the signals to the first."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 async def serve_metrics(
@@ -48,13 +41,7 @@ async def serve_metrics(
     while True:
         listener = await _bound(host, port, alone=alone)
         with contextlib.closing(listener):
-            config = uvicorn.Config(api, log_config=None, access_log=False, lifespan="off", ws="none")
-            server = _QuietServer(config)
-            try:
-                await server.serve(sockets=[listener])
-            finally:
-                for open_server in getattr(server, "servers", []):
-                    open_server.close()
+            await listen(api, listener)
 
 
 async def _bound(host: str, port: int, *, alone: bool) -> socket.socket:

@@ -10,8 +10,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, OffloadVerdict
+from policies import NEVER_TOKENS
 from router.gateway.offloading import Offloading, Told
+from router.gateway.plain_words import explained
 from router.settings import OffloadSettings
 
 
@@ -21,13 +22,13 @@ class OffloadPorts:
 
     Attributes:
         offloading: Decides.
-        settings: How it was told to.
+        settings: How it is told to, now.
         links: Names of the links that there are.
         now_us: Log time.
     """
 
     offloading: Offloading
-    settings: OffloadSettings
+    settings: Callable[[], OffloadSettings]
     links: tuple[str, ...]
     now_us: Callable[[], int]
 
@@ -46,11 +47,11 @@ def add_offload_view(api: FastAPI, ports: OffloadPorts) -> None:
 
 def described(ports: OffloadPorts) -> dict[str, Any]:
     """What the view says."""
-    offloading, now_us = ports.offloading, ports.now_us()
+    offloading, settings, now_us = ports.offloading, ports.settings(), ports.now_us()
     threshold_tokens = offloading.threshold_tokens
-    by = "settings" if ports.settings.threshold_tokens else "slow_loop"
+    by = "settings" if settings.threshold_tokens else "slow_loop"
     return {
-        "enabled": bool(ports.links) and not ports.settings.disable_remote_prefill,
+        "enabled": bool(ports.links) and not settings.disable_remote_prefill,
         "threshold_tokens": threshold_tokens if threshold_tokens != NEVER_TOKENS else None,
         "threshold_by": None if threshold_tokens is None else by,
         "nothing_remote": threshold_tokens == NEVER_TOKENS,
@@ -90,21 +91,3 @@ def _described(told: Told, now_us: int) -> dict[str, Any]:
             "others_lose_s": round(verdict.remote_others_s, 4),
         },
     }
-
-
-def explained(verdict: OffloadVerdict) -> str:
-    """One decision in a sentence, in tokens, seconds and bytes."""
-    where = f"over {verdict.link}" if verdict.remote else "locally"
-    local = (
-        "nobody prefills locally"
-        if verdict.local_s < 0
-        else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s locally"
-    )
-    weight = f"{verdict.kv_bytes / 1e6:,.1f} MB of KV" if verdict.kv_bytes >= 0 else "KV of unknown weight"
-    limit = f", threshold {verdict.threshold_tokens:,}" if verdict.threshold_tokens else ""
-    alone = ", alone on it since a second cannot take it below the cap" if verdict.above_cap else ""
-    return (
-        f"prefilled {where} ({verdict.reason.value}): {local}; {verdict.uncached_remote:,} take "
-        f"{verdict.remote_s:.3f} s there, {verdict.link_s:.3f} s of it for {weight} on a link that is "
-        f"{verdict.state.value} and {verdict.utilisation:.0%} full{alone}{limit}"
-    )

@@ -36,7 +36,7 @@ class QueuePorts:
         registry: The workers.
         admission: Who has room.
         room: What waits here.
-        settings: How much may wait.
+        settings: How much may wait, now.
         refusals: Whom this replica sent away.
         now_us: Log time.
     """
@@ -46,7 +46,7 @@ class QueuePorts:
     registry: Registry
     admission: Admission
     room: WaitingRoom
-    settings: QueueSettings
+    settings: Callable[[], QueueSettings]
     refusals: Refusals
     now_us: Callable[[], int]
 
@@ -135,7 +135,7 @@ def add_queue_view(api: FastAPI, ports: QueuePorts) -> None:
 
 def described(ports: QueuePorts, counted: Census, now_us: int) -> dict[str, Any]:
     """The whole answer."""
-    room, settings, inversions = ports.room, ports.settings, ports.fleet.tickets.inversions
+    room, settings, inversions = ports.room, ports.settings(), ports.fleet.tickets.inversions
     return {
         "replica": ports.replica,
         "enabled": not settings.disable_queue,
@@ -180,7 +180,7 @@ def _lane(room: WaitingRoom, lane: str | None) -> dict[str, Any]:
     model, bucket = model_and_bucket(lane)
     return {
         "model": model,
-        "bucket": None if bucket == ANY_BUCKET else bucket,
+        "bucket": None if bucket <= ANY_BUCKET else bucket,
         "predicted_drain_s": round(room.drain_s(lane), 3),
     }
 

@@ -17,13 +17,17 @@ import numpy as np
 
 from policies import Finished, Placed, Slots, choose_encoder
 from router.encoding.exchange import ATTEMPTS_MAX, EncoderExchange
-from router.errors import NoWorker
+from router.errors import ClientError, NoWorker
 from router.fleet import LocalWorker
 from router.gateway import Gateway
 from router.proxy import ClientConnection, ClientRequest, Exchange
 
 REGISTRATIONS_MAX = 10_000
 """Parts whose registrations are remembered; of a part there is one for each rank of its worker."""
+
+RANKS_MAX = 256
+REGISTRATION_BYTES_MAX = 4096
+"""An address and the part's name; SGLang sends some 200 bytes (``disaggregation/encode_receiver.py``)."""
 
 
 class Encoding:
@@ -91,8 +95,25 @@ class Encoding:
         return None
 
     def registered(self, part: str, request: ClientRequest) -> None:
-        """Remember a registration, should its part have to go elsewhere."""
-        self._registrations.setdefault(part, []).append(request)
+        """Remember a registration, should its part have to go elsewhere.
+
+        Raises:
+            ClientError: If it is no registration, by its size, or there are too many of this part.
+        """
+        if len(request.body) > REGISTRATION_BYTES_MAX:
+            raise ClientError(
+                f"A registration of {len(request.body)} bytes; at most {REGISTRATION_BYTES_MAX} are kept.",
+                code="body_too_large",
+                status=413,
+            )
+        known = self._registrations.setdefault(part, [])
+        if len(known) >= RANKS_MAX:
+            raise ClientError(
+                f"This part has {RANKS_MAX} registrations already, more than a worker has ranks.",
+                code="too_many_registrations",
+                param="req_id",
+            )
+        known.append(request)
         if len(self._registrations) > REGISTRATIONS_MAX:
             self._registrations.popitem(last=False)
 

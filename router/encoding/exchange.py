@@ -25,13 +25,11 @@ from router.errors import (
     ShuttingDown,
     UpstreamError,
     WorkerSilent,
-    WorkerUnreachable,
-    error_body,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import retry_after
+from router.gateway.answer import answered_error, crashed
 from router.gateway.endpoints import EncoderPath
-from router.proxy import ClientConnection, ClientRequest, UpstreamRequest
+from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
 
 if TYPE_CHECKING:
     from router.encoding.encoding import Encoding
@@ -97,6 +95,8 @@ class EncoderExchange:
                 self._follow()
         except RouterError as error:
             self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def pause(self) -> None:
         """The language worker reads too slowly."""
@@ -124,7 +124,7 @@ class EncoderExchange:
         """Pass the head on, unless another encoder may do better."""
         assert self._local is not None
         if status >= 500:
-            error = WorkerUnreachable(f"The encoder answered {status}.", code=f"upstream_status_{status}")
+            error = answered_error(status)
             self._blame(error)
             if self._again(error):
                 return
@@ -209,6 +209,8 @@ class EncoderExchange:
             self._follow()
         except RouterError as error:
             self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a turn of the loop
+            self._fail(crashed())
 
     def _send(self, local: LocalWorker) -> None:
         self._local = local
@@ -257,6 +259,8 @@ class EncoderExchange:
             self._encode()
         except RouterError:
             self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a turn of the loop
+            self._fail(crashed())
         return True
 
     def _fail(self, error: RouterError) -> None:
@@ -264,10 +268,7 @@ class EncoderExchange:
         if self._done:
             return
         self._sending = True
-        body = error_body(error)
-        lines = b"content-type: application/json\r\n"
-        if error.status in (429, 503):
-            lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        lines, body = error_answer(error)
         self._client.send_head(error.status, lines, length=len(body), body=body)
         rejected = isinstance(error, ClientError | Overloaded)
         self._finish(PartEnd.REJECTED if rejected else PartEnd.FAILED)

@@ -1,10 +1,12 @@
 """Which workers exist, and whether they are well."""
 
 from router.fleet.address import normal_url, worker_id_of
+from router.fleet.asking import asking_client
 from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
+from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
@@ -22,6 +24,8 @@ __all__ = [
     "Registry",
     "RolePlanner",
     "ServedModel",
+    "asking_client",
+    "label_hosts",
     "normal_url",
     "worker_id_of",
 ]

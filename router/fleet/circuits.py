@@ -6,7 +6,7 @@ circuits are closed nothing here costs anything.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,16 @@ class Circuits:
     def breaker(self, worker_id: str) -> Breaker | None:
         """This replica's part in a new worker's circuit; None if circuits are turned off."""
         return None if self._rules is None else Breaker(self._rules, worker_id, self._replica)
+
+    def use(self, rules: BreakerRules | None, workers: Iterable[LocalWorker]) -> None:
+        """Move and obey circuits by other rules from now on; None turns them off."""
+        self._rules = rules
+        self._revision = -1
+        for local in workers:
+            if rules is None or local.breaker is None:
+                local.breaker = self.breaker(local.worker.worker_id)
+            else:
+                local.breaker.rules = rules
 
     def of(self, local: LocalWorker) -> CircuitSet | None:
         """A worker's circuit as this replica obeys it; None if it was always closed."""

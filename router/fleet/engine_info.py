@@ -12,10 +12,12 @@ GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size 
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+_RANK = re.compile(r'^vllm:num_requests_running\{(?:[^}]*,)?engine="([^"]*)"', re.MULTILINE)
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _START_TIME = re.compile(r"^process_start_time_seconds(?:\{[^}]*\})?[ \t]+(\S+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -32,12 +34,14 @@ class ServedModel:
         max_model_len: Longest context in tokens; 0 if the engine does not say.
         owned_by: As reported, for the merged list.
         root: The base model (LoRA adapters name their base as ``parent`` or ``root``).
+        parent: The base model of a LoRA adapter; empty for what is none.
     """
 
     model_id: str
     max_model_len: int = 0
     owned_by: str = ""
     root: str = ""
+    parent: str = ""
 
 
 def served_models(answer: Any) -> tuple[ServedModel, ...]:
@@ -54,9 +58,25 @@ def served_models(answer: Any) -> tuple[ServedModel, ...]:
                 max_model_len if isinstance(max_model_len, int) and max_model_len > 0 else 0,
                 str(entry.get("owned_by") or ""),
                 str(entry.get("parent") or entry.get("root") or ""),
+                str(entry.get("parent") or ""),
             )
         )
     return tuple(models)
+
+
+def cached_as(models: Sequence[ServedModel], name: str) -> str | None:
+    """Under which name an engine caches what requests call ``name``; None if it does not serve that.
+
+    An adapter has a cache of its own. Other names of one model share the cache, known by the first of them.
+    """
+    for served in models:
+        if served.model_id == name:
+            break
+    else:
+        return None
+    if served.parent or not served.root:
+        return name
+    return next(other.model_id for other in models if other.root == served.root and not other.parent)
 
 
 def sglang_capacity_tokens(answer: Any) -> int:
@@ -119,12 +139,21 @@ def sglang_role(answer: Any) -> str:
 
 
 def vllm_capacity_tokens(metrics: str) -> int:
-    """KV capacity in tokens from vLLM's metrics; 0 if they do not say."""
+    """KV capacity in tokens, of all data-parallel ranks, from vLLM's metrics; 0 if they do not say.
+
+    That is what it says itself of one rank: the blocks of a model with windows or states are not all for what
+    a match is made of (vLLM 0.32 ``v1/core/kv_cache_utils.py``, ``get_kv_cache_capacity``). Of an older
+    version it is the blocks of all ranks, which is too much for such a model.
+    """
     found = _CACHE_CONFIG.search(metrics)
     if found is None:
         return 0
     labels = dict(_LABEL.findall(found.group(1)))
+    ranks = len(set(_RANK.findall(metrics))) or 1
     try:
+        tokens = labels.get("kv_cache_size_tokens", "")
+        if tokens.isdecimal():
+            return int(tokens) * ranks
         return int(labels.get("block_size", "")) * int(labels.get("num_gpu_blocks", ""))
     except ValueError:
         return 0

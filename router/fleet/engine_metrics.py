@@ -44,7 +44,11 @@ LEFT_ALONE_INTERVALS = 10
 """A worker whose page did not come, or said nothing, is left alone for so long."""
 
 TICKS = 5
-"""How often in an interval it is asked who is due."""
+TICK_S_MAX = 5.0
+"""How often in an interval it is asked who is due; and how long it takes at most until another one counts."""
+
+OFF_S = 1.0
+"""So often it is asked whether it is still off."""
 
 
 class EngineMetrics:
@@ -58,7 +62,7 @@ class EngineMetrics:
         now_us: Log time.
         replica: Id of this replica.
         replicas: Ids of those that are alive.
-        interval_s: Between two looks at a worker, > 0.
+        interval_s: Between two looks at a worker; 0: never.
         timeout_s: A page that takes longer does not come.
 
     Attributes:
@@ -86,8 +90,7 @@ class EngineMetrics:
         self._now_us = now_us
         self._replica = replica
         self._replicas = replicas
-        self._interval_us = round(interval_s * 1e6)
-        self._timeout_s = timeout_s
+        self.use(interval_s, timeout_s)
         self._alive: tuple[str, ...] = ()
         self._turns: dict[str, int] = {}
         self._looking: set[str] = set()
@@ -97,13 +100,21 @@ class EngineMetrics:
         self.reports = 0
         self.failures = 0
 
+    def use(self, interval_s: float, timeout_s: float) -> None:
+        """Look by these from the next tick on (see `EngineMetrics`)."""
+        self._interval_us = round(interval_s * 1e6)
+        self._timeout_s = timeout_s
+
     async def run(self) -> None:
         """Look until cancelled."""
-        tick_s = self._interval_us / 1e6 / TICKS
-        looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
         limit = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as group:
             while True:
+                if not self._interval_us:
+                    await asyncio.sleep(OFF_S)
+                    continue
+                tick_s = min(self._interval_us / 1e6 / TICKS, TICK_S_MAX)
+                looks_max = max(1, round(LOOKS_PER_S_MAX * tick_s))
                 for local in self.due(self._now_us())[:looks_max]:
                     self._looking.add(local.worker.worker_id)
                     group.create_task(self._look(local, limit), name=f"look {local.worker.worker_id}")

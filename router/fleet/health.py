@@ -86,6 +86,13 @@ class HealthChecks:
         self._probing: set[str] = set()
         registry.on_change = self._wake.set
 
+    def use(self, rules: HealthRules) -> None:
+        """Probe by other rules from now on: everybody soon, if they differ."""
+        if rules != self._rules:
+            self._rules = rules
+            self._due_s.clear()
+            self._wake.set()
+
     async def run(self) -> None:
         """Probe until cancelled."""
         limit = asyncio.Semaphore(PROBES_AT_ONCE)

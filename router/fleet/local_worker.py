@@ -101,8 +101,12 @@ class LocalWorker:
 
     def context_tokens_max(self, model: str | None) -> int:
         """Longest prompt and answer that it can hold for a model, as far as it says so; 0 if it does not."""
+        known = [tokens for tokens in (self.longest_tokens(model), self.worker.capacity_tokens) if tokens]
+        return min(known, default=0)
+
+    def longest_tokens(self, model: str | None) -> int:
+        """Longest prompt and answer that its engine takes for a model (``max_model_len``); 0 if unknown."""
         lengths = [
             served.max_model_len for served in self.models or () if model is None or served.model_id == model
         ]
-        known = [tokens for tokens in (*lengths, self.worker.capacity_tokens) if tokens]
-        return min(known, default=0)
+        return min((tokens for tokens in lengths if tokens), default=0)

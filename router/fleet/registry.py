@@ -17,14 +17,16 @@ is back it has lost its cache, unless a sibling has said so since.
 A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
 from policies import (
     ANY_BUCKET,
+    BOOTSTRAP_HOST_LABEL,
     BreakerRules,
     FleetState,
     Forget,
@@ -40,7 +42,9 @@ from policies import (
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.circuits import Circuits
-from router.fleet.engine_info import ServedModel
+from router.fleet.discovered import kept
+from router.fleet.engine_info import ServedModel, cached_as
+from router.fleet.kv_sources import check_labels
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pairs import Kind, Pairs
 from router.proxy import WorkerPool
@@ -78,6 +82,7 @@ class Registry:
         breaker: BreakerRules | None,
         replicas: Callable[[], tuple[str, ...]],
         slow_start_s: float,
+        check_host: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Know no worker yet.
 
@@ -92,6 +97,8 @@ class Registry:
             breaker: When circuits open and close; None turns them off.
             replicas: Ids of the replicas that are alive.
             slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
+            check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
+                settings name is not asked about.
         """
         self._fleet = fleet
         self._publish = publish
@@ -99,20 +106,35 @@ class Registry:
         self._replica = replica
         self._make_pool = make_pool
         self._replicas = replicas
-        self._ramp_us = slow_start_s * 1e6
+        self._check_host = check_host
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
         self.pairs = Pairs(self.circuits, self._ready)
-        self._failure_threshold = failure_threshold
-        self._success_threshold = success_threshold
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
         self._eligible: dict[tuple[str | None, int], Slots] = {}
+        self._limits: dict[str | None, tuple[int, ...]] = {}
         self._encoders: Slots | None = None
         self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
+        self._cached_as: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
+        self.use(failure_threshold, success_threshold, breaker, slow_start_s)
+
+    def use(
+        self,
+        failure_threshold: int,
+        success_threshold: int,
+        breaker: BreakerRules | None,
+        slow_start_s: float,
+    ) -> None:
+        """Go by these from now on (see `Registry`)."""
+        self._failure_threshold = failure_threshold
+        self._success_threshold = success_threshold
+        self._ramp_us = slow_start_s * 1e6
+        self.circuits.use(breaker, self._local.values())
+        self._lists_changed()
 
     # What dispatch asks.
 
@@ -177,6 +199,22 @@ class Registry:
         self._sync()
         return len(self._fitting(model, bucket)) > 0
 
+    def limits(self, model: str | None) -> tuple[int, ...]:
+        """Return what some workers of a model hold and others exceed, in tokens of prompt and answer, rising.
+
+        Empty where all say the same, and while nobody says anything. Who has not said it may hold any length.
+        """
+        limits = self._limits.get(model)
+        if limits is None:
+            if len(self._limits) > NAMES_MAX:
+                self._limits.clear()
+            serving = (local for local in self._local.values() if local.worker.role != "encode")
+            said = sorted({local.longest_tokens(model) for local in serving if local.serves(model)})
+            limits = tuple(said[1:] if said[:1] == [0] else said[:-1])
+            if model is None or len(model) <= NAME_LENGTH_MAX:
+                self._limits[model] = limits
+        return limits
+
     def without(self, slots: Slots, engines: frozenset[str]) -> Slots:
         """Of some workers, those whose engine is none of these; one that is not known yet is none of any."""
         left_out = self._of_engines.get(engines)
@@ -220,6 +258,10 @@ class Registry:
         """The local view of the worker in a slot of `eligible`."""
         return self._by_slot[slot]
 
+    def step_tokens(self, slot: int) -> int:
+        """What one step of the worker in a slot of `eligible` prefills at most (see `LocalWorker`)."""
+        return self._by_slot[slot].step_tokens
+
     def found(self, slot: int) -> LocalWorker | None:
         """The local view of the worker that is in a slot now, if there is one."""
         return self._by_slot.get(slot)
@@ -235,6 +277,22 @@ class Registry:
             if len(model) <= NAME_LENGTH_MAX:
                 self._known[model] = known
         return known
+
+    def cached_as(self, model: str) -> str:
+        """Under which name engines cache what requests call a model (`router.fleet.engine_info.cached_as`).
+
+        Workers that give their models several names should give them in the same order.
+        """
+        self._sync()
+        name = self._cached_as.get(model)
+        if name is None:
+            if len(self._cached_as) > NAMES_MAX:
+                self._cached_as.clear()
+            names = (cached_as(self._local[key].models or (), model) for key in sorted(self._local))
+            name = next((name for name in names if name is not None), model)
+            if len(model) <= NAME_LENGTH_MAX:
+                self._cached_as[model] = name
+        return name
 
     def failed(self, local: LocalWorker, error: UpstreamError, now_us: int, sent_us: int) -> None:
         """A worker did not answer what it was sent at ``sent_us``, or answered with a server error."""
@@ -285,9 +343,12 @@ class Registry:
             The worker's id.
 
         Raises:
-            ClientError: If the URL is not one.
+            ClientError: If the URL is not one, or leads where no worker may be.
         """
         url = normal_url(url)
+        if not static:
+            self._check_host(urlsplit(url).hostname or "")
+            self._check_labels(labels or {})
         worker_id = worker_id_of(url)
         at_us, by = (1, "static") if static else (self.now_us(), self._replica)
         self._publish(WorkerPut(worker_id, at_us, by, url, role, False, capacity_tokens, labels or {}))  # noqa: FBT003
@@ -310,22 +371,38 @@ class Registry:
         draining: bool | None = None,
         capacity_tokens: int | None = None,
         labels: dict[str, str] | None = None,
+        leaving: bool | None = None,
     ) -> bool:
-        """Change a worker for all replicas; None leaves a property as it is. False if unknown."""
+        """Change a worker for all replicas; None leaves a property as it is. False if unknown.
+
+        Only a worker that drains can be leaving: to be removed when it has drained (`policies.departures`).
+
+        Raises:
+            ClientError: If a label names a host where no worker may be.
+        """
         local = self.get(worker_id)
         if local is None:
             return False
-        worker = local.worker
+        if labels is not None:
+            self._check_labels(labels)
+        worker, now_us = local.worker, self.now_us()
+        drains = worker.draining if draining is None else draining
         self._publish(
             WorkerPut(
                 worker_id,
-                self.now_us(),
+                now_us,
                 self._replica,
                 worker.url,
                 worker.role if role is None else role,
-                worker.draining if draining is None else draining,
+                drains,
                 worker.capacity_tokens if capacity_tokens is None else capacity_tokens,
-                worker.labels if labels is None else labels,
+                kept(
+                    worker.labels,
+                    worker.labels if labels is None else labels,
+                    drain_said=draining is not None,
+                ),
+                (worker.drain_us or now_us) if drains else 0,
+                drains and (worker.leaving if leaving is None else leaving),
             )
         )
         self._sync()
@@ -438,6 +515,11 @@ class Registry:
 
     # Inside.
 
+    def _check_labels(self, labels: Mapping[str, str]) -> None:
+        if BOOTSTRAP_HOST_LABEL in labels:
+            self._check_host(labels[BOOTSTRAP_HOST_LABEL])
+        check_labels(labels, self._check_host)
+
     def _fitting(self, model: str | None, bucket: int) -> Slots:
         """The workers that serve a model, and requests of a length bucket, in rising order."""
         serving = sorted(
@@ -477,9 +559,11 @@ class Registry:
 
     def _lists_changed(self) -> None:
         self._eligible.clear()
+        self._limits.clear()
         self._encoders = None
         self._of_engines.clear()
         self._known.clear()
+        self._cached_as.clear()
         self.pairs.follow(self._local.values())
 
     def _sync(self) -> None:

@@ -98,17 +98,28 @@ class RolePlanner:
     tpot_slo_s: float = 0.0
     turned: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
+    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _leads_since_s: float | None = field(init=False, default=None)
     _reason: str = field(init=False, default="")
     _asked: dict[str, int] = field(init=False, default_factory=dict)
     """Which start of a worker's engine was asked for its role."""
 
+    def use(self, mode: str, rules: RoleRules, interval_s: float, tpot_slo_s: float) -> None:
+        """Plan by these from now on (see `RolePlanner`); the time to the next look begins anew."""
+        if (mode, rules, interval_s, tpot_slo_s) != (self.mode, self.rules, self.interval_s, self.tpot_slo_s):
+            self.mode, self.rules, self.interval_s, self.tpot_slo_s = mode, rules, interval_s, tpot_slo_s
+            self._changed.set()
+
     async def run(self) -> None:
         """Look now and then, for ever."""
         while True:
+            self._changed.clear()
             turning = any(member.turning for member in self.members())
-            await asyncio.sleep(min(self.interval_s, TURNING_S) if turning else self.interval_s)
-            await self.look()
+            try:
+                async with asyncio.timeout(min(self.interval_s, TURNING_S) if turning else self.interval_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                await self.look()
 
     async def look(self) -> None:
         """Decide and go on, if this replica leads."""

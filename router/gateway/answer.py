@@ -1,7 +1,6 @@
 """Small pieces of answers that the gateway itself writes."""
 
 import logging
-import math
 
 from router.errors import RouterError, UpstreamError, WorkerUnreachable, error_body
 from router.gateway.endpoints import Endpoint
@@ -17,11 +16,6 @@ def error_event(endpoint: Endpoint, error: RouterError) -> bytes:
     """
     name = b"event: error\n" if endpoint is Endpoint.MESSAGES else b""
     return b"\n\n" + name + b"data: " + error_body(error) + b"\n\n"
-
-
-def retry_after(seconds: float) -> bytes:
-    """A Retry-After header value: whole seconds, at least one."""
-    return b"%d" % max(1, math.ceil(seconds))
 
 
 def crashed() -> RouterError:

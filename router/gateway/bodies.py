@@ -86,7 +86,7 @@ class GenerateBody(Body, gc=False):
     """SGLang's /generate."""
 
     text: str | list[str] | None = None
-    input_ids: list[int | list[int]] | None = None
+    input_ids: TokenIdsOrTexts | None = None
     sampling_params: SamplingParams | list[SamplingParams] | None = None
     image_data: msgspec.Raw = ABSENT
     video_data: msgspec.Raw = ABSENT
@@ -146,6 +146,25 @@ SCOPE_FIELDS = {
     kind: tuple(name for name in _RAW[kind] if name not in ("tools", "functions")) for kind in _DECODERS
 }
 """Fields that separate identities, by body."""
+
+_IN_ROOT_OR_IDS = frozenset(
+    (
+        *(
+            "add_special_tokens",
+            "chat_template",
+            "chat_template_kwargs",
+            "documents",
+            "extra_key",
+            "lora_path",
+        ),
+        *("output_config", "reasoning", "reasoning_effort"),
+    )
+)
+
+BESIDE_IDS = {
+    kind: tuple(name for name in names if name not in _IN_ROOT_OR_IDS) for kind, names in SCOPE_FIELDS.items()
+}
+"""Those of them that bring something into an engine's prompt beside token ids, by body."""
 
 _scope_of = {kind: attrgetter(*names) for kind, names in SCOPE_FIELDS.items() if names}
 _NO_SCOPE = {kind: (ABSENT,) * len(names) for kind, names in SCOPE_FIELDS.items()}

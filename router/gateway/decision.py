@@ -30,7 +30,9 @@ Nothing is sent, published or awaited here, and no clock is read. So the simulat
 lines (`loadtest.simulator.replica`).
 """
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 
 import msgspec
@@ -59,6 +61,9 @@ from policies import (
     Shed,
     Shipping,
     Waiting,
+    Weighed,
+    Witness,
+    beyond,
     place,
     prospect,
     repeated_blocks,
@@ -71,6 +76,10 @@ from router.gateway.feedback import Attempt, Feedback
 from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes, lane_by
+
+DOUBT = 1.25
+"""A prompt of bytes may have so many times the tokens that are expected, where its engine would refuse it.
+[guess] Bytes per token are learned per model, and differ more between text and code than within either."""
 
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
@@ -177,12 +186,14 @@ class Decider:
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
         prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
+        limits: What some workers of a model can hold and others exceed, rising; None: all hold the same.
 
     Attributes:
         policy: As given.
         prefill_policy: As given, or the same.
         offloading: As given.
         placed_count: Requests placed so far.
+        shadow: Is told how each request was weighed when it came; None: nobody is.
     """
 
     def __init__(
@@ -200,8 +211,10 @@ class Decider:
         matchmaker: Matchmaker | None = None,
         prefill_policy: Policy | None = None,
         offloading: Offloading | None = None,
+        limits: Callable[[str | None], Sequence[int]] | None = None,
     ) -> None:
         self._fleet = fleet
+        self._limits = limits
         self.policy = policy
         self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
@@ -216,20 +229,54 @@ class Decider:
         )
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
         self.placed_count = 0
+        self.shadow: Witness | None = None
+
+    def rehearsing(self, witness: Witness, policy: Policy | None = None) -> "Decider":
+        """One that decides as this one would now, but counts and remembers for itself alone.
+
+        Args:
+            witness: Is told how a request was weighed.
+            policy: Of which it decides instead; None: as this one.
+        """
+        other = copy(self)
+        other.shadow = witness
+        other.offloading = self.offloading.rehearsing()
+        other._next_attempt_id = str
+        if policy is not None:
+            other.policy = other.prefill_policy = policy
+        return other
+
+    def use(
+        self, policy: Policy, prefill_policy: Policy | None, order: Order | None, expected_output_tokens: int
+    ) -> None:
+        """Decide by these from now on (see `Decider`)."""
+        self.policy = policy
+        self.prefill_policy = prefill_policy or policy
+        self._order = order
+        self._expected_output_tokens = float(expected_output_tokens)
 
     def bucket_of(self, parsed: ParsedRequest) -> int:
         """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
 
-        Its length is its prompt and expected output; of a batch, the longest prompt.
+        Its length is its prompt and expected output; of a batch, the longest prompt. Without buckets, what
+        engines can hold counts (`policies.buckets`): the prompt and the answer that the client allows.
         """
         buckets = self._fleet.buckets
+        limits: Sequence[int] = ()
         if buckets.lengths is None:
-            return ANY_BUCKET
+            limits = self._limits(parsed.model) if self._limits is not None else ()
+            if not limits:
+                return ANY_BUCKET
         tokens, output_tokens = self.expected_tokens(parsed)
         if len(parsed.paths) > 1:
             sizes = [len(path) for path in parsed.paths]
             tokens *= max(sizes) / max(sum(sizes), 1)
-        return buckets.of_length(tokens + output_tokens)
+        if not limits:
+            return buckets.of_length(tokens + output_tokens)
+        if not parsed.prompt_token_ids:
+            tokens *= DOUBT
+        exceeded = bisect_left(limits, tokens + (parsed.output_tokens_max or 1))
+        return beyond(limits[exceeded - 1]) if exceeded else ANY_BUCKET
 
     def expected_tokens(self, parsed: ParsedRequest) -> tuple[float, float]:
         """Tokens that are expected of all prompts of a request, and of each answer."""
@@ -280,18 +327,33 @@ class Decider:
                 slots = look.without_decode(slots)
             candidates = fleet.among(candidates, slots, bucket, look.ships())
             sides = look.sides(slots)
+        everyone = candidates
         if look is None or sides is None:
             first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
             ahead_s = partial(self._ahead_s, claim)
-            everyone = candidates
             candidates, first, verdict = self.offloading.place(
                 view, everyone, sides, look, policy, kv, bucket, ahead_s, failed=failed
             )
             slots = candidates.slots
             if claim is not None and verdict is not None:
                 claim = msgspec.structs.replace(claim, lane=lane_by(claim.lane, verdict.way))
+        if self.shadow is not None and (claim is None or not (claim.ticket_id or claim.again)):
+            self.shadow.weighed(
+                Weighed(
+                    parsed.model or "",
+                    view,
+                    everyone,
+                    candidates,
+                    policy,
+                    first,
+                    bucket,
+                    look,
+                    sides,
+                    verdict,
+                )
+            )
         match first:
             case Shed() as shed:
                 return shed
@@ -360,6 +422,7 @@ class Decider:
             if partner is None:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
         self.placed_count += 1
+        windowed = profile.needs_ends
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
             fleet.at_slot(chosen.slot).worker_id,
@@ -368,7 +431,7 @@ class Decider:
             min(fleet.loads.oldest_prefill_us(chosen.slot), now_us) if chosen.safe_tokens else 0,
             tokens_per_block,
             now_s,
-            profile.needs_ends,
+            windowed,
         )
         placed = Placed(
             attempt.request_id,
@@ -379,7 +442,7 @@ class Decider:
             chosen.uncached_tokens,
             round(prompt_tokens + view.output_tokens),
             parsed.paths or NO_PROMPT,
-            profile.needs_ends,
+            windowed,
             claim.flow if claim is not None and fleet.tickets.count else "",
             int(chosen.safe_tokens / tokens_per_block + 0.5),
             -1
@@ -387,6 +450,7 @@ class Decider:
             else chosen.uncached_tokens
             if verdict is None or verdict.uncached_local < 0
             else verdict.judged_tokens,
+            int(chosen.matched_tokens / tokens_per_block + 0.5) if windowed and len(parsed.paths) == 1 else 0,
         )
         if verdict is not None:
             self.offloading.went(attempt.request_id, verdict, now_us)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from policies import GiveUp, Redispatch, Shed, redispatch
-from router.errors import HandoverFailed, NoWorker, RouterError, UpstreamError
+from router.errors import HandoverFailed, NoWorker, RouterError, TransferFailed, UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
 from router.gateway.decision import Claim, Decision, Hold, refusal_of
@@ -188,6 +188,9 @@ class Dispatching(ABC):
         now_us = gateway.clock.now_us()
         avoided = [local.worker.slot] if record.pair is None else record.pair.avoided
         others = self._others(avoided, now_us)
+        if not others and record.pair is not None and isinstance(error, TransferFailed):
+            avoided = [record.pair.prefill.worker.slot]  # it may be the other side, too
+            others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if others or status is None:
             verdict = self._verdict(status)
@@ -255,6 +258,8 @@ class Dispatching(ABC):
         assert self._reservation is not None
         self._reservation.release(abandoned=True)
         self._tried += avoided
+        if record.spans is not None:
+            record.spans.left(error.code, self._gateway.now_s())
         self._gateway.metrics.redispatched(error.code)
         logger.info(
             "request redispatched",

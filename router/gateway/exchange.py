@@ -4,7 +4,7 @@
        │              ^ │ ^              │ failed, budget left          │
        └── parsing ───┘ │ └─ redispatch ─┘                              └ failed: stream ends with its error
         (a large body,  └─ waits in the `WaitingRoom`, if it is not its turn, and places afresh
-         in steps)
+         in steps), or tokenizing (`router.tokenizing`, for models that have a tokenizer)
 
 Nothing of an answer goes to the client before the worker's first body byte (or the end of an
 empty body), so that until then a failure can be redispatched unseen. Whatever happens, every attempt's
@@ -18,6 +18,7 @@ decode worker share is one upstream request here, too (`router.handover`).
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,10 +31,9 @@ from router.errors import (
     StreamBroken,
     UpstreamError,
     WorkerSilent,
-    error_body,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import answered_error, crashed, error_event, retry_after
+from router.gateway.answer import answered_error, crashed, error_event
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
 from router.gateway.endpoints import Endpoint
@@ -44,14 +44,16 @@ from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
+from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
 from router.handover import Pair
-from router.proxy import ClientConnection, ClientRequest, Header
+from router.proxy import ClientConnection, ClientRequest, Header, error_answer
 from router.shared import Charge
 from router.tenants import Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
+    from router.tokenizing.tokenizing import Tokenizing
 
 
 class RequestExchange(Dispatching):
@@ -102,6 +104,10 @@ class RequestExchange(Dispatching):
         try:
             noted = gateway.noted(self._request.headers)
             record.request_id = gateway.request_id_of(noted)
+            if gateway.spans is not None:
+                record.spans = gateway.spans.begin(
+                    self._request.method, record.path, noted, record.request_id, record.received_s
+                )
             record.tenant = tenant = gateway.admit(noted)
             record.endpoint = endpoint = gateway.endpoint_of(record.path)
             if noted:
@@ -110,7 +116,11 @@ class RequestExchange(Dispatching):
                 self._parsing = self._parse_large(endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            self._begin_dispatch(gateway.parse(endpoint, self._request.body, tenant), noted)
+            parsed = gateway.parse(endpoint, self._request.body, tenant)
+            if gateway.tokenizing is None:
+                self._begin_dispatch(parsed, noted)
+            else:
+                self._begin_tokenizing(gateway.tokenizing, parsed, noted)
         except RouterError as error:
             self._fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
@@ -127,14 +137,17 @@ class RequestExchange(Dispatching):
             self._upstream.resume()
 
     def client_left(self) -> None:
-        """Free the worker at once."""
+        """Free the worker at once; but who has the last event of its stream only needs no end of it."""
         if self._done:
             return
         if self._upstream is not None:
+            if self._said_all():
+                self._upstream.resume()
+                return
             self._upstream.abort()
         reservation = self._reservation
         if reservation is not None:
-            reservation.release(abandoned=not (reservation.prefilled or self._sending))
+            reservation.release(abandoned=not (reservation.prefilled or self._record.first_byte_s))
         self._gateway.metrics.client_left()
         self._finish("client_left", 499)
 
@@ -152,7 +165,10 @@ class RequestExchange(Dispatching):
         self._answer_head = (status, lines, length)
 
     def upstream_data(self, data: bytes) -> None:
-        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so."""
+        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
+
+        A few streams begin before that (`router.gateway.stream_events`).
+        """
         record = self._record
         record.bytes_sent += len(data)
         record.pieces += 1
@@ -165,13 +181,17 @@ class RequestExchange(Dispatching):
             record.tail = TailBuffer()
             record.tail.append(tail)
             record.tail.append(data)
-        if self._sending:
+        if record.first_byte_s:
             self._client.send_body(data)
             return
-        record.first_byte_s = self._gateway.now_s()
-        self._send_head(data)
+        if (record.endpoint not in SPEAKS_EARLY and data[:1] != b":") or self._has_token(data):
+            record.first_byte_s = self._gateway.now_s()
+        if self._sending:
+            self._client.send_body(data)
+        else:
+            self._send_head(data)
         assert self._answer_head is not None
-        if len(data) != self._answer_head[2]:
+        if record.first_byte_s and len(data) != self._answer_head[2]:
             # It is sent to nobody any more, and a long answer must not keep a long prompt.
             self._request = msgspec.structs.replace(self._request, body=b"", headers=())
             assert self._reservation is not None
@@ -181,8 +201,9 @@ class RequestExchange(Dispatching):
         """The answer is complete: learn from it."""
         gateway, record, reservation = self._gateway, self._record, self._reservation
         assert reservation is not None
-        if not self._sending:
+        if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
+        if not self._sending:
             self._send_head(b"")
         assert self._answer_head is not None
         status = self._answer_head[0]
@@ -205,13 +226,19 @@ class RequestExchange(Dispatching):
 
     def prefill_ended(self) -> None:
         """The prefill worker of a pair has done its part (`router.handover.PairSink`)."""
-        assert self._record.pair is not None
-        self._record.pair.prefill_over()
+        record = self._record
+        assert record.pair is not None
+        record.pair.prefill_over()
+        if record.spans is not None:
+            record.spans.leg_over(self._gateway.now_s())
 
     def shipped(self) -> None:
         """The KV is at the decode worker of a pair."""
-        assert self._record.pair is not None
-        self._record.pair.shipped()
+        record = self._record
+        assert record.pair is not None
+        record.pair.shipped()
+        if record.spans is not None:
+            record.spans.leg_over(self._gateway.now_s())
 
     def upstream_failed(self, error: Exception) -> None:
         """Redispatch if the client has seen nothing yet, else end its answer with the error."""
@@ -219,7 +246,7 @@ class RequestExchange(Dispatching):
         if self._sending:
             assert self._reservation is not None
             self._reservation.worker_failed(error)
-            self._reservation.release(abandoned=False)
+            self._reservation.release(abandoned=not self._record.first_byte_s)
             self._break_stream(error)
         elif not self._redispatched(error, None):
             self._fail(error)
@@ -250,6 +277,26 @@ class RequestExchange(Dispatching):
         if timeout_s:
             left_s = timeout_s - (gateway.now_s() - self._record.received_s)
             self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
+
+    def _begin_tokenizing(
+        self, tokenizing: "Tokenizing", parsed: ParsedRequest, noted: Sequence[Header]
+    ) -> None:
+        """Find out the ids of its prompts, then dispatch; see `_begin_dispatch`."""
+        self._record.parsed = parsed
+        found = tokenizing.begin(parsed, self._request.body, partial(self._tokenized, noted))
+        if found is not None:
+            self._begin_dispatch(found, noted)
+
+    def _tokenized(self, noted: Sequence[Header], parsed: ParsedRequest) -> None:
+        """The ids of its prompts had to be waited for, some milliseconds long; here they are, or are not."""
+        if self._done:
+            return
+        try:
+            self._begin_dispatch(parsed, noted)
+        except RouterError as error:
+            self._fail(error)
+        except Exception:  # noqa: BLE001 - the top of a request
+            self._fail(crashed())
 
     def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
         """The request is understood: dispatch it for the first time.
@@ -296,7 +343,10 @@ class RequestExchange(Dispatching):
         try:
             parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
-            self._begin_dispatch(parsed, noted)
+            if self._gateway.tokenizing is None:
+                self._begin_dispatch(parsed, noted)
+            else:
+                self._begin_tokenizing(self._gateway.tokenizing, parsed, noted)
         except RouterError as error:
             self._parsing = None
             self._fail(error)
@@ -317,17 +367,23 @@ class RequestExchange(Dispatching):
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
+        salt = record.tenant.salt
+        body = with_salt(request.body, parsed, salt) if salt else (request.body,)
         if local.worker.role == "decode":
             gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
+            body = gateway.handovers[local.protocol].alone(body)
         self._reservation = Reservation(gateway, parsed, local, attempt, decision.placed)
         self._reservation.make()
-        salt = record.tenant.salt
+        context = b""
+        if record.spans is not None:
+            workers = {"cacheway.worker": attempt.worker_id}
+            context = record.spans.sent(attempt, workers, gateway.now_s())
         self._upstream = local.pool.send(
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.forwarding.lines(request, record.request_id),
-            body=with_salt(request.body, parsed, salt) if salt else (request.body,),
+            lines=gateway.forwarding.lines(request, record.request_id, context),
+            body=body,
             sink=self,
             patient=not parsed.stream,
         )
@@ -351,19 +407,41 @@ class RequestExchange(Dispatching):
             None if decision.shipping is None else self._transfer_late,
         )
         record.pair.make()
+        context = b""
+        if record.spans is not None:
+            workers = {
+                "cacheway.prefill_worker": decision.attempt.worker_id,
+                "cacheway.worker": half.attempt.worker_id,
+            }
+            context = record.spans.sent(decision.attempt, workers, gateway.now_s())
         salt = record.tenant.salt
         pair = Pair(
             parsed,
             request.method,
             request.path,
             request.query,
-            gateway.forwarding.lines(request, record.request_id),
+            gateway.forwarding.lines(request, record.request_id, context),
             with_salt(request.body, parsed, salt) if salt else (request.body,),
             record.request_id,
             prefill,
             decode,
         )
         self._upstream = record.pair.request = gateway.handovers[prefill.protocol].send(pair, self)
+
+    def _has_token(self, data: bytes) -> bool:
+        """Whether bytes of an answer that may begin early belong to a token; they do if it is no stream."""
+        parsed = self._record.parsed
+        assert parsed is not None
+        return not parsed.stream or has_token(self._record.endpoint, data)
+
+    def _said_all(self) -> bool:
+        """Whether the worker has sent the last event of a stream, and only has to end it."""
+        record = self._record
+        if self._answer_head is None or self._answer_head[0] >= 400 or not record.tail:
+            return False
+        assert record.parsed is not None
+        end = record.tail.bytes() if isinstance(record.tail, TailBuffer) else record.tail
+        return record.parsed.stream and is_over(record.endpoint, end)
 
     def _send_head(self, body: bytes) -> None:
         assert self._answer_head is not None
@@ -379,13 +457,10 @@ class RequestExchange(Dispatching):
         if self._reservation is not None:
             self._reservation.release(abandoned=True)
         self._sending = True
-        body = error_body(error)
-        lines = b"content-type: application/json\r\n" + record.lines()
-        if error.status in (429, 503):
-            lines += b"retry-after: %b\r\n" % retry_after(getattr(error, "retry_after_s", 1.0))
+        lines, body = error_answer(error)
         if isinstance(error, Overloaded):
             self._gateway.refusals.add(error.code, record.flow, error.retry_after_s)
-        self._client.send_head(error.status, lines, length=len(body), body=body)
+        self._client.send_head(error.status, lines + record.lines(), length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()
 
@@ -418,7 +493,7 @@ class RequestExchange(Dispatching):
             self._upstream.abort()
         if self._sending:
             assert self._reservation is not None
-            self._reservation.release(abandoned=False)
+            self._reservation.release(abandoned=not self._record.first_byte_s)
             self._break_stream(broken)
         else:
             self._fail(unanswered)

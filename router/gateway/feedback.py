@@ -16,6 +16,7 @@ from policies import (
     DecodeFitted,
     EarlyEnds,
     EarlyRatio,
+    EndGone,
     Fitted,
     FleetState,
     Forget,
@@ -118,9 +119,14 @@ class _Answers:
         failures: Predictions in a row that failed completely.
         since_us: When the first of them was placed.
         failed_us: When the last of them was answered.
+        prompt_tokens: Of all that it told the cached part of.
+        cached_tokens: That part.
     """
 
-    __slots__ = ("failed_us", "failures", "fresh", "reuses", "since_us")
+    __slots__ = (
+        *("failed_us", "failures", "fresh", "reuses", "since_us"),
+        *("prompt_tokens", "cached_tokens"),
+    )
 
     def __init__(self) -> None:
         self.fresh: dict[bytes, int] = {}
@@ -128,6 +134,8 @@ class _Answers:
         self.failures = 0
         self.since_us = 0
         self.failed_us = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
 
 
 class Feedback:
@@ -144,7 +152,8 @@ class Feedback:
         self._fleet = fleet
         self._publish = publish
         self._replica = replica
-        self._bytes_per_token_default = bytes_per_token
+        self.bytes_per_token_default = bytes_per_token
+        """Of a model that nobody has learned yet."""
         self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
         self._early: dict[str, EarlyEnds] = {}
@@ -154,7 +163,7 @@ class Feedback:
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
-        return self._fleet.bytes_per_token(model, self._bytes_per_token_default)
+        return self._fleet.bytes_per_token(model, self.bytes_per_token_default)
 
     def decode_fit(self, worker_class: str) -> DecodeFit:
         """What this replica learns of the decode on a worker class, from now on."""
@@ -210,12 +219,17 @@ class Feedback:
         """
         if len(request.paths) != 1:
             return
-        if request.prompt_bytes:
-            self._learn_bytes(request.model or "", request.prompt_bytes, usage.prompt_tokens, now_us)
+        if prompt_bytes := request.prompt_bytes or request.tokenized_bytes:
+            self._learn_bytes(request.model or "", prompt_bytes, usage.prompt_tokens, now_us)
         if usage.cached_tokens is not None:
+            answers = self._reporting.get(attempt.worker_id)
+            if answers is not None:
+                answers.prompt_tokens += usage.prompt_tokens
+                answers.cached_tokens += usage.cached_tokens
             if attempt.chosen.safe_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
-            self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
+            if not self._says_itself(request, attempt):
+                self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
         worker = self._fleet.worker(attempt.worker_id)
         if ttft_s is None or worker is None:
             return
@@ -242,6 +256,11 @@ class Feedback:
         if worker is not None:
             self._learn_decode(worker, decode_s, tokens, now_us)
 
+    def hits(self, worker_id: str) -> tuple[int, int]:
+        """Prompt tokens of the answers whose cached part a worker told, and that part; since the start."""
+        answers = self._reporting.get(worker_id)
+        return (0, 0) if answers is None else (answers.prompt_tokens, answers.cached_tokens)
+
     def abandoned(self, request: ParsedRequest, attempt: Attempt) -> None:
         """A placement failed before its first token: what it inserted on trust is taken out again."""
         if len(request.paths) != 1:
@@ -265,8 +284,11 @@ class Feedback:
         that fetched a part does not: engines stop a fetch when the prefill can begin.
 
         A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
-        the window at the predicted boundary is not (`radix.windows`). So only what ended there goes; taking
-        away from the first block on lost a third of all reuse on conversations (docs/policy-study.md).
+        the window at the predicted boundary is not (`radix.windows`). So only the ends go from which it did
+        not go on; taking away from the first block on lost a third of all reuse on conversations
+        (docs/policy-study.md).
+
+        Of token ids on a worker whose engine says itself what it removes, nothing is taken.
         """
         chosen = attempt.chosen
         estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
@@ -277,9 +299,13 @@ class Feedback:
         predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
         path = request.paths[0][: 8 * (held_blocks + 1)]
         if held_blocks + 1 < predicted_blocks:
+            if self._says_itself(request, attempt):
+                return
             if attempt.windowed:
-                path = request.paths[0][: 8 * predicted_blocks]
-            self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
+                path, ends = request.paths[0][: 8 * predicted_blocks], predicted_blocks - held_blocks
+                self._publish(EndGone(attempt.worker_id, path, attempt.guard_us, ends))
+            else:
+                self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
         elif (
             chosen.fetched_tokens
             and held_blocks <= predicted_blocks
@@ -290,6 +316,10 @@ class Feedback:
                 path = request.paths[0][: 8 * int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)]
             if pool is not None:
                 self._publish(Trim(pool, path, attempt.guard_us))
+
+    def _says_itself(self, request: ParsedRequest, attempt: Attempt) -> bool:
+        """Whether the worker's engine says what it has of a prompt (`policies.evidence`): not of text."""
+        return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> None:
         """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.

@@ -10,16 +10,10 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.salting import salted, takes_salt
 from router.proxy import ClientRequest, lines_of
 
-FORWARDED_HEADERS = frozenset(
-    (
-        b"authorization",
-        b"content-type",
-        b"accept",
-        b"x-correlation-id",
-        b"traceparent",
-        b"tracestate",
-    )
-)
+CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
+"""Of which trace a request is part (W3C Trace Context)."""
+
+FORWARDED_HEADERS = CONTEXT_HEADERS | {b"authorization", b"content-type", b"accept", b"x-correlation-id"}
 """What of a client's headers a worker sees, beside the request's id in our words."""
 
 
@@ -34,12 +28,26 @@ class Forwarding:
     def __init__(self, worker_key: bytes | None, *, keys_are_ours: bool) -> None:
         passes = not keys_are_ours and worker_key is None
         self._headers = FORWARDED_HEADERS if passes else FORWARDED_HEADERS - {b"authorization"}
-        self._authorization = b"" if worker_key is None else b"authorization: Bearer %b\r\n" % worker_key
+        self._untraced = self._headers - CONTEXT_HEADERS
+        self._authorization = b""
+        if worker_key is not None:
+            self.use_worker_key(worker_key)
 
-    def lines(self, request: ClientRequest, request_id: bytes) -> bytes:
-        """Header lines for the worker."""
-        return b"%b%bx-request-id: %b\r\n" % (
-            lines_of(request.headers, self._headers, request.hop_names),
+    def use_worker_key(self, key: bytes) -> None:
+        """The key of the fleet's workers is this one now; they had one before."""
+        self._authorization = b"authorization: Bearer %b\r\n" % key
+
+    def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"") -> bytes:
+        """Header lines for the worker.
+
+        Args:
+            request: The client's.
+            request_id: Its id.
+            context: Lines of the trace that this is part of; empty: the client's, if it has any.
+        """
+        return b"%b%b%bx-request-id: %b\r\n" % (
+            lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),
+            context,
             self._authorization,
             request_id,
         )

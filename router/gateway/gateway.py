@@ -6,28 +6,25 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from policies import (
     ANY_BUCKET,
     Admission,
-    AdmissionRules,
     EarlyRejection,
     FleetState,
-    LinkStateRules,
     Matchmaker,
     Offload,
-    OffloadRules,
     Op,
     Pairing,
-    Policy,
-    RedispatchRules,
     RetryBudget,
-    ServiceLevel,
+    Shadow,
     Slots,
     Waiting,
     class_of,
-    decode_policy,
+    exceeded_tokens,
     make_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
@@ -38,7 +35,8 @@ from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
-from router.gateway.forwarding import Forwarding
+from router.gateway.forwarding import CONTEXT_HEADERS, Forwarding
+from router.gateway.identity import PromptHasher
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
@@ -47,17 +45,32 @@ from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.queue_lanes import Lanes, model_and_bucket
+from router.gateway.recent_decisions import RecentDecisions
 from router.gateway.refusals import Refusals
+from router.gateway.rules import (
+    admission_rules,
+    decode_worker_policy,
+    offload_rules,
+    placement_policy,
+    prefill_policy,
+    redispatch_rules,
+    room_rules,
+    service_level,
+)
 from router.gateway.stalls import Stalls
 from router.gateway.tracer import Tracer
-from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
+from router.gateway.waiting_room import WaitEnd, WaitingRoom
 from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
-from router.settings import AdmissionSettings, OffloadSettings, Settings
+from router.settings import PlacementSettings, Settings
 from router.shared import LogClock
 from router.tenants import Door, Keyring, Limiter, Tenant
+
+if TYPE_CHECKING:
+    from router.gateway.spans import Spans
+    from router.tokenizing.tokenizing import Tokenizing
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
@@ -84,7 +97,6 @@ class Gateway:
         registry: Registry,
         publish: Callable[[Op], None],
         clock: LogClock,
-        policy: Policy,
         metrics: Metrics,
         request_log: Callable[[dict[str, object]], None],
         loop: asyncio.AbstractEventLoop,
@@ -95,6 +107,7 @@ class Gateway:
         limiter: Limiter | None = None,
         handovers: Mapping[str, Handover] = MappingProxyType({}),
         requests_max: int = sys.maxsize,
+        spans: "Spans | None" = None,
     ) -> None:
         self.replica = replica
         self.fleet = fleet
@@ -115,65 +128,36 @@ class Gateway:
         self.link_watch = LinkWatch(fleet, publish=publish, now_us=clock.now_us, replica=replica)
         block_tokens = settings.placement.block_tokens
         block_bytes = 4 * block_tokens
-        self.expected_output_tokens = settings.placement.expected_output_tokens
-        self.request_timeout_s = settings.server.request_timeout_s
-        self.request_logs = settings.observability.request_logs
-        self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
-        reliability = settings.reliability
-        self.redispatch_rules = RedispatchRules(
-            retries_max=0 if reliability.disable_retries else reliability.retry_max_retries,
-            ratio=reliability.retry_budget_ratio,
-            timeout_s=settings.server.request_timeout_s,
-        )
-        self.retry_budget = RetryBudget(reliability.retry_budget_ratio)
+        self._log_due = 0.0
+        self.retry_budget = RetryBudget(settings.reliability.retry_budget_ratio)
         self.feedback = Feedback(
             fleet, publish=publish, replica=replica, bytes_per_token=settings.placement.bytes_per_token
         )
         self.stalls = Stalls(
             fleet,
             self.feedback,
-            factor=reliability.stall_factor,
-            floor_s=reliability.stall_floor_s,
+            factor=settings.reliability.stall_factor,
+            floor_s=settings.reliability.stall_floor_s,
             loop=loop,
             now_s=now_s,
             now_us=clock.now_us,
         )
         self._identifier = Identifier(
-            namespace=settings.shared.namespace, block_tokens=block_tokens, block_bytes=block_bytes
+            namespace=settings.shared.namespace,
+            block_tokens=block_tokens,
+            block_bytes=block_bytes,
+            cached_as=registry.cached_as,
         )
-        queue = settings.queue
-        self.admission = Admission(_admission_rules(settings.admission), fleet)
-        placement = settings.placement
-        matchmaker = Matchmaker(
-            fleet,
-            self.admission,
-            self.feedback.decode_fit,
-            decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy)),
-        )
-        lanes = Lanes(self._slots_of, self._pairing_of, matchmaker)
-        level = ServiceLevel(
-            settings.admission.ttft_slo_s,
-            settings.admission.ttft_slo_s_per_1k_tokens,
-            settings.admission.tpot_slo_s,
-        )
-        order = Order(
-            self.admission,
-            lanes,
-            queue.uncached_weight,
-            lambda slot: registry.at_slot(slot).step_tokens,
-            EarlyRejection(level, fleet, self.feedback.decode_fit) if level.promises else None,
-        )
+        self.admission = Admission(admission_rules(settings), fleet)
+        self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
+        self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
         fleet.tickets.watched = replica
-        self.priorities = Priorities(
-            tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
-        )
-        self._default_flow = f"{queue.default_class}/"
         self.room = WaitingRoom(
             replica=replica,
             fleet=fleet,
             admission=self.admission,
-            lanes=lanes,
-            rules=RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s),
+            lanes=self._lanes,
+            rules=room_rules(settings),
             publish=publish,
             now_us=clock.now_us,
             call_later=loop.call_later,
@@ -181,35 +165,30 @@ class Gateway:
             ended=self._wait_ended,
         )
         self.refusals = Refusals(clock.now_us)
+        self.decisions = RecentDecisions()
         self.decider = Decider(
             fleet,
-            policy,
+            placement_policy(settings.placement),
             self.feedback,
             replica=replica,
             next_attempt_id=self.next_attempt_id,
             block_tokens=block_tokens,
             block_bytes=block_bytes,
-            expected_output_tokens=self.expected_output_tokens,
-            order=None if queue.disable_queue else order,
-            matchmaker=matchmaker,
-            offloading=Offloading(
-                fleet,
-                Offload(fleet.links, _offload_rules(settings.offload)),
-                replica=replica,
-                threshold_tokens=settings.offload.threshold_tokens,
-                remote=not settings.offload.disable_remote_prefill,
-            ),
-            prefill_policy=make_policy(
-                placement.prefill_policy, placement.options_of(placement.prefill_policy)
-            )
-            if placement.prefill_policy
-            else None,
+            expected_output_tokens=settings.placement.expected_output_tokens,
+            matchmaker=self._matchmaker,
+            offloading=Offloading(fleet, Offload(fleet.links), replica=replica),
+            limits=registry.limits,
         )
+        self._shadowed: tuple[str, dict[str, float], float] = ("", {}, 0.0)
         self.tracer = None
         """Notes every request for replay; None if nobody asked for that."""
         if trace_request is not None:
             self.tracer = Tracer(trace_request, self._identifier.hasher, self.feedback, clock.now_us)
+        self.spans = spans
+        """Makes the spans of requests; None while tracing is off."""
         self.lane = Lane(loop.call_soon)
+        self.tokenizing: Tokenizing | None = None
+        """Finds out the token ids of prompts; None where no model has a tokenizer (`tokenize_with`)."""
         self.encode: StartExchange = _no_encoders
         """Serves what language workers ask of encoders (`router.encoding`)."""
         key = settings.server.api_key
@@ -220,9 +199,10 @@ class Gateway:
         )
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
         self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
+        if spans is not None:
+            self._noted |= CONTEXT_HEADERS
         self._inflight_max = requests_max
-        self._at_workers, self._at_workers_max = 0, settings.server.max_concurrent_requests
-        self._queues = not settings.queue.disable_queue
+        self._at_workers = 0
         worker_key = settings.fleet.worker_api_key
         self.forwarding = Forwarding(
             worker_key.get_secret_value().encode() if worker_key is not None else None,
@@ -239,6 +219,68 @@ class Gateway:
         self._attempts = itertools.count()
         self._id_prefix = b"req-" + secrets.token_hex(8).encode()
         self._ids = itertools.count()
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Go by these settings from now on; what cannot change while it serves stays as it was.
+
+        All of it between two decisions. What waits keeps its deadline, and what is in flight its worker.
+        """
+        placement, queue, reliability = settings.placement, settings.queue, settings.reliability
+        self.expected_output_tokens = placement.expected_output_tokens
+        self.request_timeout_s = self.exchanges.timeout_s = settings.server.request_timeout_s
+        self.request_logs = settings.observability.request_logs
+        self.request_log_ratio = settings.observability.request_log_ratio
+        self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
+        self.redispatch_rules = redispatch_rules(settings)
+        self.retry_budget.ratio = reliability.retry_budget_ratio
+        self.feedback.bytes_per_token_default = placement.bytes_per_token
+        self.stalls.use(reliability.stall_factor, reliability.stall_floor_s)
+        self.priorities = Priorities(
+            tuple(queue.classes), queue.default_class, low_first=queue.low_values_first
+        )
+        self._default_flow = f"{queue.default_class}/"
+        self.room.use(room_rules(settings))
+        self.admission.use(admission_rules(settings))
+        self._at_workers_max = settings.server.max_concurrent_requests
+        self._queues = not queue.disable_queue
+        self.at_workers(0)
+        self._matchmaker.policy = decode_worker_policy(placement)
+        self.decider.use(
+            placement_policy(placement),
+            prefill_policy(placement),
+            self._order(settings) if self._queues else None,
+            placement.expected_output_tokens,
+        )
+        self._watch(placement)
+        offload = settings.offload
+        self.decider.offloading.use(
+            offload_rules(settings), offload.threshold_tokens, remote=not offload.disable_remote_prefill
+        )
+
+    def _watch(self, placement: PlacementSettings) -> None:
+        """Ask the shadow policy that these settings name; one that was asked before keeps what it found."""
+        wanted = placement.shadow_policy, placement.shadow_policy_options, placement.shadow_ratio
+        if wanted != self._shadowed:
+            self._shadowed, self.decider.shadow = wanted, None
+            if placement.shadow_policy:
+                self.decider.shadow = Shadow(
+                    make_policy(placement.shadow_policy, placement.shadow_policy_options),
+                    self.fleet,
+                    placement.shadow_ratio,
+                    partial(self.metrics.shadowed, placement.shadow_policy),
+                )
+
+    def _order(self, settings: Settings) -> Order:
+        """How requests take turns."""
+        level = service_level(settings)
+        return Order(
+            self.admission,
+            self._lanes,
+            settings.queue.uncached_weight,
+            self.registry.step_tokens,
+            EarlyRejection(level, self.fleet, self.feedback.decode_fit) if level.promises else None,
+        )
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
@@ -247,6 +289,14 @@ class Gateway:
         exchange = RequestExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def log_completed(self) -> bool:
+        """Whether the request that was just completed is one of those that are logged."""
+        self._log_due += self.request_log_ratio
+        if self._log_due < 1.0:
+            return False
+        self._log_due -= 1.0
+        return True
 
     def at_workers(self, change: int) -> None:
         """One request more, or one less, is at a worker."""
@@ -305,6 +355,16 @@ class Gateway:
     def parse_in_steps(self, endpoint: Endpoint, body: bytes, tenant: Tenant) -> Parsing:
         """Do what `parse` does, in steps."""
         return parse_in_steps(self._identifier, endpoint, body, tenant=tenant)
+
+    @property
+    def hasher(self) -> PromptHasher:
+        """Identifies prompts."""
+        return self._identifier.hasher
+
+    def tokenize_with(self, tokenizing: "Tokenizing") -> None:
+        """Turn prompts into token ids from now on."""
+        self.tokenizing = tokenizing
+        self._identifier.finds_roots = True
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
         """Seconds after which the client wants no answer any more; 0 if it does not say.
@@ -379,6 +439,8 @@ class Gateway:
             if model
             else "No worker can take a request now."
         )
+        if exceeded := exceeded_tokens(bucket):
+            message += f" This one is for those that hold more than {exceeded} tokens."
         missing = self.registry.pairs.missing((model, bucket))
         return NoWorker(f"{message} {missing}".rstrip(), retry_after_s=self.retry_after_s)
 
@@ -407,7 +469,7 @@ class Gateway:
         """
         tenant = self.door.tenant_of(headers)
         full = 0 < self._at_workers_max <= self._at_workers and not self._queues
-        if full or self.inflight > self._inflight_max:
+        if full or len(self.exchanges) > self._inflight_max:
             raise RequestRejected(
                 f"{self.inflight - 1} requests are in flight already.",
                 retry_after_s=1.0,
@@ -418,25 +480,6 @@ class Gateway:
 
 def _no_encoders(request: ClientRequest, connection: ClientConnection) -> Exchange:
     raise AssertionError("nobody serves the calls of encoders")
-
-
-def _offload_rules(settings: OffloadSettings) -> OffloadRules:
-    states = LinkStateRules(
-        scarce_above=settings.scarce_above,
-        abundant_below=settings.abundant_below,
-        wait_s_max=settings.wait_s_max,
-    )
-    return OffloadRules(states=states, surge_s=settings.wait_s_max)
-
-
-def _admission_rules(settings: AdmissionSettings) -> AdmissionRules:
-    return AdmissionRules(
-        target_s=settings.backlog_target_s,
-        target_s_max=settings.backlog_target_s_max,
-        running_max=settings.worker_running_max,
-        kv_ratio_max=settings.kv_ratio_max,
-        stale_s=settings.report_age_s_max,
-    )
 
 
 _BY_PATH: dict[bytes, Endpoint] = {endpoint.value.encode(): endpoint for endpoint in Endpoint}

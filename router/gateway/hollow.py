@@ -13,6 +13,10 @@ A placeholder opens with a secret of this process, so that no client can write o
 Strings are found by their quotes: of each slice numpy gives the places of all of them (0.15 ms per
 MB, escaped ones or not), a quote behind a single backslash is no end. Arrays of nothing but
 numbers (token ids) are looked for where there is no quote for long.
+
+What is left must be small, too, or its decoding would hold everybody up: two million empty messages fit
+into 8 MB, and took 10 s. So its size, objects, arrays and strings are counted first, and bounded far above
+what conversations of a million tokens have.
 """
 
 import re
@@ -28,6 +32,7 @@ import numpy.typing as npt
 import orjson
 import xxhash
 
+from router.errors import ClientError
 from router.gateway.conversation import (
     BILLING_HEADER,
     DATA_HEAD,
@@ -41,7 +46,6 @@ from router.gateway.conversation import (
 from router.gateway.lane import Steps
 
 DIGEST_BYTES = 16
-ID_BYTES = 4
 
 _MARK = f"hole-{secrets.token_hex(8)}-"
 _MARK_BYTES = _MARK.encode()
@@ -59,6 +63,19 @@ _SURROGATES = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F]")
 """Two escapes that are one character."""
 
 _IDS = msgspec.json.Decoder(list[int])
+
+
+SKELETON_BYTES_MAX = 16 * 1024 * 1024
+CONTAINERS_MAX = 100_000
+"""Objects and arrays, of 3 us each: 30,000 messages with parts."""
+STRINGS_MAX = 250_000
+"""Strings of a skeleton, names of fields included."""
+WEIGHED_BYTES_MIN = 64 * 1024
+"""A smaller skeleton has not enough of anything."""
+ARRAY_BYTES_MAX = 1024 * 1024
+"""Longest array of numbers within a tool or its arguments; it is decoded at once."""
+
+_OBJECT = ord("{")
 
 
 class Unusual(Exception):
@@ -136,6 +153,30 @@ class Hollow:
         self._kept.append(body[self._kept_to :])
         self.skeleton = b"".join(self._kept)
         self._kept.clear()
+        if len(self.skeleton) >= WEIGHED_BYTES_MIN:
+            yield from self._weigh()
+
+    def _weigh(self) -> Steps:
+        """Count what there is to decode.
+
+        Raises:
+            ClientError: It is too much.
+        """
+        skeleton = self.skeleton
+        if len(skeleton) > SKELETON_BYTES_MAX:
+            raise too_complex()
+        reader = Hollow(skeleton, self._sizes)
+        containers = quotes_before = position = 0
+        while position < len(skeleton):
+            start = position
+            quotes, position = reader._quotes(start)
+            values = np.frombuffer(skeleton, np.uint8, position - start, start)
+            opens = np.flatnonzero((values == _OPEN) | (values == _OBJECT)) + start
+            containers += int(((np.searchsorted(quotes, opens) + quotes_before) % 2 == 0).sum())
+            quotes_before += len(quotes)
+            if containers > CONTAINERS_MAX or quotes_before > 2 * STRINGS_MAX:
+                raise too_complex()
+            yield
 
     def _quotes(self, start: int) -> tuple[npt.NDArray[np.intp], int]:
         """Where strings begin or end in the slice from here, and where the next slice begins."""
@@ -266,6 +307,8 @@ class Hollow:
         for match in _PLACEHOLDER_BYTES.finditer(piece):
             hole = self._holes[int(match[1])]
             if hole.is_array:
+                if hole.end - hole.start > ARRAY_BYTES_MAX:
+                    raise Unusual
                 yield piece[start : match.start() - 1]
                 yield orjson.dumps(orjson.loads(self._body[hole.start : hole.end]))
                 start = match.end() + 1
@@ -321,6 +364,8 @@ class Hollow:
             end = self._body.find(b",", start + self._sizes.text_bytes, last)
             if end < 0:
                 end = last
+            if end - start > 2 * self._sizes.text_bytes:
+                raise Unusual  # no id is so long
             try:
                 ids = _IDS.decode(b"[%b]" % self._body[start:end])
             except msgspec.DecodeError as error:
@@ -356,6 +401,16 @@ class Hollow:
                 break
             at = escape
         return at if at > start else end
+
+
+def too_complex() -> ClientError:
+    """What the client is told of a body whose decoding would take too long."""
+    return ClientError(
+        f"The body is too complex: it has more than {CONTAINERS_MAX} objects and arrays, {STRINGS_MAX} "
+        "strings, or too many bytes of anything but text and token ids.",
+        code="too_complex",
+        status=413,
+    )
 
 
 def _name(index: int) -> bytes:

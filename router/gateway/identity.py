@@ -5,6 +5,10 @@ ids. What must be equal before blocks may be compared goes into the *root* of th
 kind of prompt, tenant, model, LoRA, and fields that change the start of what the engine renders
 (the *scope*). Everything else is in the blocks, so that a longer prompt extends the path.
 
+Token ids are what engines hash themselves, so their root has only what an engine keeps apart
+(`PromptHasher.engine_root`): the model or adapter, and the salt. Whoever made the ids, a client, our
+tokenizer or an engine that tells what it holds, comes to the same path.
+
     scope ──► root ──► block 0 ──► block 1 ──► ... ──► rest (shorter than a block)
                           │                              │
                           └ prefix_key                   └ key: the whole prompt
@@ -33,6 +37,8 @@ ROOT_BYTES_MAX = 500
 """Bounds on the roots remembered, half a megabyte; all they are made of comes from clients."""
 
 HASH_BYTES = 8
+
+ID_BYTES = 4
 
 Prompt = bytes | str | list[int]
 """A conversation's canonical stream, a text, or token ids."""
@@ -76,12 +82,15 @@ class PromptHasher:
         self._canonical: OrderedDict[bytes, bytes] = OrderedDict()
         self._canonical_bytes = 0
 
-    def identify(self, scope: tuple[bytes, ...], prompts: Sequence[Prompt]) -> Identity:
+    def identify(
+        self, scope: tuple[bytes, ...], prompts: Sequence[Prompt], ids_root: int | None = None
+    ) -> Identity:
         """Cut prompts into blocks and chain them.
 
         Args:
             scope: What must be equal before blocks may be compared, in a fixed order.
             prompts: The prompts of the request; all are counted, the first `PATHS_MAX` get a path.
+            ids_root: The root of token ids (`engine_root`); None if the scope separates them, too.
         """
         paths: list[bytes] = []
         prompt_bytes = prompt_token_ids = prefix_key = key = 0
@@ -94,7 +103,7 @@ class PromptHasher:
             if index >= PATHS_MAX:
                 continue
             if isinstance(prompt, list):
-                root = self.root((b"ids", *scope))
+                root = self.root((b"ids", *scope)) if ids_root is None else ids_root
                 try:
                     path = chain_token_ids(prompt, root, self.block_tokens)
                     tail = array("I", prompt[len(path) // HASH_BYTES * self.block_tokens :]).tobytes()
@@ -104,7 +113,7 @@ class PromptHasher:
                 root = self.root((b"chat" if isinstance(prompt, bytes) else b"text", *scope))
                 path = chain_bytes(data, root, self.block_bytes)
                 tail = data[len(path) // HASH_BYTES * self.block_bytes :]
-            paths.append(path)
+            paths.append(reusable(path, tail) if isinstance(prompt, list) else path)
             key, prefix_key = keys_with(index, key, prefix_key, root, path, tail)
         return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
 
@@ -115,6 +124,34 @@ class PromptHasher:
     def session_hash(self, tenant: bytes, session: str) -> int:
         """A 64-bit hash of a client's hint which of a tenant's requests belong together."""
         return xxhash.xxh3_64_intdigest(encode(session), self.root((b"session", tenant)))
+
+    def identify_packed(self, root: int, prompts: Sequence[bytes]) -> Identity:
+        """Identify prompts of which the token ids are known, as `identify` does; several threads may ask.
+
+        Args:
+            root: Of the ids (`engine_root`).
+            prompts: Each as 32-bit integers.
+        """
+        block_bytes = ID_BYTES * self.block_tokens
+        paths = []
+        key = prefix_key = 0
+        for index, packed in enumerate(prompts[:PATHS_MAX]):
+            path = chain_bytes(packed, root, block_bytes)
+            tail = memoryview(packed)[len(path) // HASH_BYTES * block_bytes :]
+            paths.append(reusable(path, tail))
+            key, prefix_key = keys_with(index, key, prefix_key, root, path, tail)
+        return Identity(tuple(paths), 0, sum(map(len, prompts)) // ID_BYTES, key, prefix_key)
+
+    def engine_root(self, model: str, salt: str) -> int:
+        """The root of token ids as an engine keeps them apart.
+
+        Args:
+            model: What it caches under: the LoRA adapter's name if there is one, else the model's own
+                (`router.fleet.Registry.cached_as`).
+            salt: The ``cache_salt`` that it sees, the tenant's and the client's own combined
+                (`router.gateway.salting`); empty for none.
+        """
+        return self.root((b"ids", encode(model), encode(salt)))
 
     def root(self, parts: tuple[bytes, ...]) -> int:
         """The root of a chain: the kind of the prompt (``chat``, ``text``, ``ids``, ``body``), and its scope.
@@ -151,6 +188,21 @@ class PromptHasher:
             while self._canonical_bytes > TOOLS_CACHE_BYTES_MAX:
                 self._canonical_bytes -= len(self._canonical.popitem(last=False)[1])
         return canonical
+
+
+def reusable(path: bytes, tail: bytes | memoryview) -> bytes:
+    """The part of a path of token ids that an engine can reuse: the full blocks before the last token.
+
+    Engines compute the last token of a prompt in any case, for its logits (vLLM 0.32
+    ``v1/core/kv_cache_manager.py``, ``get_computed_blocks``), so the block that it completes is not reused
+    when the prompt comes again, and the window that a longer one goes on from is kept before it
+    (``kv_cache_coordinator.py``, ``replay_boundaries``). Text says too little of its tokens for that.
+
+    Args:
+        path: All full blocks of a prompt.
+        tail: What follows them.
+    """
+    return path if tail else path[:-HASH_BYTES]
 
 
 def keys_with(

@@ -43,13 +43,15 @@ class Inflight:
         loop: Runs the looks.
         now_s: Monotonic seconds.
         timeout_s: From a request's last byte to the end of its answer, at most.
+
+    Attributes:
+        timeout_s: The same; may change.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float], timeout_s: float) -> None:
         self._loop = loop
         self._now_s = now_s
-        self._timeout_s = timeout_s
-        self._look_s = min(LOOK_S_MAX, timeout_s / 4)
+        self.timeout_s = timeout_s
         self._exchanges: dict[Timed, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -60,6 +62,10 @@ class Inflight:
     def __iter__(self) -> Iterator[Timed]:
         """All of them, the oldest first."""
         return iter(self._exchanges)
+
+    @property
+    def _look_s(self) -> float:
+        return min(LOOK_S_MAX, self.timeout_s / 4)
 
     def add(self, exchange: Timed) -> None:
         """An exchange begins; it is younger than all others."""
@@ -74,7 +80,7 @@ class Inflight:
     def _look(self) -> None:
         """End those whose time is up, and look again later; at once if there may be more of them."""
         self._timer = None
-        late_s = self._now_s() - self._timeout_s
+        late_s = self._now_s() - self.timeout_s
         late = [exchange for exchange in islice(self, ENDED_AT_ONCE) if exchange.received_s <= late_s]
         if len(self) > len(late):
             self._timer = self._loop.call_later(0 if len(late) == ENDED_AT_ONCE else self._look_s, self._look)

@@ -4,26 +4,40 @@
 
 The result is that of `Identifier.parse` for the same body. What is decoded at once is
 
-* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them;
+* the skeleton: all strings of up to 2 KB, 0.3 to 0.7 ms per MB of them, and bounded (`hollow.too_complex`);
 * a tool's arguments given as an object, tools, and what has no shape that we know, 1 ms per MB or more;
-* a body that has numbers where text or objects belong. No engine takes it, so it is rare.
+* a body of up to `UNUSUAL_BYTES_MAX` that has numbers where text or objects belong. No engine takes it, so it
+  is rare, and refused if it is larger.
 """
 
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from radix import BlockChain
-from router.gateway.bodies import ChatBody, GenerateBody, Misfit, PassedThroughBody, ResponsesBody, decode
+from router.gateway.bodies import (
+    ChatBody,
+    CompletionBody,
+    GenerateBody,
+    Misfit,
+    PassedThroughBody,
+    ResponsesBody,
+    decode,
+)
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
-from router.gateway.hollow import DEFAULT_SIZES, ID_BYTES, Hollow, Sizes, Unusual, packed_ids
-from router.gateway.identity import PATHS_MAX, Identity, keys_with
+from router.gateway.hollow import DEFAULT_SIZES, Hollow, Sizes, Unusual, packed_ids, too_complex
+from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
 from router.gateway.parsing import Identifier, ParsedRequest, invalid_json, parsed_request
 from router.gateway.salting import span_of
 from router.tenants import ANONYMOUS, Tenant
 
 LARGE_BODY_BYTES = 256 * 1024
 """From here a body is parsed in steps; below, parsing it at once takes less than 0.3 ms."""
+
+UNUSUAL_BYTES_MAX = 4 * 1024 * 1024
+
+PROMPTS_MAX = 16_384
+"""Prompts of one batch, of 14 us each; OpenAI takes 2,048."""
 
 Parsing = Generator[None, None, ParsedRequest]
 """A body being parsed; each `next` makes a step."""
@@ -47,7 +61,7 @@ def parse_in_steps(
         sizes: What a step may take on. The result does not depend on it.
 
     Raises:
-        ClientError: As `Identifier.parse` does.
+        ClientError: As `Identifier.parse` does, or with code ``too_complex``.
     """
     hollow = Hollow(body, sizes)
     yield from hollow.cut()
@@ -56,17 +70,23 @@ def parse_in_steps(
         scope = tuple(
             (yield from _filled(identifier.scope(endpoint, fields, tenant.namespace, hollow.digest), hollow))
         )
+        ids_root = None
         if isinstance(fields, PassedThroughBody):
             key = identifier.hasher.body_key(scope, body)
             identity = Identity((), 0, 0, key, key)
         else:
-            identity = yield from _identified(identifier, scope, fields, hollow)
+            if identifier.finds_roots or isinstance(fields, CompletionBody | GenerateBody):
+                ids_root = _ids_root(identifier, endpoint, fields, tenant, hollow)
+            identity = yield from _identified(identifier, scope, fields, ids_root, hollow)
         span = span_of(endpoint, fields, hollow.skeleton) if tenant.salt else None
         if span is not None:
             span = (hollow.place(span[0]), hollow.place(span[1]))
-        request = parsed_request(endpoint, fields, tenant, identity, span)
+        known = ids_root if identifier.finds_roots else None
+        request = parsed_request(endpoint, fields, tenant, identity, span, known)
         hollow.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
+        if len(body) > UNUSUAL_BYTES_MAX:
+            raise too_complex() from None
         request = identifier.parse(endpoint, body, tenant=tenant)
     except (ValueError, RecursionError) as error:
         raise invalid_json(error) from error
@@ -86,15 +106,17 @@ def _filled(parts: Iterable[bytes], hollow: Hollow) -> Generator[None, None, lis
 
 
 def _identified(
-    identifier: Identifier, scope: tuple[bytes, ...], fields: Any, hollow: Hollow
+    identifier: Identifier, scope: tuple[bytes, ...], fields: Any, ids_root: int | None, hollow: Hollow
 ) -> Generator[None, None, Identity]:
     """What `PromptHasher.identify` makes of the prompts, piece by piece."""
     hasher = identifier.hasher
     paths: list[bytes] = []
     prompt_bytes = prompt_token_ids = key = prefix_key = 0
     for index, (kind, pieces) in enumerate(_prompts(identifier, fields, hollow)):
-        root = hasher.root((kind, *scope))
+        if index >= PROMPTS_MAX:
+            raise too_complex()
         are_ids = kind == b"ids"
+        root = hasher.root((kind, *scope)) if ids_root is None or not are_ids else ids_root
         chain = BlockChain(root, hasher.block_tokens * ID_BYTES if are_ids else hasher.block_bytes)
         for piece in pieces:
             if are_ids:
@@ -105,9 +127,23 @@ def _identified(
                 chain.add(piece)
             yield
         if index < PATHS_MAX:
-            paths.append(chain.path)
+            paths.append(reusable(chain.path, chain.tail) if are_ids else chain.path)
             key, prefix_key = keys_with(index, key, prefix_key, root, chain.path, chain.tail)
     return Identity(tuple(paths), prompt_bytes, prompt_token_ids, key, prefix_key)
+
+
+def _ids_root(
+    identifier: Identifier, endpoint: Endpoint, fields: Any, tenant: Tenant, hollow: Hollow
+) -> int | None:
+    """The root of token ids.
+
+    Raises:
+        Unusual: What engines keep them apart by is longer than any engine takes.
+    """
+    hollow.refuse(
+        fields.cache_salt or None, *(bytes(raw).decode() for raw in (fields.extra_key, fields.lora_path))
+    )
+    return identifier.ids_root(endpoint, fields, tenant.salt)
 
 
 def _prompts(identifier: Identifier, fields: Any, hollow: Hollow) -> Iterator[tuple[bytes, Iterable[bytes]]]:

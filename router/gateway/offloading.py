@@ -9,6 +9,7 @@ Requests all of whose candidates are local never come here.
 
 from collections import Counter, deque
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -24,6 +25,7 @@ from policies import (
     Offer,
     Offload,
     OffloadReason,
+    OffloadRules,
     OffloadVerdict,
     Policy,
     Quote,
@@ -111,6 +113,20 @@ class Offloading:
         self._remote = remote
         self._left_to: dict[str, tuple[str, int, int]] = {}
         """Of each link, to whom its room was left: since when, and when last."""
+
+    def use(self, rules: OffloadRules, threshold_tokens: int, *, remote: bool) -> None:
+        """Decide by these from now on (see `Offloading`)."""
+        self.offload.use(rules)
+        self._threshold_tokens = threshold_tokens
+        self._remote = remote
+
+    def rehearsing(self) -> "Offloading":
+        """One that decides as this one would now, and remembers nothing for it."""
+        other = copy(self)
+        other.offload = self.offload.rehearsing()
+        other.counts, other.above_cap, other.latest = Counter(), Counter(), deque(maxlen=VERDICTS_KEPT)
+        other._left_to = dict(self._left_to)
+        return other
 
     @property
     def threshold_tokens(self) -> int | None:

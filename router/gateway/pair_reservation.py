@@ -9,7 +9,9 @@ start, before anything is sent: its engine makes room for the KV before the pref
 first, `release` ends what has not ended yet, and each of the three once.
 
 A leg that fails is its own worker's fault: its circuit, its metrics, and the worker that the next attempt
-avoids. The partner is innocent; it is let go of without an outcome.
+avoids. The partner is innocent; it is let go of without an outcome. KV that does not come after a good
+prefill leg (`TransferFailed`) counts for both circuits: either may be at fault, and only whoever is fails
+with others, too. So a prefill has done well only when its KV has arrived.
 """
 
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from policies import HAND_OVERS, Finished, FirstToken, OffloadVerdict, Placed, Shipped, Shipping
-from router.errors import UpstreamError
+from router.errors import TransferFailed, UpstreamError
 from router.fleet import LocalWorker, Patience
 from router.gateway.answer import answered_error
 from router.gateway.feedback import Attempt
@@ -130,10 +132,7 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.shipping is not None:
             gateway.link_watch.prefilled(self.shipping.request_id)
         now_us = gateway.clock.now_us()
-        circuits = gateway.registry.circuits
-        circuits.succeeded(self.prefill, now_us, attempt.placed_us)
         gateway.publish(Finished(attempt.request_id, now_us, now_us))
-        circuits.released(self.prefill, now_us, attempt.placed_us)
         self._pulled_from(now_us)
         gateway.stalls.decoding(self)
         self._relieved()
@@ -154,6 +153,9 @@ class PairReservation(msgspec.Struct, eq=False):
         self.arrived = True
         gateway, attempt = self.gateway, self.decode_attempt
         now_us = gateway.clock.now_us()
+        circuits = gateway.registry.circuits
+        circuits.succeeded(self.prefill, now_us, self.attempt.placed_us)
+        circuits.released(self.prefill, now_us, self.attempt.placed_us)
         gateway.publish(FirstToken(attempt.request_id, now_us))
         if self.shipping is not None:
             gateway.link_watch.arrived(self.shipping.request_id)
@@ -191,7 +193,10 @@ class PairReservation(msgspec.Struct, eq=False):
     def worker_failed(self, error: UpstreamError) -> None:
         """The worker of the leg that is heard now is to blame for the end of this attempt."""
         gateway, local = self.gateway, self.local
-        gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
+        now_us, placed_us = gateway.clock.now_us(), self.attempt.placed_us
+        gateway.registry.failed(local, error, now_us, placed_us)
+        if isinstance(error, TransferFailed):
+            gateway.registry.circuits.failed(self.prefill, now_us, placed_us, error.code)
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         self._leg_failed(error.code)
 
@@ -229,6 +234,7 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.link_watch.dropped(self.shipping.request_id)
         if not self.prefilled:
             gateway.publish(Finished(attempt.request_id, now_us))
+        if not self.arrived:
             circuits.released(self.prefill, now_us, attempt.placed_us)
         gateway.publish(Finished(decode_attempt.request_id, now_us, 0 if self.arrived else prefilled_us))
         circuits.released(self.decode, now_us, attempt.placed_us)
@@ -274,9 +280,10 @@ class PairReservation(msgspec.Struct, eq=False):
     def understood(self, prefill: Usage | None, decode: Usage | None) -> Usage | None:
         """What both workers counted, as one.
 
-        What was cached only the prefill worker knows: vLLM's decode worker counts what its own cache had
-        before the transfer (wire.md 2), SGLang's repeats the other. What was generated only the decode
-        worker knows, and a stream says it only if the client asked for it.
+        What was cached only the prefill worker knows: SGLang's decode worker repeats what that one says, and
+        so does vLLM's behind NIXL (``remote_prefill_cached_tokens`` in its v1/engine/output_processor.py), or
+        it counts what its own cache had before the transfer. So nothing of it says what a decode worker has
+        lost. What was generated only the decode worker knows, and a stream says it only if the client asked.
         """
         if prefill is not None:
             prefill = self.gateway.feedback.understood(self.attempt.worker_id, prefill)

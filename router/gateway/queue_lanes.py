@@ -13,6 +13,7 @@ In a fleet of prefill and decode workers a worker with room is not enough: what 
 room to decode (`policies.Matchmaker`). Only those for which this is so are worth looking at (`Lanes.open`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_not
 from typing import NamedTuple
@@ -25,7 +26,7 @@ NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 
 
 def lane_of(model: str | None, bucket: int = ANY_BUCKET) -> str:
-    """The name of a lane; without a bucket's number while lengths do not matter."""
+    """The name of a lane; without a bucket's number while lengths do not matter, below 0 if limits do."""
     return f"{model or ''}|{'' if bucket == ANY_BUCKET else bucket}"
 
 
@@ -38,8 +39,10 @@ def model_and_bucket(lane: str) -> tuple[str | None, int]:
     """What a lane was named after; a model's name may hold anything. What is no number is no bucket."""
     model, _, tail = lane.rpartition("|")
     bucket = tail.partition("@")[0]
-    return model or None, int(bucket) if bucket.isascii() and bucket.isdigit() else ANY_BUCKET
+    return model or None, int(bucket) if _NUMBER.fullmatch(bucket) else ANY_BUCKET
 
+
+_NUMBER = re.compile("-?[0-9]{1,18}")
 
 _SAFE = str.maketrans("|", "/")
 """Names of sites are free text."""

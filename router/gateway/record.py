@@ -8,6 +8,7 @@ The exchange (`router.gateway.exchange`) notes here what happens; nothing here d
     the trace      a line for replay, if it had a prompt (`router.gateway.tracer`)
     the log        one line
     feedback       `answered`, of what was completed only: what the engine's counts teach
+    people         the newest of all requests are kept for a while (`router.gateway.recent_decisions`)
 
 A completed request is settled and traced with `answered`, when the engine's own counts are known: its answer
 has left by then, and the client waits for none of it.
@@ -22,6 +23,7 @@ from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
+from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.shared import Charge
@@ -29,6 +31,7 @@ from router.tenants import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
+    from router.gateway.spans import RequestSpans
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
@@ -54,10 +57,12 @@ class RequestRecord(msgspec.Struct, eq=False):
         attempts: How many there were.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: How long it waited, before all its attempts.
-        first_byte_s: Monotonic seconds of the first body byte of its answer; 0 until then.
+        first_byte_s: Monotonic seconds of the first body byte of its answer, of a stream the first one that
+            belongs to a token (`router.gateway.stream_events`); 0 until then.
         bytes_sent: Of the answer's body.
         pieces: In which it came.
         tail: Of the answer, where the engine's counts are.
+        spans: Its spans; None if it is not traced.
     """
 
     gateway: "Gateway"
@@ -80,10 +85,14 @@ class RequestRecord(msgspec.Struct, eq=False):
     bytes_sent: int = 0
     pieces: int = 0
     tail: TailBuffer | bytes | None = None
+    spans: "RequestSpans | None" = None
 
     def waited(self) -> None:
         """It waits no longer."""
-        self.wait_s += self.gateway.now_s() - self.waits_since_s
+        now_s = self.gateway.now_s()
+        self.wait_s += now_s - self.waits_since_s
+        if self.spans is not None:
+            self.spans.waited(self.waits_since_s, now_s)
 
     def lines(self) -> bytes:
         """What every answer of ours says, in place of the worker's headers of these names."""
@@ -124,7 +133,13 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self._settle(outcome)
             if gateway.tracer is not None:
                 self._trace(gateway.tracer, outcome, status)
+            if self.spans is not None:
+                self._end_spans(self.spans, outcome, status)
+            detail = "" if error is None else error.message
+            self._keep(outcome, status, gateway.clock.now_us(), gateway.now_s(), detail=detail)
         if not gateway.request_logs:
+            return
+        if outcome == "completed" and gateway.request_log_ratio < 1.0 and not gateway.log_completed():
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {
@@ -179,26 +194,67 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage = gateway.feedback.understood(attempt.worker_id, usage)
         if self.charge is not None:
             self._settle("completed", usage)
+        if self.spans is not None:
+            self._end_spans(self.spans, "completed", status, usage)
         ttft_s = self.first_byte_s - attempt.started_s
+        decode_s = gateway.now_s() - self.first_byte_s
         gateway.metrics.answered(
             parsed.stream,
             self.first_byte_s - self.received_s,
             ttft_s - attempt.chosen.estimated_ttft_s,
-            gateway.now_s() - self.first_byte_s,
+            decode_s,
             self.pieces,
             attempt.chosen.safe_tokens,
             usage,
             self.tenant.name if self.tenant.configured else "",
         )
+        if parsed.tokenized_bytes and usage is not None and len(parsed.paths) == 1:
+            assert gateway.tokenizing is not None
+            gateway.tokenizing.answered(parsed, usage.prompt_tokens)
         if usage is not None and pair is not None:
             pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            decode_s = gateway.now_s() - self.first_byte_s
             gateway.feedback.answered(
                 parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
             )
         if gateway.tracer is not None:
             self._trace(gateway.tracer, "completed", status, usage)
+        self._keep("completed", status, now_us, self.first_byte_s + decode_s, usage)
+
+    def _keep(
+        self,
+        outcome: str,
+        status: int,
+        now_us: int,
+        now_s: float,
+        usage: Usage | None = None,
+        detail: str = "",
+    ) -> None:
+        """Keep what was decided of the request that has ended now."""
+        parsed, pair, decisions = self.parsed, self.pair, self.gateway.decisions
+        decisions.add(
+            RecentDecision(
+                decisions.next_number(),
+                now_us,
+                now_s,
+                self.request_id,
+                self.endpoint,
+                "" if parsed is None else (parsed.model or "")[:TEXT_CHARS_MAX],
+                self.tenant.name,
+                0 if parsed is None else parsed.prefix_key,
+                self.attempt,
+                "" if pair is None else pair.decode_attempt.worker_id,
+                None if pair is None else pair.offload,
+                self.attempts,
+                self.received_s,
+                self.first_byte_s,
+                self.wait_s,
+                outcome,
+                status,
+                usage,
+                detail[:TEXT_CHARS_MAX],
+            )
+        )
 
     def _settle(self, outcome: str, usage: Usage | None = None) -> None:
         """Count what the request really used of its tenant's tokens, as far as that is known.
@@ -221,6 +277,27 @@ class RequestRecord(msgspec.Struct, eq=False):
         elif outcome != "worker_error" and (self.first_byte_s or outcome in CLIENTS_DOING):
             tokens = round(attempt.chosen.safe_tokens + attempt.chosen.uncached_tokens) + self.pieces
         limiter.settle(charge, tokens)
+
+    def _end_spans(
+        self, spans: "RequestSpans", outcome: str, status: int, usage: Usage | None = None
+    ) -> None:
+        """Say what is known of the request now that it has ended."""
+        fields: dict[str, str | int | bool] = {"cacheway.attempts": self.attempts}
+        parsed = self.parsed
+        if parsed is not None:
+            fields["gen_ai.request.model"] = (parsed.model or "")[:TEXT_CHARS_MAX]
+            fields["gen_ai.request.stream"] = parsed.stream
+        if self.tenant.configured:
+            fields["cacheway.tenant"] = self.tenant.name
+        spans.ended(
+            outcome,
+            status,
+            self.gateway.now_s(),
+            first_byte_s=self.first_byte_s,
+            streamed=parsed is not None and parsed.stream,
+            fields=fields,
+            usage=usage,
+        )
 
     def _trace(self, tracer: Tracer, outcome: str, status: int, usage: Usage | None = None) -> None:
         """Note the request for replay, if it had a prompt."""

@@ -107,6 +107,30 @@ def salted(endpoint: Endpoint, body: bytes, salt: str, span: Span | None) -> tup
     return view[:end], b'%b"%b":"%b"}' % (comma, field, salt.encode()), view[end + 1 :]
 
 
+def seen_salt(endpoint: Endpoint, fields: Scalars, salt: str) -> str | None:
+    """What an engine keeps a request's token ids apart by, with the tenant's salt; empty for nothing.
+
+    SGLang puts ``extra_key`` behind ``cache_salt`` (``_compute_extra_key`` in
+    ``entrypoints/openai/serving_base.py``).
+
+    Args:
+        endpoint: Where it was sent.
+        fields: What was decoded from its body.
+        salt: The tenant's; empty if it has none.
+
+    Returns:
+        None if that is not one text for all of its prompts.
+    """
+    own = fields.cache_salt if isinstance(fields.cache_salt, str) else ""
+    extra: Any = getattr(fields, "extra_key", ABSENT)
+    extra = "" if extra is ABSENT else loads(memoryview(extra)) or ""
+    if not isinstance(extra, str):
+        return None
+    if endpoint is Endpoint.GENERATE:
+        return _combined(salt, extra) if salt else extra
+    return (_combined(salt, own) if salt else own) + extra
+
+
 def _combined(salt: str, own: Any) -> str:
     """One salt of two."""
     if own is None or own == "":

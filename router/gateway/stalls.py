@@ -100,6 +100,10 @@ class Stalls:
         """Legs that are waited for."""
         return len(self._watched)
 
+    def use(self, factor: float, floor_s: float) -> None:
+        """Judge what is sent from now on by these (see `Stalls`)."""
+        self._factor, self._floor_s = factor, floor_s
+
     # What reservations tell.
 
     def prefilling(self, pair: "PairReservation") -> None:

@@ -5,7 +5,7 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
 
     enter ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
                          ^                       └── not yet: Waiting again, if line or key have changed
-                         ├── deadline ──Finished──> `refused`, 408
+                         ├── deadline, or an operator's word ──Finished──> `refused`, 408
                          ├── another request has a better claim to the place ──Finished──> `refused`, 429
                          ├── nobody serves it any more ──Finished──> `refused`, 503
                          └── client leaves ──Finished──> (forgotten)
@@ -240,6 +240,7 @@ class WaitingRoom:
         self._paced: dict[str, int] = {}
         """Tickets of those that wait for a link, and until when they are not offered a room."""
         self._turned = 0
+        self._expires_seen = fleet.expires.revision
         self._timer: Timer | None = None
         self._soon: Timer | None = None
         self.overdue = 0
@@ -247,6 +248,10 @@ class WaitingRoom:
     def __len__(self) -> int:
         """How many wait here."""
         return len(self._places)
+
+    def use(self, rules: RoomRules) -> None:
+        """Go by other rules from now on; who waits already keeps its deadline."""
+        self._rules = rules
 
     def tickets(self) -> list[Waiting]:
         """What was last said of those that wait here."""
@@ -321,6 +326,19 @@ class WaitingRoom:
         """How long what waits in a lane will take those who serve it, predicted seconds."""
         total = self._fleet.tickets.lane_totals().get(lane)
         return 0.0 if total is None else total.service_us / 1e6 / max(len(self._lanes.serving(lane)), 1)
+
+    def longest_drain_s(self) -> float:
+        """The same of the lane where it is longest; 0 if nothing waits."""
+        return max(map(self.drain_s, self._fleet.tickets.lane_totals()), default=0.0)
+
+    def is_full(self, lane: str) -> bool:
+        """Whether so much waits that one more of a lane would be rejected, or displace another."""
+        rules, tickets = self._rules, self._fleet.tickets
+        return (
+            tickets.count >= rules.requests_max
+            or 0 < rules.tokens_max <= tickets.tokens
+            or 0 < rules.drain_s_max <= self.drain_s(lane)
+        )
 
     # Looking.
 
@@ -556,7 +574,7 @@ class WaitingRoom:
             RequestRejected: If there is no place for it.
         """
         tickets = self._fleet.tickets
-        while self._is_full(op.lane):
+        while self.is_full(op.lane):
             worst = tickets.worst(self._replica, op.flow, op.service_us)
             place = None if worst is None else self._places.get(worst.request_id)
             retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
@@ -569,16 +587,16 @@ class WaitingRoom:
                 )
             self._refuse(place, WaitEnd.DISPLACED, RequestDisplaced(retry_after_s=retry_after_s))
 
-    def _is_full(self, lane: str) -> bool:
-        rules, tickets = self._rules, self._fleet.tickets
-        return (
-            tickets.count >= rules.requests_max
-            or 0 < rules.tokens_max <= tickets.tokens
-            or 0 < rules.drain_s_max <= self.drain_s(lane)
-        )
-
     def _expire(self, now_us: int) -> None:
-        """End the waits whose deadline has passed."""
+        """End the waits whose deadline has passed, and those that an operator wants to end."""
+        expires = self._fleet.expires
+        if expires.revision != self._expires_seen:
+            self._expires_seen = expires.revision
+            for op in expires:
+                place = self._places.get(op.request_id)
+                if place is not None:
+                    waited_s = (now_us - place.op.arrived_us) / 1e6
+                    self._refuse(place, WaitEnd.EXPIRED, RequestExpired(waited_s, by_operator=True))
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_us:
             place = self._places.get(heappop(deadlines)[1])

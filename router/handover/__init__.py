@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from router.destinations import Resolve
 from router.handover.mooncake import MooncakeHandover
 from router.handover.nixl import NixlHandover
 from router.handover.ports import Handover, Leg, Pair, PairedRequest, PairSink
@@ -10,6 +11,11 @@ from router.handover.sglang import SglangHandover
 __all__ = ["Handover", "Leg", "Pair", "PairSink", "PairedRequest", "handovers"]
 
 
-def handovers() -> Mapping[str, Handover]:
-    """All protocols, by name."""
-    return {handover.name: handover for handover in (SglangHandover(), NixlHandover(), MooncakeHandover())}
+def handovers(resolve: Resolve | None = None) -> Mapping[str, Handover]:
+    """All protocols, by name.
+
+    Args:
+        resolve: Finds the addresses of bootstrap servers, as for `router.proxy.WorkerPool`.
+    """
+    found = (SglangHandover(), NixlHandover(), MooncakeHandover(resolve))
+    return {handover.name: handover for handover in found}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from router.destinations import Resolve
 from router.errors import HandoverFailed, UpstreamError
 from router.handover.bootstrap import Bootstrap, bootstrap_of
 from router.proxy import UpstreamRequest, UpstreamTimeouts, WorkerPool
@@ -47,10 +48,14 @@ class EngineIds:
     Args:
         counts: Where failed queries are counted.
         refresh_s: How old ids may be before they are asked for anew, in seconds.
+        resolve: As for `WorkerPool`.
     """
 
-    def __init__(self, counts: Counter[str], refresh_s: float = REFRESH_S) -> None:
+    def __init__(
+        self, counts: Counter[str], refresh_s: float = REFRESH_S, resolve: Resolve | None = None
+    ) -> None:
         self._counts = counts
+        self._resolve = resolve
         self._refresh_s = refresh_s
         self._engines: OrderedDict[Bootstrap, _Engine] = OrderedDict()
 
@@ -59,7 +64,9 @@ class EngineIds:
         bootstrap = bootstrap_of(worker)
         engine = self._engines.get(bootstrap)
         if engine is None:
-            engine = self._engines[bootstrap] = _Engine(bootstrap, self._counts, self._refresh_s)
+            engine = self._engines[bootstrap] = _Engine(
+                bootstrap, self._counts, self._refresh_s, self._resolve
+            )
             if len(self._engines) > ENGINES_MAX:
                 self._engines.popitem(last=False)
         self._engines.move_to_end(bootstrap)
@@ -80,12 +87,14 @@ _decode = msgspec.json.Decoder(dict[str, _RankInfo]).decode
 class _Engine:
     """The ids of one engine; the sink of its queries."""
 
-    def __init__(self, bootstrap: Bootstrap, counts: Counter[str], refresh_s: float) -> None:
+    def __init__(
+        self, bootstrap: Bootstrap, counts: Counter[str], refresh_s: float, resolve: Resolve | None
+    ) -> None:
         self._counts = counts
         self._refresh_s = refresh_s
         self._url = f"http://{bootstrap.host}:{bootstrap.port}"
         timeouts = UpstreamTimeouts(QUERY_S, QUERY_S, QUERY_S)
-        self._pool = WorkerPool(self._url, connections_max=1, timeouts=timeouts)
+        self._pool = WorkerPool(self._url, connections_max=1, timeouts=timeouts, resolve=resolve)
         self._pool.drain()  # a query now and then needs no kept connection
         self._ranks: Sequence[Rank] = ()
         self._heard_s = 0.0

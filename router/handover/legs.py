@@ -13,11 +13,15 @@ error of the decode engine is held back for a moment in which the prefill leg ma
 known of its worker counts. To end a leg is to close its connection, and whatever else the protocol has for
 it.
 
-Until the first byte of the decode leg's answer nothing of it is passed on, not even its head (engines send
-that before they have begun), so that until then the failure of either leg can be redispatched unseen. That
-first byte also shows that the KV is there; from then on the prefill leg's fate changes nothing. It is not
-closed before it has answered, or has had time to: engines take that for a client that left, and stop
-sending KV.
+Until the first token of the decode leg's answer nothing of it is passed on, neither its head nor how its
+stream opens (`router.handover.openings`): engines send both before they have begun. So until then the failure
+of either leg can be redispatched unseen. That first token also shows that the KV is there; from then on the
+prefill leg's fate changes nothing. It is not closed before it has answered, or has had time to: engines take
+that for a client that left, and stop sending KV.
+
+An error of the decode engine after a good prefill leg, and before the first token, says that the KV did not
+come, and not why: its partner may be another process by now, or not be reached from there. It is a failure of
+its own (`TransferFailed`), which is not passed on: another pair, or the decode worker alone, may do better.
 """
 
 import asyncio
@@ -25,8 +29,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from router.errors import HandoverFailed, StreamBroken, UpstreamError
+from router.errors import HandoverFailed, StreamBroken, TransferFailed, UpstreamError
 from router.handover.fields import Piece
+from router.handover.openings import Opening, opening
 from router.handover.ports import Leg, Pair, PairSink
 from router.proxy import UpstreamRequest
 
@@ -46,13 +51,6 @@ ANSWER_TAIL_BYTES = 16 << 10
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
 """What an engine says, with a status of 200, of a request that somebody else aborted, as an operator does
 before new weights are loaded. Its partner would wait for the KV for minutes."""
-
-_FAILED_EVENT = re.compile(
-    rb'(?:event: error\s+)?data: ?\{(?=\s*"(?:error"|type"\s*:\s*"error"))(?!.{0,2000}"code"\s*:\s*4)',
-    re.DOTALL,
-)
-"""How a stream begins whose engine said 200 before it failed, and not by the client's fault (a code of 4xx).
-vLLM sends the head of a stream at once (``create_streaming_error_response`` in its ``entrypoints/``)."""
 
 
 class Legs:
@@ -77,6 +75,7 @@ class Legs:
         "_head",
         "_held",
         "_linger",
+        "_opening",
         "_paused",
         "_prefill",
         "_prefill_worker",
@@ -100,6 +99,7 @@ class Legs:
         self._prefill: UpstreamRequest | None = None
         self._answering: UpstreamRequest | None = None  # whose answer the sink gets
         self._head: tuple[int, bytes, int | None] | None = None
+        self._opening = b""  # held back with the head
         self._begun = self._refused = self._prefilled = self._shipped = self._paused = False
         self._linger: asyncio.TimerHandle | None = None
         self._held: list[Callable[[], None]] | None = None  # what the decode engine says since its error
@@ -188,6 +188,8 @@ class Legs:
             self._head = (status, lines, length)
         elif status < 500:
             self._pass_error(status, lines, length)
+        elif status == 500 and self._awaits_kv:
+            self._hold(lambda: self._fail_decode(f"The decode engine answered {status}."))
         else:
             self._hold(lambda: self._pass_error(status, lines, length))
 
@@ -197,11 +199,16 @@ class Legs:
             self._held.append(lambda: self.upstream_data(data))
             return
         if self._head is not None:
-            if _FAILED_EVENT.match(data):
-                error = HandoverFailed("The decode leg's stream began with an error.")
-                self._hold(lambda: self.fail_leg(self._blamed(), error))
-                return
-            self._begin()
+            data = self._opening + data
+            match opening(data):
+                case Opening.SILENT:
+                    self._opening = data
+                    return
+                case Opening.FAILED:
+                    self._hold(lambda: self._fail_decode("The decode leg's stream began with an error."))
+                    return
+                case Opening.BEGUN:
+                    self._begin()
         if self._sink is not None:
             self._sink.upstream_data(data)
 
@@ -211,7 +218,10 @@ class Legs:
             self._held.append(self.upstream_end)
             return
         if self._head is not None:
+            said = self._opening
             self._begin()
+            if said and self._sink is not None:
+                self._sink.upstream_data(said)
         sink, self._sink, self._answering = self._sink, None, None
         if sink is not None:
             sink.upstream_end()
@@ -274,11 +284,22 @@ class Legs:
 
     # Inside.
 
+    @property
+    def _awaits_kv(self) -> bool:
+        """Whether the prefill leg has ended well, and nobody has said that its KV came."""
+        return self._prefilled and not self._shipped
+
     def _blamed(self) -> Leg:
         """Who is to blame for an error of the decode engine: it has one, too, when its partner is gone."""
         worker = self._prefill_worker
         gone = worker.refused_us or worker.health == "unhealthy" or not worker.pool.open
         return Leg.PREFILL if gone else Leg.DECODE
+
+    def _fail_decode(self, message: str) -> None:
+        """The decode engine failed before its first token: on its own, or for want of the KV."""
+        leg = self._blamed()
+        lost = leg is Leg.DECODE and self._awaits_kv
+        self.fail_leg(leg, TransferFailed(message) if lost else HandoverFailed(message))
 
     def _hold(self, say: Callable[[], None]) -> None:
         """Tell of an error, but wait for what becomes of the prefill leg first if it is under way."""
@@ -318,6 +339,7 @@ class Legs:
     def _begin(self) -> None:
         """The first bytes of the decode leg's answer are here, or its end."""
         head, self._head = self._head, None
+        self._opening = b""
         assert head is not None
         assert self._sink is not None
         self.leg = Leg.DECODE
@@ -343,6 +365,7 @@ class Legs:
     def _end_answering(self) -> None:
         request, self._answering = self._answering, None
         self._head = None
+        self._opening = b""
         self._let_go()
         if request is not None:
             request.abort()

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from router.destinations import Resolve
 from router.errors import UpstreamError
 from router.handover.bootstrap import bootstrap_of
 from router.handover.engine_ids import EngineIds, Rank
+from router.handover.fields import Piece
 from router.handover.legs import Legs
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink
-from router.handover.vllm import FIELDS, PARAMS, prefill_only, splits
+from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
 
 if TYPE_CHECKING:
     from router.gateway.parsing import ParsedRequest
@@ -37,13 +39,17 @@ class MooncakeHandover:
     decode_keeps_prefixes = True
     decode_prefills = True
 
-    def __init__(self) -> None:
+    def __init__(self, resolve: Resolve | None = None) -> None:
         self.counts: Counter[str] = Counter()
-        self._engines = EngineIds(self.counts)
+        self._engines = EngineIds(self.counts, resolve=resolve)
 
     def splits(self, parsed: "ParsedRequest") -> bool:
         """See `Handover`."""
         return splits(parsed)
+
+    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
+        """See `Handover`."""
+        return alone(body)
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""

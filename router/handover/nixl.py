@@ -15,15 +15,16 @@ there is nothing that a gateway could do about that.
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from router.errors import HandoverFailed
-from router.handover.fields import Body
+from router.handover.fields import Body, Piece
 from router.handover.legs import Legs
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink
-from router.handover.vllm import FIELDS, PARAMS, prefill_only, splits
+from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
 
 if TYPE_CHECKING:
     from router.gateway.parsing import ParsedRequest
@@ -64,6 +65,10 @@ class NixlHandover:
     def splits(self, parsed: "ParsedRequest") -> bool:
         """See `Handover`."""
         return splits(parsed)
+
+    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
+        """See `Handover`."""
+        return alone(body)
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""

@@ -13,7 +13,8 @@ The laws, for every protocol:
 * the sink hears one answer or one failure, as of any request, and after `abort` nothing;
 * the first leg that fails ends the other one at once;
 * nothing of a body that a client sent is written anew but the fields of the protocol: neither can a client
-  forge these, nor is a long prompt copied (`router.handover.fields`).
+  forge these, also where a decode worker does all of its request, nor is a long prompt copied
+  (`router.handover.fields`).
 """
 
 from collections import Counter
@@ -112,6 +113,13 @@ class Handover(Protocol):
 
     def splits(self, parsed: "ParsedRequest") -> bool:
         """Whether a request may have two legs; if not, one worker does all of it."""
+
+    def alone(self, body: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+        """The body for a decode worker that does all of a request, without what only this protocol may say.
+
+        Args:
+            body: As in `Pair`.
+        """
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """Send a request; returns at once. The sink hears nothing before this returns."""

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
-from router.handover.fields import Fields
+from router.handover.fields import Fields, Piece
 from router.handover.legs import Legs
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink
 from router.proxy import UpstreamRequest, WorkerPool
@@ -94,6 +94,10 @@ class SglangHandover:
     def splits(self, parsed: "ParsedRequest") -> bool:
         """See `Handover`."""
         return parsed.endpoint in _SPLIT and parsed.n == 1
+
+    def alone(self, body: Sequence[Piece]) -> Sequence[Piece]:
+        """See `Handover`: its decode engines compute nothing alone."""
+        return body
 
     def send(self, pair: Pair, sink: PairSink) -> PairedRequest:
         """See `Handover`."""

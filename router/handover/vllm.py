@@ -8,9 +8,10 @@ of several samples or prompts that has fetched the KV lets it go
 prompts, too, if nobody hands them over.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from router.handover.fields import Body, Fields
+from router.handover.fields import Body, Fields, Piece
 
 if TYPE_CHECKING:
     from router.gateway.parsing import ParsedRequest
@@ -26,6 +27,16 @@ _SPLIT = frozenset({_CHAT, "/v1/completions", "/v1/messages"})
 def splits(parsed: "ParsedRequest") -> bool:
     """Whether a request may have two legs."""
     return parsed.endpoint in _SPLIT and parsed.n == 1 and len(parsed.paths) <= 1
+
+
+def alone(body: Sequence[Piece]) -> Sequence[Piece]:
+    """A body without a client's parameters, which could fetch any blocks of another engine, or keep some.
+
+    Args:
+        body: A JSON object in pieces.
+    """
+    found = FIELDS.find(body)
+    return found.having({PARAMS: b"null"}) if PARAMS in found else body
 
 
 def prefill_only(parsed: "ParsedRequest", body: Body, params: bytes) -> dict[str, bytes]:

@@ -1,7 +1,9 @@
 """HTTP/1.1 streaming between client and worker."""
 
 from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protocol
+from router.proxy.clients import ClientQuota, Clients, Refusal
 from router.proxy.ending import Ending
+from router.proxy.errors import error_answer, retry_after
 from router.proxy.headers import lines_of
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
@@ -18,17 +20,22 @@ from router.proxy.upstream import UpstreamTimeouts, WorkerPool
 __all__ = [
     "ClientConnection",
     "ClientLimits",
+    "ClientQuota",
     "ClientRequest",
+    "Clients",
     "Ending",
     "Exchange",
     "GatewayProtocol",
     "Header",
     "IsProxied",
+    "Refusal",
     "StartExchange",
     "UpstreamRequest",
     "UpstreamSink",
     "UpstreamTimeouts",
     "WorkerPool",
+    "error_answer",
     "lines_of",
     "make_protocol",
+    "retry_after",
 ]

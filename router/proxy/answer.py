@@ -23,7 +23,8 @@ from uuid import uuid4
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from router.errors import RouterError, error_body
+from router.errors import RouterError
+from router.proxy.errors import error_answer
 from router.proxy.headers import named_by
 from router.proxy.ports import ClientRequest, Exchange, Header
 
@@ -54,6 +55,7 @@ class Answer(RequestResponseCycle):
     body_complete = False
     refusal: RouterError | None = None
     exchange: Exchange | None = None
+    forwarded_for = ""
     _head_sent = False
     _chunked = False
     _bodyless = False
@@ -112,7 +114,7 @@ class Answer(RequestResponseCycle):
             self._query,
             self._headers,
             b"".join(pieces),
-            protocol.client[0] if protocol.client else "",
+            self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
             named_by(self._connection),
         )
@@ -225,12 +227,12 @@ class Answer(RequestResponseCycle):
             exchange.client_left()
 
     def _refuse(self, error: RouterError) -> None:
-        body = error_body(error)
+        lines, body = error_answer(error)
         request_id = next((value for name, value in self._headers if name == b"x-request-id"), b"")
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
         self.keep_alive = False
-        lines = b"content-type: application/json\r\nx-request-id: %b\r\n" % request_id
+        lines += b"x-request-id: %b\r\n" % request_id
         self.send_head(error.status, lines, length=len(body), body=body)
         self.response_complete = True
         self._protocol.close_politely()

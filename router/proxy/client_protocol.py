@@ -8,6 +8,8 @@ which of the two serves it, and enforces limits for both:
 
 * a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431, or 414 if it is the
   target that is long);
+* a client may have so many connections, and send so many requests, as `Clients` say (closed, or 429);
+* a body that is compressed is refused (415): nothing is ever unpacked here, and engines do not do it either;
 * a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
 * of bodies that are coming in, one pass of the event loop reads so much and no more (`Intake`);
 * a request that begins must be complete in time (408), a client must take its answer in time;
@@ -43,8 +45,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from router.errors import ClientError
+from router.errors import ClientError, RouterError
 from router.proxy.answer import Answer
+from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
 from router.proxy.ending import Ending
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
@@ -57,9 +60,11 @@ LINGER_S = 2.0
 FLUSH_S = 0.5
 """How long a client may take to read the end of an answer that is cut."""
 
-_NOTED = frozenset({b"connection", b"content-length", b"expect", b"host", b"transfer-encoding"})
+_NOTED = frozenset(
+    {b"connection", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"}
+)
 
-_LISTS = frozenset({b"connection", b"expect"})
+_LISTS = frozenset({b"connection", b"content-encoding", b"expect"})
 """Of these there may be several lines (RFC 9110 section 5.3)."""
 
 # RFC 3986: what the host and the port of an authority are made of.
@@ -102,6 +107,8 @@ class GatewayProtocol(HttpToolsProtocol):
         "_active",
         "_advancing",
         "_app_body",
+        "_client",
+        "_forwarded_for",
         "_framing_bytes",
         "_ignores_upgrade",
         "_in_head",
@@ -122,6 +129,8 @@ class GatewayProtocol(HttpToolsProtocol):
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
     """The connections on which the next request is awaited."""
     intake: ClassVar[Intake]
+    clients: ClassVar[Clients | None]
+    watches_requests: ClassVar[bool]
 
     # asyncio.Protocol
 
@@ -145,12 +154,23 @@ class GatewayProtocol(HttpToolsProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
         self._told_to_end = False
+        self._forwarded_for = ""
+        self._client: Client | None = None
+        if self.clients is not None:
+            self._client = self.clients.enter(self.client[0] if self.client else "")
+            if self._client is None:
+                self._refused = True
+                transport.abort()
+                return
         if self.ending.begun:
             self.shutdown()
         self._watch_receiving()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange in flight; drop those that never began."""
+        if self._client is not None:
+            assert self.clients is not None
+            self.clients.leave(self._client)
         self._leave()
         super().connection_lost(exc)
         self.idle.discard(self)
@@ -178,7 +198,7 @@ class GatewayProtocol(HttpToolsProtocol):
                 data = self._parse(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            self._refuse(cause if isinstance(cause, ClientError) else _malformed(str(error)))
+            self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
         else:
             if self._framing_bytes > self.limits.head_bytes_max and self._receives():
                 self._refuse(
@@ -280,6 +300,10 @@ class GatewayProtocol(HttpToolsProtocol):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
         if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
             raise self._too_large()
+        if b"content-encoding" in noted and noted[b"content-encoding"].strip().lower() != b"identity":
+            raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
+        if self.watches_requests:
+            self._count_request()
         path, query = self._target()
         if not self.is_proxied(method, path):
             self._begin_application_request()
@@ -295,8 +319,22 @@ class GatewayProtocol(HttpToolsProtocol):
             can_chunk=speaks_1_1,
             expects_continue=speaks_1_1 and noted.get(b"expect", b"").lower() == b"100-continue",
         )
+        if self._forwarded_for:
+            answer.forwarded_for = self._forwarded_for
         self._receiver = answer
         self._enqueue(answer)
+
+    def _count_request(self) -> None:
+        """See whose request this is, and whether it may send one more.
+
+        Raises:
+            RequestRejected: It may not.
+        """
+        clients, client = self.clients, self._client
+        assert clients is not None
+        assert client is not None
+        self._forwarded_for = clients.forwarded_for(client, self.headers)
+        clients.take(client, self._forwarded_for)
 
     def on_body(self, body: bytes) -> None:
         """Collect the body of a proxied request, or pass it to the application, up to the limit."""
@@ -387,7 +425,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     # Refusing
 
-    def _refuse(self, error: ClientError) -> None:
+    def _refuse(self, error: RouterError) -> None:
         self._refused = True
         self._in_head = False
         answer = self._receiver
@@ -543,6 +581,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def _begin_application_request(self) -> None:
         url, headers = self.url, self.headers
         super().on_message_begin()
+        if self._forwarded_for:
+            self.scope["client"] = (self._forwarded_for, 0)
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
@@ -590,6 +630,7 @@ def make_protocol(
     is_proxied: IsProxied,
     limits: ClientLimits | None = None,
     ending: Ending | None = None,
+    clients: Clients | None = None,
 ) -> type[GatewayProtocol]:
     """Make the class for ``uvicorn.Config(http=...)``, inside the event loop that will serve.
 
@@ -598,6 +639,7 @@ def make_protocol(
         is_proxied: See `IsProxied`.
         limits: See `ClientLimits`.
         ending: Tells all connections when the process ends.
+        clients: Counts what clients have; None if they may have anything.
     """
     return type(
         "BoundGatewayProtocol",
@@ -610,5 +652,7 @@ def make_protocol(
             "ending": ending or Ending(),
             "idle": Deadlines(asyncio.get_running_loop(), GatewayProtocol.timeout_keep_alive_handler),
             "intake": Intake(),
+            "clients": clients,
+            "watches_requests": clients is not None and clients.watches_requests,
         },
     )

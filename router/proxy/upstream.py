@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, WorkerConnection
 from router.proxy.ports import UpstreamRequest, UpstreamSink
@@ -62,7 +63,7 @@ class WorkerPool:
 
     Attributes:
         origin: ``http://host:port`` for messages, without a path.
-        timeouts: What was given.
+        timeouts: What was given; may change with `use`.
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
         retried: Requests so far that were sent again because a kept connection was stale.
@@ -79,6 +80,7 @@ class WorkerPool:
         idle_s_max: float = 60.0,
         timeouts: UpstreamTimeouts | None = None,
         ssl: tls.SSLContext | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         """Connect to nothing yet.
 
@@ -89,6 +91,7 @@ class WorkerPool:
             idle_s_max: Close connections unused for this long. Engines on uvicorn close theirs after 5 s.
             timeouts: See `UpstreamTimeouts`.
             ssl: For ``https``; None verifies against the system's authorities.
+            resolve: Finds the addresses that may be connected to; None takes those of the name as they are.
 
         Raises:
             ValueError: If the URL is none of that.
@@ -104,11 +107,12 @@ class WorkerPool:
         ):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
         self.origin = f"{parts.scheme}://{parts.netloc}"
-        self.timeouts = timeouts or UpstreamTimeouts()
+        self.use(timeouts or UpstreamTimeouts(), idle_s_max)
         self.opened = 0
         self.reused = 0
         self.retried = 0
         self.on_idle_closed: Callable[[], None] = lambda: None
+        self._resolve = resolve
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._ssl is not None else 80)
@@ -116,19 +120,21 @@ class WorkerPool:
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
         self._connections_max = connections_max
         self._waiting_max = waiting_max
-        self._idle_s_max = idle_s_max
         self._loop = asyncio.get_running_loop()
         self._connections: set[WorkerConnection] = set()
         self._idle: list[WorkerConnection] = []
         self._waiting: OrderedDict[PooledRequest, None] = OrderedDict()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._look_s = min(
-            1.0,
-            min(self.timeouts.connect_s, self.timeouts.first_byte_s, self.timeouts.idle_s, idle_s_max) / 4,
-        )
         self._timer: asyncio.TimerHandle | None = None
         self._draining = False
         self._closed = False
+
+    def use(self, timeouts: UpstreamTimeouts, idle_s_max: float) -> None:
+        """Limit by these from the next look on, also what is in flight (see `WorkerPool`)."""
+        self.timeouts = timeouts
+        self._idle_s_max = idle_s_max
+        shortest_s = min(timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s, idle_s_max)
+        self._look_s = min(1.0, shortest_s / 4)
 
     @property
     def open(self) -> int:
@@ -272,9 +278,7 @@ class WorkerPool:
         error: UpstreamError | None = None
         try:
             async with asyncio.timeout(self.timeouts.connect_s):
-                _, connection = await self._loop.create_connection(
-                    lambda: WorkerConnection(self, self._loop), self._host, self._port, ssl=self._ssl
-                )
+                connection = await self._connection()
         except TimeoutError:
             error = self._too_slow_to_connect()
         except ConnectionRefusedError:
@@ -292,6 +296,30 @@ class WorkerPool:
         elif self._waiting:
             self._waiting.popitem(last=False)[0].fail(error)
         self._connect_more()
+
+    async def _connection(self) -> WorkerConnection:
+        """Connect to the first address that answers.
+
+        Raises:
+            OSError: None does.
+        """
+        addresses = [self._host] if self._resolve is None else await self._resolve(self._host, self._port)
+        name = None if self._ssl is None else self._host
+        for address in addresses:
+            try:
+                _, connection = await self._loop.create_connection(
+                    lambda: WorkerConnection(self, self._loop),
+                    address,
+                    self._port,
+                    ssl=self._ssl,
+                    server_hostname=name,
+                )
+            except OSError:
+                if address == addresses[-1]:
+                    raise
+            else:
+                return connection
+        raise OSError(f"{self._host} has no address")
 
     def _too_slow_to_connect(self) -> WorkerUnreachable:
         return WorkerUnreachable(

@@ -8,6 +8,7 @@ from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
 from router.shared.ports import Fold, NoListener, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
+from router.shared.vitals import Vitals
 
 __all__ = [
     "Charge",
@@ -24,5 +25,6 @@ __all__ = [
     "SharedListener",
     "SharedState",
     "SkipReason",
+    "Vitals",
     "Warming",
 ]

@@ -14,8 +14,6 @@ class SharedConfig:
         url: Where Redis is (`router.shared.server.RedisLink`).
         namespace: Replicas of one namespace share their state.
         replica: Id of this replica, unique in the namespace among those that run.
-        address: Where operators reach this replica; only shown.
-        version: Version of the gateway; only shown.
         flush_interval_s: Pause between two flushes, in which operations are gathered.
         buffer_ops_max: Most own operations kept while Redis is gone.
         buffer_bytes_max: Most bytes of them.
@@ -27,8 +25,6 @@ class SharedConfig:
     url: str
     namespace: str
     replica: str
-    address: str = ""
-    version: str = ""
     flush_interval_s: float = 0.003
     buffer_ops_max: int = 100_000
     buffer_bytes_max: int = 64 << 20

@@ -56,9 +56,11 @@ class Connection(asyncio.Protocol):
 
     Args:
         timeout_s: Longest silence while an answer is due or the socket takes no more.
+        endpoint: Where it leads.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader()
@@ -86,10 +88,12 @@ class Connection(asyncio.Protocol):
             async with asyncio.timeout(timeout_s):
                 if endpoint.port:
                     _, connection = await loop.create_connection(
-                        lambda: cls(timeout_s), endpoint.host, endpoint.port, ssl=tls
+                        lambda: cls(timeout_s, endpoint), endpoint.host, endpoint.port, ssl=tls
                     )
                 else:
-                    _, connection = await loop.create_unix_connection(lambda: cls(timeout_s), endpoint.host)
+                    _, connection = await loop.create_unix_connection(
+                        lambda: cls(timeout_s, endpoint), endpoint.host
+                    )
         except TimeoutError as error:
             raise RedisLost(f"no connection to {endpoint} within {timeout_s:g} s") from error
         except (OSError, ValueError) as error:

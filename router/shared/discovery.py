@@ -8,11 +8,15 @@ in which they come, until a server says of itself that it is the right one:
 
 So a Sentinel or node that was cut off and tells old news costs one attempt. All our keys share one
 hash tag, hence one slot, hence one node: nothing else of a cluster matters.
+
+A primary that was replaced while it was paused or cut off goes on taking writes, for ten seconds and more,
+until a Sentinel tells it; then they are lost. So who uses one asks now and then whether it is `replaced`.
 """
 
 import asyncio
 import binascii
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -60,6 +64,26 @@ async def connect(address: RedisAddress, home: str, timeout_s: float) -> Connect
     if address.kind == "server":
         return await open_data(address.endpoints[0])
     return await _first_right(address.endpoints, ask, open_right)
+
+
+async def replaced(address: RedisAddress, server: Endpoint, timeout_s: float) -> bool:
+    """Whether most Sentinels that answer name another server, which says that it is the primary.
+
+    Where an address has no Sentinels, never. What cannot be found out is no reason to leave a server.
+    """
+    if address.kind != "sentinel":
+        return False
+    questions = (_primary(sentinel, address, timeout_s) for sentinel in address.endpoints)
+    answers = await asyncio.gather(*questions, return_exceptions=True)
+    named = Counter(answer for answer in answers if isinstance(answer, Endpoint))
+    for found, sentinels in named.most_common(1):
+        if found == server or 2 * sentinels <= named.total():
+            return False
+        with contextlib.suppress(RedisLost):
+            async with _asked(found, address.login, address, timeout_s) as connection:
+                await _assert_primary(connection)
+                return True
+    return False
 
 
 def slot_of(key: str) -> int:

@@ -21,8 +21,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from policies import Left
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
@@ -51,8 +49,7 @@ class Heartbeat:
         clock: Log time.
         publish_left: Says in the log that a sibling has left.
         ttl_s: Time without a beat after which a replica has left, seconds.
-        address: Where operators reach this replica; only shown.
-        version: Of the gateway; only shown.
+        value: What this replica says of itself, asked at every beat; only shown (`router.shared.vitals`).
         monotonic_s: The local clock; its zero does not matter.
     """
 
@@ -64,8 +61,7 @@ class Heartbeat:
         publish_left: Callable[[Left], None],
         *,
         ttl_s: float,
-        address: str,
-        version: str,
+        value: Callable[[], bytes],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._replica = replica
@@ -74,9 +70,7 @@ class Heartbeat:
         self._publish_left = publish_left
         self._ttl_s = ttl_s
         self._monotonic_s = monotonic_s
-        self._value = msgspec.json.encode(
-            {"address": address, "version": version, "started_unix_s": round(time.time(), 3)}
-        )
+        self._value = value
         self._siblings: dict[str, _Sibling] = {}
         self._beating_since_s: float | None = None
         self.interval_s = min(ttl_s / 4, INTERVAL_S_MAX)
@@ -109,7 +103,7 @@ class Heartbeat:
         """
         try:
             replies = await link.calls(
-                ("SET", self._keys.replica(self._replica), self._value, "PX", int(self._ttl_s * 1000)),
+                ("SET", self._keys.replica(self._replica), self._value(), "PX", int(self._ttl_s * 1000)),
                 ("ZADD", self._keys.replicas, self._clock.now_us(), self._replica),
                 ("ZREVRANGE", self._keys.replicas, 0, REPLICAS_MAX - 1, "WITHSCORES"),
                 ("XADD", self._keys.probe, "NOMKSTREAM", "*", "v", 0),

@@ -42,6 +42,7 @@ class SnapshotKeeper:
 
     Attributes:
         at_us: Log time of the newest snapshot that was seen; None if there is none.
+        wrote_us: Log time of the newest one that this replica wrote; None if it wrote none.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class SnapshotKeeper:
         self._told_dropped = 0
         self._refill_since: int | None = None
         self.at_us: int | None = None
+        self.wrote_us: int | None = None
 
     def connected(self) -> None:
         """A session with Redis begins."""
@@ -134,3 +136,4 @@ class SnapshotKeeper:
         if mark:
             self._told_dropped, self._refill_since = dropped, None
         self.at_us, self._entries = at_us, entries
+        self.wrote_us = at_us

@@ -15,6 +15,9 @@ replica admits what its share of the limit allows, the limit divided by the repl
 it admits is told when Redis is back, one account first, so that replicas which come back together do not
 fall upon it.
 
+*Another primary.* A primary that slept through a failover grants on until a Sentinel tells it, beside the one
+that grants to everybody else; so who is connected asks the Sentinels now and then, and goes over.
+
 Nothing is asked, and no connection made, before the first charge.
 """
 
@@ -31,7 +34,7 @@ from router.errors import StateError
 from router.shared.keys import Keys
 from router.shared.lease_account import Charge, LeaseAccount, Limits
 from router.shared.lease_script import SCRIPT, command, reply_of
-from router.shared.server import RedisLink, RedisRefused
+from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisRefused
 
 logger = logging.getLogger(__name__)
 
@@ -174,18 +177,10 @@ class Leases:
 
     async def run(self) -> None:
         """Make the rounds until cancelled; then give everything back. Failures of Redis do not end it."""
-        failures = 0
         try:
-            while True:
-                await self._wake.wait()
-                try:
-                    await self._round()
-                    failures = 0
-                except StateError as error:
-                    failures += 1
-                    self._fail(str(error))
-                    pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
-                    await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._watch_server(), name="limits-server")
+                await self._rounds()
         finally:
             for timer in (self._timer, self._look_timer):
                 if timer is not None:
@@ -193,6 +188,26 @@ class Leases:
             await self._goodbye()
 
     # Inside.
+
+    async def _rounds(self) -> None:
+        failures = 0
+        while True:
+            await self._wake.wait()
+            try:
+                await self._round()
+                failures = 0
+            except StateError as error:
+                failures += 1
+                self._fail(str(error))
+                pause_s = min(BACKOFF_S_MAX, BACKOFF_S * 2 ** min(failures, 10))
+                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+
+    async def _watch_server(self) -> None:
+        """Leave a primary that was replaced; `_look` sees that, and tells its successor everything."""
+        while True:
+            await asyncio.sleep(SERVER_INTERVAL_S)
+            if await self._link.replaced():
+                self._link.lose("the Sentinels name another primary")
 
     def _call_for(self, account: LeaseAccount) -> None:
         self._due[account] = None

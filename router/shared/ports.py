@@ -75,6 +75,9 @@ class SharedListener(Protocol):
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
         """This replica restored the snapshot."""
 
+    def snapshot_merged(self) -> None:
+        """What a snapshot says is in the fold."""
+
     def snapshot_refused(self, reason: RefusalReason) -> None:
         """There is a snapshot, but this replica cannot use it."""
 
@@ -107,6 +110,9 @@ class NoListener:
         """Ignore."""
 
     def snapshot_read(self, size_bytes: int, took_s: float) -> None:
+        """Ignore."""
+
+    def snapshot_merged(self) -> None:
         """Ignore."""
 
     def snapshot_refused(self, reason: RefusalReason) -> None:

@@ -287,6 +287,7 @@ class Reader:
         except ValueError as error:
             await self._snapshots.refuse(bulk, snapshot.head, "unreadable", str(error))
             return False
+        self._listener.snapshot_merged()
         return True
 
     async def _gap_before(self, first_read: StreamId, commands: RedisLink) -> bool:

@@ -17,12 +17,15 @@ from typing import Any
 
 from hiredis import ReplyError
 
-from router.shared.address import parse_address
+from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Argument, Command, Connection
-from router.shared.discovery import connect
+from router.shared.discovery import connect, replaced
 from router.shared.failures import RedisLost, RedisRefused, failure_of
 
-__all__ = ["Argument", "Command", "RedisLink", "RedisLost", "RedisRefused"]
+__all__ = ["SERVER_INTERVAL_S", "Argument", "Command", "RedisLink", "RedisLost", "RedisRefused"]
+
+SERVER_INTERVAL_S = 1.0
+"""Between two looks whether a link still leads to the right server (`RedisLink.replaced`)."""
 
 
 class RedisLink:
@@ -64,6 +67,11 @@ class RedisLink:
         return self._connection is not None and self._connection.lost is None
 
     @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the connection leads; None if there is none."""
+        return self._connection.endpoint if self._connection is not None and self.connected else None
+
+    @property
     def silence_s(self) -> float:
         """How long nothing has come although an answer is due, seconds; 0 if none is."""
         return self._connection.silence_s if self._connection else 0.0
@@ -80,6 +88,16 @@ class RedisLink:
     async def calls(self, *commands: Command) -> list[Any]:
         """Run commands in one round trip; raises like `call`, for the first that failed."""
         return await self._exchange(commands) if commands else []
+
+    async def replaced(self) -> bool:
+        """Whether another server is the right one by now, although this one answers."""
+        endpoint = self.endpoint
+        return endpoint is not None and await replaced(self._address, endpoint, self._timeout_s)
+
+    def lose(self, reason: str) -> None:
+        """Give up the connection, if there is one: what is under way fails, and the next call looks anew."""
+        if self._connection is not None:
+            self._connection.lose(reason)
 
     async def aclose(self) -> None:
         """Close the connection; the next call makes a new one."""

@@ -27,6 +27,8 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 
+import msgspec
+
 from policies import Left, Op
 from router.errors import StateError
 from router.shared.clock import LogClock, TimeSample
@@ -40,8 +42,9 @@ from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.problems import Problems
 from router.shared.publisher import Publisher
 from router.shared.reader import Reader
-from router.shared.server import RedisLink, RedisLost, RedisRefused
+from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import SnapshotStore
+from router.shared.vitals import Vitals, decoded
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,7 @@ class SharedState:
         listener: Told what happens, for metrics.
         on_given_up: Called with `Left.at_us` when the log says that this replica has left, while it lives:
             its siblings have dropped what it had in flight until then.
+        vitals: What this replica says of itself with its heartbeat.
 
     Raises:
         StateError: The URL makes no sense.
@@ -88,7 +92,9 @@ class SharedState:
         clock: LogClock,
         listener: SharedListener | None = None,
         on_given_up: Callable[[int], None] | None = None,
+        vitals: Callable[[], Vitals] = Vitals,
     ) -> None:
+        self._vitals = vitals
         self._config = config
         self._fold = fold
         self._clock = clock
@@ -105,8 +111,7 @@ class SharedState:
             clock,
             self._declare_left,
             ttl_s=config.heartbeat_ttl_s,
-            address=config.address,
-            version=config.version,
+            value=lambda: msgspec.json.encode(self._vitals()),
         )
         company = Company(lambda: self._heartbeat.alone)
         self._publisher = Publisher(
@@ -170,6 +175,33 @@ class SharedState:
             warming=self._reader.warming,
         )
 
+    @property
+    def wrote_snapshot(self) -> bool:
+        """Whether the newest snapshot is this replica's."""
+        return self._keeper.wrote_us is not None and self._keeper.wrote_us == self._keeper.at_us
+
+    async def replicas_vitals(self) -> dict[str, Vitals | None]:
+        """What every living replica says of itself, in order of their ids; one round trip.
+
+        Returns:
+            None for those whose word does not reach us: without Redis, all but our own.
+        """
+        own, replicas = self._config.replica, self._heartbeat.replicas
+        found: dict[str, Vitals | None] = dict.fromkeys(replicas)
+        if self._connected and len(replicas) > 1:
+            try:
+                values = await self._commands.call("MGET", *map(self._keys.replica, replicas))
+            except StateError as error:
+                logger.info(
+                    "the replicas' vitals cannot be read",
+                    extra={"event": "vitals.unknown", "reason": str(error)},
+                )
+            else:
+                known = zip(replicas, values, strict=True)
+                found = {replica: decoded(value) if value else None for replica, value in known}
+        found[own] = self._vitals()
+        return found
+
     def publish(self, op: Op) -> None:
         """Apply an operation here and now, and let the others know soon. Never waits for Redis."""
         self._fold.apply(op)
@@ -230,6 +262,7 @@ class SharedState:
                     ("clock", self._clock_loop(commands)),
                     ("snapshot", self._snapshot_loop(commands, bulk)),
                     ("watch", self._watch_loop(commands, blocking)),
+                    ("server", self._server_loop(commands, blocking, bulk)),
                 )
                 tasks = [
                     group.create_task(_report(loop, failed), name=f"shared-{name}") for name, loop in loops
@@ -269,6 +302,21 @@ class SharedState:
             if looks > 1:
                 self._pace.overdue(SILENCE_S)
             await asyncio.sleep(WATCH_S)
+
+    async def _server_loop(self, *links: RedisLink) -> None:
+        """Look whether all links lead to one server, and whether it is still the primary.
+
+        In a failover one link may find the old primary and another the new one: then what is written here is
+        not read by those who read there. And an old primary that was only paused takes writes until told.
+        Both must end well before `router.shared.acknowledged.KEPT_S`: what it acknowledged is lost.
+        """
+        while True:
+            await asyncio.sleep(SERVER_INTERVAL_S)
+            servers = {link.endpoint for link in links if link.endpoint is not None}
+            if len(servers) > 1:
+                raise RedisLost("connections lead to two servers: a failover is under way")
+            if await links[0].replaced():
+                raise RedisLost("the Sentinels name another primary")
 
     async def _located(self, commands: RedisLink, bulk: RedisLink) -> bool:
         """Find our place in the log, and beat meanwhile: a large snapshot takes longer than a beat lives."""

@@ -1,16 +1,21 @@
 """Tenants: who is served, by which key, and how they are kept apart."""
 
-from router.tenants.door import Door
+from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens
+from router.tenants.door import Door, presented_key
+from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable, TenantKey
-from router.tenants.keys_file import KeysFileError
 from router.tenants.limits import Limiter
 from router.tenants.tenant import ANONYMOUS, UNLIMITED, Tenant, TenantLimits
-from router.tenants.watch import KeysWatch, check_keys_file
+from router.tenants.watch import FileWatch, KeysWatch, TokensWatch, check_keys_file
 
 __all__ = [
     "ANONYMOUS",
     "UNLIMITED",
+    "AccessRole",
+    "AdminToken",
+    "AdminTokens",
     "Door",
+    "FileWatch",
     "KeyTable",
     "Keyring",
     "KeysFileError",
@@ -19,5 +24,7 @@ __all__ = [
     "Tenant",
     "TenantKey",
     "TenantLimits",
+    "TokensWatch",
     "check_keys_file",
+    "presented_key",
 ]

@@ -1,7 +1,10 @@
-"""``cacheway keys``: make keys, and check keys files before a gateway reads them.
+"""``cacheway keys``: make keys and tokens, and check keys files before a gateway reads them.
 
     cacheway keys new TENANT [--salt] [--expires WHEN]     a new key, and what the keys file gets of it
+    cacheway keys admin NAME [--role read] [--expires WHEN]  a token for the admin API, likewise
     cacheway keys check FILE                               what the file says; status 2 if it cannot be used
+
+A file of tokens is told from one of keys by its first word.
 
 A key is printed once and stored nowhere.
 """
@@ -10,11 +13,15 @@ import argparse
 import math
 import sys
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
+from router.tenants.admin_tokens import AccessRole, AdminToken, AdminTokens, parsed_tokens
+from router.tenants.key_entries import KeysFileError, content_of
 from router.tenants.keys import KeyTable, TenantKey, digest_of, new_key, new_salt
-from router.tenants.keys_file import KeysFileError, load_keys, parsed_keys
+from router.tenants.keys_file import parsed_keys
 from router.tenants.tenant import NAME, Tenant
 
 SOON_S = 7 * 86_400.0
@@ -33,11 +40,13 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.command == "new":
         return _new(arguments.tenant, arguments.expires, salted=arguments.salt)
+    if arguments.command == "admin":
+        return _admin(arguments.name, arguments.role, arguments.expires)
     return _check(arguments.file)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="cacheway keys", description="Make and check tenants' keys.")
+    parser = argparse.ArgumentParser(prog="cacheway keys", description="Make and check keys and tokens.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     new = commands.add_parser("new", help="make a key for a tenant; prints it this once")
     new.add_argument("tenant", metavar="TENANT", help="whose it will be")
@@ -45,6 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     new.add_argument(
         "--salt", action="store_true", help="print a salt, too, to keep the tenant's cache apart"
     )
+    admin = commands.add_parser("admin", help="make a token for the admin API; prints it this once")
+    admin.add_argument("name", metavar="NAME", help="who will have it, for the audit")
+    admin.add_argument("--role", choices=get_args(AccessRole), default="write", help="what it allows [write]")
+    admin.add_argument("--expires", metavar="WHEN", default="", help="a date or a time, such as 2027-03-01")
     check = commands.add_parser("check", help="check a keys file and say what it holds")
     check.add_argument("file", metavar="FILE", type=Path)
     return parser
@@ -57,28 +70,63 @@ def _new(tenant: str, expires: str, *, salted: bool) -> int:
     lines = ["tenants:", f"  {tenant}:", "    keys:", f"      - {entry}"]
     if salted:
         lines.append(f"    salt: {new_salt()}")
-    if not NAME.fullmatch(tenant):
-        return _fail([f"{tenant!r} is no name of a tenant"])
+    return _shown("key", "keys file", tenant, key, lines, parsed_keys, expires)
+
+
+def _admin(name: str, role: AccessRole, expires: str) -> int:
+    token = new_key()
+    entry = f"{{role: {role}, hash: sha256:{digest_of(token.encode()).hex()}"
+    lines = ["tokens:", f"  {name}: {entry}, expires: {expires}}}" if expires else f"  {name}: {entry}}}"]
+    return _shown("token", "file of tokens (admin.tokens_file)", name, token, lines, parsed_tokens, expires)
+
+
+def _shown(
+    noun: str,
+    file: str,
+    name: str,
+    key: str,
+    lines: list[str],
+    parsed: Callable[[bytes, str], object],
+    expires: str,
+) -> int:
+    """Print a key and what the file gets of it, if the file would take that."""
+    if not NAME.fullmatch(name):
+        return _fail([f"{name!r} is no name of a {'tenant' if noun == 'key' else 'token'}"])
     try:
-        parsed_keys("\n".join(lines).encode(), "--expires")
+        parsed("\n".join(lines).encode(), "--expires")
     except KeysFileError:
         return _fail([f"--expires {expires!r} is no date or time such as 2027-03-01"])
     sys.stdout.write(
-        f"# The key of {tenant}. It is shown this once and stored nowhere.\n{key}\n\n"
-        "# For the keys file:\n" + "\n".join(lines) + "\n"
+        f"# The {noun} of {name}. It is shown this once and stored nowhere.\n{key}\n\n"
+        f"# For the {file}:\n" + "\n".join(lines) + "\n"
     )
     return 0
 
 
 def _check(file: Path) -> int:
+    now_unix_s = time.time()
     try:
-        table = load_keys(file)
+        content = content_of(file)
+        if content.lstrip().startswith((b"tokens", b'{"tokens"')):
+            return _check_tokens(file, parsed_tokens(content, str(file)), now_unix_s)
+        table = parsed_keys(content, str(file))
     except KeysFileError as error:
         return _fail(error.problems)
-    now_unix_s = time.time()
     sys.stdout.write(f"{file}: {len(table.tenants)} tenants, {sum(map(len, table.keys.values()))} keys\n")
     for name, tenant in table.tenants.items():
         sys.stdout.write(f"{name}: {', '.join(_described(tenant, table, now_unix_s))}\n")
+    return 0
+
+
+def _check_tokens(file: Path, table: AdminTokens, now_unix_s: float) -> int:
+    sys.stdout.write(f"{file}: {len(table.tokens)} tokens\n")
+    for token in table.tokens:
+        said = [f"may {token.role}"]
+        if token.expires_unix_s <= now_unix_s:
+            said.append("expired")
+        elif token.expires_unix_s < math.inf:
+            said.append(_ending(token, now_unix_s))
+        sys.stdout.write(f"{token.name}: {', '.join(said)}\n")
     return 0
 
 
@@ -106,7 +154,7 @@ def _described(tenant: Tenant, table: KeyTable, now_unix_s: float) -> list[str]:
     return said
 
 
-def _ending(key: TenantKey, now_unix_s: float) -> str:
+def _ending(key: TenantKey | AdminToken, now_unix_s: float) -> str:
     when = datetime.fromtimestamp(key.expires_unix_s, UTC).isoformat(timespec="seconds")
     soon = " (soon)" if key.expires_unix_s - now_unix_s < SOON_S else ""
     return f"one until {when}{soon}"

@@ -36,6 +36,7 @@ class Door:
 
     Attributes:
         header_names: The headers it looks at.
+        is_open: Whether anybody may do anything: there are no keys.
         hands_out_keys: Whether clients present keys of ours, which are no business of workers.
     """
 
@@ -44,9 +45,13 @@ class Door:
         self._tenant_header = tenant_header
         self._keys = keys
         self._named: dict[bytes, Tenant] = {}
-        self._open = admin_key is None and keys is None
+        self.is_open = admin_key is None and keys is None
         self.header_names = frozenset((tenant_header, b"authorization", b"x-api-key"))
-        self.hands_out_keys = not self._open
+        self.hands_out_keys = not self.is_open
+
+    def use_admin_key(self, key: bytes) -> None:
+        """The gateway's own key is this one now; it had one before."""
+        self._admin_key = key
 
     def tenant_of(self, headers: Sequence[Header]) -> Tenant:
         """The tenant of a request.
@@ -54,9 +59,9 @@ class Door:
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
         """
-        if self._open:
+        if self.is_open:
             return self._named_in(headers) if headers else ANONYMOUS
-        key = _presented(headers)
+        key = presented_key(headers)
         if self._keys is not None and key is not None:
             tenant = self._keys.tenant_of(key)
             if tenant is not None:
@@ -65,17 +70,17 @@ class Door:
             raise InvalidKey(presented=key is not None)
         return self._named_in(headers)
 
+    def tenant_named(self, name: str) -> Tenant:
+        """The tenant of this name, as its requests are treated."""
+        return self._named_as(name.encode("latin-1", "replace")) if name else ANONYMOUS
+
     def is_admin(self, headers: Sequence[Header]) -> bool:
         """Whether a request may administer the gateway."""
-        return self._open or self._is_admin_key(_presented(headers))
-
-    def presents_key(self, headers: Sequence[Header]) -> bool:
-        """Whether a request carries a key at all, be it right or wrong."""
-        return _presented(headers) is not None
+        return self.is_open or self._is_admin_key(presented_key(headers))
 
     def is_tenant(self, headers: Sequence[Header]) -> bool:
         """Whether a request carries the key of a tenant."""
-        key = _presented(headers)
+        key = presented_key(headers)
         return self._keys is not None and key is not None and self._keys.tenant_of(key) is not None
 
     def _is_admin_key(self, key: bytes | None) -> bool:
@@ -100,7 +105,7 @@ class Door:
         return tenant
 
 
-def _presented(headers: Sequence[Header]) -> bytes | None:
+def presented_key(headers: Sequence[Header]) -> bytes | None:
     """The key that a request carries: as a bearer token, or as Anthropic's clients send it."""
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":

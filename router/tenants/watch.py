@@ -1,12 +1,12 @@
-"""Keeps the keyring as the keys file is, without a restart.
+"""Keeps what is known as the files of keys and tokens are, without a restart.
 
     unchanged ──other file, or other time──> changed ──the same a second later──> read ──> unchanged
                                                 └── still changing ──┘              └ wrong: the old keys
                                                                                       stay, loudly
 
-Once a second the file is looked at (`KeysWatch.run`, owned by `router.app`): inode, time and size of what its
-path leads to, so that a Kubernetes Secret, whose files are links into a folder that is exchanged, is seen to
-change, too. Only a file that has stood still for a second is read: an editor may be half done with it.
+Once a second each file is looked at (`FileWatch.run`, owned by `router.app`): inode, time and size of what
+its path leads to, so that a Kubernetes Secret, whose files are links into a folder that is exchanged, is seen
+to change, too. Only a file that has stood still for a second is read: an editor may be half done with it.
 
 Reading happens in a thread, since a file may be on a network and a table may be long.
 """
@@ -14,13 +14,17 @@ Reading happens in a thread, since a file may be on a network and a table may be
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from router.settings import Settings
 from router.sources import SettingsError
+from router.tenants.admin_tokens import AdminToken, AdminTokens, load_tokens
+from router.tenants.key_entries import KeysFileError
 from router.tenants.keys import Keyring, KeyTable
-from router.tenants.keys_file import KeysFileError, load_keys
+from router.tenants.keys_file import load_keys
 
 logger = logging.getLogger(__name__)
 
@@ -33,54 +37,66 @@ _MISSING: _Signature = ()
 
 
 def check_keys_file(settings: Settings) -> None:
-    """See that the keys file can be used, before anything starts.
+    """See that the files of keys and tokens can be used, before anything starts.
 
     Raises:
-        SettingsError: It cannot.
+        SettingsError: One cannot.
     """
-    if settings.tenancy.keys_file:
-        try:
+    key = "tenancy.keys_file"
+    try:
+        if settings.tenancy.keys_file:
             load_keys(Path(settings.tenancy.keys_file), settings.queue.classes)
-        except KeysFileError as error:
-            raise SettingsError(f"tenancy.keys_file: {problem}" for problem in error.problems) from error
+        key = "admin.tokens_file"
+        if settings.admin.tokens_file:
+            load_tokens(Path(settings.admin.tokens_file))
+    except KeysFileError as error:
+        raise SettingsError(f"{key}: {problem}" for problem in error.problems) from error
 
 
-class KeysWatch:
-    """Looks after one keys file.
+T = TypeVar("T")
+
+
+class FileWatch(ABC, Generic[T]):
+    """Looks after one file of keys' hashes.
 
     Args:
         path: The file.
-        keyring: Is given what the file says.
-        classes: The classes of requests that there are; empty if that is not known.
+        noun: What log events call it.
         now_unix_s: Wall clock.
 
     Attributes:
         path: As given.
-        keyring: As given.
         problem: Why the file cannot be used; None if it can.
         loaded_unix_s: When it was read last with success.
         loaded_count: How often it was.
         refused_count: How often it could not be used.
     """
 
-    def __init__(
-        self,
-        path: str,
-        keyring: Keyring,
-        *,
-        classes: Collection[str] = (),
-        now_unix_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, path: str, noun: str, now_unix_s: Callable[[], float]) -> None:
         self.path = Path(path)
         self.problem: str | None = None
         self.loaded_unix_s = 0.0
         self.loaded_count = 0
         self.refused_count = 0
-        self.keyring = keyring
-        self._classes = classes
+        self._noun = noun
         self._now_unix_s = now_unix_s
         self._seen = _MISSING
         self._changed: _Signature | None = None
+
+    @abstractmethod
+    def _read(self) -> T:
+        """Read the file, in any thread.
+
+        Raises:
+            KeysFileError: If it cannot be used.
+        """
+
+    @abstractmethod
+    def _use(self, table: T, now_unix_s: float) -> Mapping[str, int]:
+        """Take over what it says, and tell how much that is."""
+
+    def _pass_time(self, now_unix_s: float) -> None:
+        """Nothing has changed but the time."""
 
     def load(self) -> None:
         """Read it for the first time.
@@ -89,11 +105,7 @@ class KeysWatch:
             KeysFileError: If it cannot be used: nothing is served with half of the keys.
         """
         self._seen = _signature(self.path)
-        self._use(load_keys(self.path, self._classes))
-
-    def keys_end(self) -> Iterable[tuple[str, float]]:
-        """See `KeyTable.ends`."""
-        return self.keyring.table.ends()
+        self._take(self._read())
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -106,47 +118,105 @@ class KeysWatch:
         signature = await asyncio.to_thread(_signature, self.path)
         if signature == self._seen:
             self._changed = None
-            self.keyring.pass_time(self._now_unix_s())
+            self._pass_time(self._now_unix_s())
         elif signature != self._changed:
             self._changed = signature
         else:
-            await self._read(signature)
+            await self._renew(signature)
 
-    async def _read(self, signature: _Signature) -> None:
+    async def _renew(self, signature: _Signature) -> None:
         try:
-            table = await asyncio.to_thread(load_keys, self.path, self._classes)
+            table = await asyncio.to_thread(self._read)
         except KeysFileError as error:
             problems = error.problems
         else:
             self._seen = signature
-            self._use(table)
+            self._take(table)
             return
         self._seen = signature
         self.refused_count += 1
         self.problem = problems[0]
         logger.error(
-            "the keys file cannot be used; the keys it had before stay valid",
+            "the %s file cannot be used; the %s it had before stay valid",
+            self._noun,
+            self._noun,
             extra={
-                "event": "keys.refused",
+                "event": f"{self._noun}.refused",
                 "problems": list(problems[:PROBLEMS_LOGGED]),
                 "count": len(problems),
             },
         )
 
-    def _use(self, table: KeyTable) -> None:
+    def _take(self, table: T) -> None:
         now_unix_s = self._now_unix_s()
-        self.keyring.use(table, now_unix_s)
+        told = self._use(table, now_unix_s)
         self.problem = None
         self.loaded_unix_s = now_unix_s
         self.loaded_count += 1
-        logger.info(
-            "keys loaded",
-            extra={
-                "event": "keys.loaded",
-                "tenants": len(table.tenants),
-                "keys": sum(map(len, table.keys.values())),
-            },
-        )
+        logger.info("%s loaded", self._noun, extra={"event": f"{self._noun}.loaded", **told})
+
+
+class KeysWatch(FileWatch[KeyTable]):
+    """Looks after the tenants' keys file.
+
+    Args:
+        path: The file.
+        keyring: Is given what the file says.
+        classes: The classes of requests that there are; empty if that is not known.
+        now_unix_s: Wall clock.
+
+    Attributes:
+        keyring: As given.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        keyring: Keyring,
+        *,
+        classes: Collection[str] = (),
+        now_unix_s: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(path, "keys", now_unix_s)
+        self.keyring = keyring
+        self._classes = classes
+
+    def keys_end(self) -> Iterable[tuple[str, float]]:
+        """See `KeyTable.ends`."""
+        return self.keyring.table.ends()
+
+    def _read(self) -> KeyTable:
+        return load_keys(self.path, self._classes)
+
+    def _use(self, table: KeyTable, now_unix_s: float) -> Mapping[str, int]:
+        self.keyring.use(table, now_unix_s)
+        return {"tenants": len(table.tenants), "keys": sum(map(len, table.keys.values()))}
+
+    def _pass_time(self, now_unix_s: float) -> None:
+        self.keyring.pass_time(now_unix_s)
+
+
+class TokensWatch(FileWatch[AdminTokens]):
+    """Looks after the file of the admin API's tokens.
+
+    Attributes:
+        tokens: What it says.
+    """
+
+    def __init__(self, path: str, *, now_unix_s: Callable[[], float] = time.time) -> None:
+        super().__init__(path, "tokens", now_unix_s)
+        self.tokens = AdminTokens(())
+
+    def holder(self, token: bytes) -> AdminToken | None:
+        """Whose token this is; None if nobody's that is valid now."""
+        return self.tokens.holder(token, self._now_unix_s())
+
+    def _read(self) -> AdminTokens:
+        return load_tokens(self.path)
+
+    def _use(self, table: AdminTokens, now_unix_s: float) -> Mapping[str, int]:
+        self.tokens = table
+        return {"tokens": len(table.tokens)}
 
 
 def _signature(path: Path) -> _Signature:

@@ -35,21 +35,29 @@ sys.exit(main())
 """A replica whose wall clock is off by so many seconds, and steps when it is told to."""
 
 
+PATIENT = ("--heartbeat-ttl-secs", "6")
+"""Longer than a busy machine keeps a replica from saying that it lives, and a tenth of a step."""
+
+LATE = ("Redis answers late", "Redis has not answered")
+
+
 async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:
+    """Whether Valkey is slow is not up to clocks but to the machine."""
     everybody = sorted(replica.name for replica in replicas)
     for replica in replicas:
         assert (await replica.shared())["replicas"] == everybody
         assert replica.events("replica.left") == []
         assert replica.events("replica.given_up") == []
-        assert replica.events("redis.lost") == []
+        assert [event for event in replica.events("redis.lost") if not event["reason"].startswith(LATE)] == []
 
 
 async def test_a_wall_clock_that_steps_a_minute_either_way_changes_nothing(start: Start) -> None:
-    """Each step is watched for longer than a heartbeat lives."""
+    """Each step is watched for longer than a replica lets pass between two looks at who lives."""
     async with ValkeyServer() as server:
         replicas = list(
             await asyncio.gather(
-                start(server.url, program=("-c", STEPPED)), *(start(server.url) for _ in range(2))
+                start(server.url, *PATIENT, program=("-c", STEPPED)),
+                *(start(server.url, *PATIENT) for _ in range(2)),
             )
         )
         stepping = replicas[0]
@@ -73,9 +81,9 @@ async def test_replicas_whose_clocks_are_a_minute_off_are_as_good_as_any(start: 
     async with ValkeyServer() as server:
         replicas = list(
             await asyncio.gather(
-                start(server.url),
+                start(server.url, *PATIENT),
                 *(
-                    start(server.url, program=("-c", STEPPED), environ={"CLOCK_OFFSET_S": offset_s})
+                    start(server.url, *PATIENT, program=("-c", STEPPED), environ={"CLOCK_OFFSET_S": offset_s})
                     for offset_s in ("60", "-60")
                 ),
             )

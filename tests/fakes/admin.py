@@ -1,20 +1,24 @@
-"""The admin API with no gateway behind it: the test writes what workers answer."""
+"""The admin API with all its routes; the test writes what workers answer."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import httpx
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.console import MadeUpFleet
+from fakes.gateway import Bench
 from fakes.queue_ports import queue_ports
 
 from policies import DecodeFit, Offload, RoleRules
-from router.admin import AdminPorts, LinkPorts, OffloadPorts, make_api
+from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
+from router.console import EventStream, Pulse
 from router.fleet import LocalWorker, RolePlanner
 from router.gateway.offloading import Offloading
+from router.live_settings import LiveSettings
 from router.metrics import Metrics
-from router.settings import OffloadSettings
-from router.shared import LogStatus
+from router.settings import OffloadSettings, Settings
+from router.shared import LogStatus, Vitals
+from router.sources import Loaded
 from router.tenants import Door, KeysWatch, Limiter
 
 WELL = LogStatus(
@@ -32,7 +36,7 @@ WELL = LogStatus(
 
 
 class Setup:
-    """An API without a gateway behind it; the test writes the workers' answers."""
+    """An API before a gateway that nobody sends requests; the test writes the workers' answers."""
 
     def __init__(
         self,
@@ -41,61 +45,81 @@ class Setup:
         keys: KeysWatch | None = None,
         limiter: Limiter | None = None,
     ) -> None:
-        self.time = VirtualTime()
-        self.shared = FakeShared()
-        self.registry = registry(self.shared, self.time)
+        self.bench = Bench(workers=0)
+        self.time, self.shared, self.registry = self.bench.time, self.bench.shared, self.bench.registry
         self.status = WELL
         self.shutting_down = False
+        self.vitals: dict[str, Vitals | None] = {}
+        self.degraded: tuple[str, ...] = ()
+        self.hits: dict[str, tuple[int, int]] = {}
         self.asked: list[str] = []
         self.answer: Callable[[httpx.Request], Any] = lambda _: httpx.Response(200)
         self.workers_client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
-        self.api = make_api(
-            AdminPorts(
-                version="1.2.3",
-                replica="r1",
-                fleet=self.shared.fleet,
-                registry=self.registry,
+        self.live = LiveSettings(
+            Loaded(Settings(), {}),
+            self.shared.fleet.overrides,
+            publish=self.shared.publish,
+            now_us=self.time.clock.now_us,
+            replica="r1",
+            parts={},
+        )
+        fleet = MadeUpFleet(0)
+        self.ports = AdminPorts(
+            version="1.2.3",
+            replica="r1",
+            fleet=self.shared.fleet,
+            registry=self.registry,
+            publish=self.shared.publish,
+            now_us=self.time.clock.now_us,
+            log_status=lambda: self.status,
+            request_id_of=lambda headers: dict(headers).get(b"x-request-id", b"made"),
+            door=Door(
+                admin_key=admin_key,
+                tenant_header=b"x-tenant-id",
+                keys=None if keys is None else keys.keyring,
+            ),
+            keys=keys,
+            metrics=Metrics("1.2.3"),
+            client=self.workers_client,
+            shutting_down=lambda: self.shutting_down,
+            queue=queue_ports(self.shared, self.registry, self.time),
+            links=LinkPorts(self.shared.fleet.links, lambda _, __: "abundant", self.time.clock.now_us),
+            offload=OffloadPorts(
+                Offloading(
+                    self.shared.fleet, Offload(self.shared.fleet.links), replica="r1", threshold_tokens=7
+                ),
+                OffloadSettings,
+                (),
+                self.time.clock.now_us,
+            ),
+            now_unix_s=lambda: 1e9,
+            limiter=limiter,
+            replicas_vitals=self._replicas_vitals,
+            degraded=lambda: self.degraded,
+            hits=lambda worker_id: self.hits.get(worker_id, (0, 0)),
+            roles=RolePlanner(
+                self.shared.fleet,
+                self.registry,
+                self.workers_client,
                 publish=self.shared.publish,
                 now_us=self.time.clock.now_us,
-                log_status=lambda: self.status,
-                request_id_of=lambda headers: dict(headers).get(b"x-request-id", b"made"),
-                door=Door(
-                    admin_key=admin_key,
-                    tenant_header=b"x-tenant-id",
-                    keys=None if keys is None else keys.keyring,
-                ),
-                keys=keys,
-                metrics=Metrics("1.2.3"),
-                client=self.workers_client,
-                shutting_down=lambda: self.shutting_down,
-                queue=queue_ports(self.shared, self.registry, self.time),
-                links=LinkPorts(self.shared.fleet.links, lambda _, __: "abundant", self.time.clock.now_us),
-                offload=OffloadPorts(
-                    Offloading(
-                        self.shared.fleet, Offload(self.shared.fleet.links), replica="r1", threshold_tokens=7
-                    ),
-                    OffloadSettings(),
-                    (),
-                    self.time.clock.now_us,
-                ),
-                now_unix_s=lambda: 1e9,
-                limiter=limiter,
-                roles=RolePlanner(
-                    self.shared.fleet,
-                    self.registry,
-                    self.workers_client,
-                    publish=self.shared.publish,
-                    now_us=self.time.clock.now_us,
-                    replica="r1",
-                    replicas=lambda: ("r1",),
-                    connected=lambda: True,
-                    decode_fit=lambda _: DecodeFit(),
-                    mode="recommend",
-                    rules=RoleRules(),
-                ),
-            )
+                replica="r1",
+                replicas=lambda: ("r1",),
+                connected=lambda: True,
+                decode_fit=lambda _: DecodeFit(),
+                mode="recommend",
+                rules=RoleRules(),
+            ),
+            settings=SettingsPorts("r1", self.live, lambda: self.status),
+            gateway=self.bench.gateway,
+            body_bytes_max=1 << 20,
+            console=EventStream(fleet, Pulse(fleet), lambda: self.shutting_down),
         )
+        self.api = make_api(self.ports)
         self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
+
+    async def _replicas_vitals(self) -> dict[str, Vitals | None]:
+        return self.vitals
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(f"{request.method} {request.url.host}{request.url.path}")

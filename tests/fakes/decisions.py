@@ -10,7 +10,7 @@ from math import fsum
 import numpy as np
 from fakes.naive_fold import NaiveFold
 
-from policies import FULL_ATTENTION, AttentionProfile, Circuit, FleetState, Ticket
+from policies import FULL_ATTENTION, AttentionProfile, Audited, Circuit, Expire, FleetState, Ticket
 from radix import chain_bytes
 
 WORKERS = ("a:1", "b:1")
@@ -100,6 +100,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
             (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
             fleet.started(worker.worker_id),
             fleet.reports.get(worker.worker_id),
+            (fleet.evidence.get(worker.worker_id), fleet.tracks(worker.worker_id)),
             _id(fleet.tickets.best(worker.slot, (LANE,), now_us)),
         )
         for row, worker in enumerate(workers)
@@ -118,6 +119,7 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         for ticket in fleet.tickets
     }
     rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
+    rows["people"] = [*fleet.audit, *fleet.expires]
     return rows
 
 
@@ -129,6 +131,7 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
     """What `_seen` must be."""
     rows: dict[str, object] = {}
     circuits, started, reports = naive.circuits(), naive.started(), naive.reports()
+    tracked = naive.tracked()
     for worker_id, worker in naive.workers().items():
         circuit = circuits.get(worker_id)
         rows[worker_id] = (
@@ -139,6 +142,7 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
             (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
             started.get(worker_id),
             reports.get(worker_id),
+            ((word := tracked.get(worker_id)), word is not None and word.exact),
             naive.first(worker_id),
         )
     rows["requests"] = {
@@ -155,4 +159,5 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
         for request_id, op in naive.waiting().items()
     }
     rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
+    rows["people"] = [*naive.newest(Audited), *naive.newest(Expire)]
     return rows

@@ -22,11 +22,11 @@ from policies import (
     LengthBuckets,
     Op,
     Placed,
-    make_policy,
 )
 from router.fleet import LocalWorker, Registry
 from router.gateway import Gateway, weights
 from router.gateway.exchange import RequestExchange
+from router.gateway.spans import Spans
 from router.metrics import Metrics
 from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
@@ -281,6 +281,8 @@ class Bench:
         keys: Of tenants; None without a keys file.
         limiter: Keeps them to their limits.
         requests_max: For how many requests there are open files.
+        spans: Makes the spans of requests; None: tracing is off.
+        rules: Of the fold; None: length buckets, and the classes of the settings.
         sections: Of the settings.
     """
 
@@ -290,12 +292,14 @@ class Bench:
         keys: Keyring | None = None,
         limiter: Limiter | None = None,
         requests_max: int = sys.maxsize,
+        spans: Spans | None = None,
+        rules: FleetRules | None = None,
         **sections: dict[str, Any],
     ) -> None:
         self.time = VirtualTime()
         settings = Settings.model_validate(sections)
         self.shared = FakeShared(
-            FleetRules(buckets=LengthBuckets(), weight_of=weights(settings.queue.classes))
+            rules or FleetRules(buckets=LengthBuckets(), weight_of=weights(settings.queue.classes))
         )
         self.upstreams: list[FakeUpstream] = []
         self.registry = registry(
@@ -313,7 +317,6 @@ class Bench:
             registry=self.registry,
             publish=self.shared.publish,
             clock=self.time.clock,
-            policy=make_policy("expected_cost", {}),
             metrics=self.metrics,
             request_log=self.log.append,
             loop=cast(Any, self.time),
@@ -322,6 +325,7 @@ class Bench:
             keys=keys,
             limiter=limiter,
             requests_max=requests_max,
+            spans=spans,
         )
         self.clients: list[FakeClient] = []
         for number in range(workers):

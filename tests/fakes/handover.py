@@ -1,12 +1,13 @@
 """A hand-over protocol without sockets: the test plays both workers of a pair."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from fakes.gateway import Bench, FakeUpstream
 
-from policies import Finished, FirstToken, Placed
+from policies import Finished, FirstToken, FleetRules, Placed
 from router.fleet import LocalWorker
+from router.gateway.spans import Spans
 from router.handover import Leg, Pair, PairSink
 from router.tenants import Keyring
 
@@ -69,6 +70,9 @@ class FakeHandover:
     def splits(self, parsed: "ParsedRequest") -> bool:
         return parsed.endpoint == "/v1/chat/completions" and parsed.n == 1
 
+    def alone(self, body: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:
+        return (*body, b" ")
+
     def send(self, pair: Pair, sink: PairSink) -> FakePaired:
         request = FakePaired(pair, sink)
         self._sent(request)
@@ -86,6 +90,7 @@ class PairBench(Bench):
         plain: How many plain workers, ``w0:80`` and so on.
         protocol: How they hand over.
         keys: Of tenants; None without a keys file.
+        rules: See `Bench`.
         sections: Of the settings.
     """
 
@@ -96,9 +101,11 @@ class PairBench(Bench):
         plain: int = 0,
         protocol: str = "sglang",
         keys: Keyring | None = None,
+        spans: Spans | None = None,
+        rules: FleetRules | None = None,
         **sections: dict[str, object],
     ) -> None:
-        super().__init__(plain, keys=keys, **sections)
+        super().__init__(plain, keys=keys, spans=spans, rules=rules, **sections)
         self.gateway.handovers = {
             name: FakeHandover(name, self.upstreams.append, concurrent=name != "nixl")
             for name in ("sglang", "nixl", "mooncake")

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from policies import (
     PROFILES,
     AttentionProfile,
+    Audited,
     BytesPerToken,
     CircuitSet,
     EarlyRatio,
+    EndGone,
+    Expire,
     Finished,
     FirstToken,
     Fitted,
@@ -25,6 +28,7 @@ from policies import (
     Placed,
     Reported,
     Started,
+    Tracked,
     Trim,
     Waiting,
     WorkerGone,
@@ -128,12 +132,24 @@ class NaiveFold:
                 newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
         return newest
 
+    def tracked(self) -> dict[str, Tracked]:
+        """The newest word on by what each worker is known, said since it was last removed."""
+        newest: dict[str, Tracked] = {}
+        for op in self.said.values():
+            if isinstance(op, Tracked) and op.at_us > self._gone_us(op.worker):
+                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+        return newest
+
     def _gone_us(self, worker: str) -> int:
         """When a worker was last removed; -1 if it never was."""
         said = self.said.values()
         return max(
             (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1
         )
+
+    def newest(self, kind: type[Audited | Expire]) -> list[Audited | Expire]:
+        """What people did, in its order; less than is kept."""
+        return sorted({op for op in self.said.values() if isinstance(op, kind)}, key=lambda op: op)  # type: ignore[misc]
 
     def fits(self) -> dict[str, Fitted]:
         """The newest fit of each worker class."""
@@ -170,13 +186,17 @@ class NaiveFold:
 
     # What a worker holds: every use of a block that nothing removed since.
 
-    def _uses(self, worker: str) -> Iterable[tuple[bytes, int, bool]]:
+    def _uses(self, worker: str) -> Iterable[tuple[bytes, int, int]]:
+        """Path, time, and how many boundaries at the end of it are valid."""
         for op in self.said.values():
             if isinstance(op, Insert) and op.worker == worker:
-                yield op.path, op.at_us, op.end
+                yield op.path, op.at_us, op.ends if op.end else 0
             elif isinstance(op, Placed) and op.worker == worker:
                 for path in op.paths:
-                    yield path, op.at_us, op.ends
+                    yield path, op.at_us, int(op.ends)
+                    junction = op.junction_blocks * HASH_BYTES
+                    if 0 < junction <= len(path):
+                        yield path[:junction], op.at_us, 1
 
     def _removed_us(self, worker: str, block: bytes) -> int:
         """A use of a block before this time does not count."""
@@ -201,10 +221,27 @@ class NaiveFold:
         return {block: at_us for block, at_us in held.items() if at_us >= self._removed_us(worker, block)}
 
     def ends(self, worker: str) -> set[bytes]:
-        """Paths at whose end a request of this worker ended, and is still held."""
+        """Paths from whose end this worker can go on, and which it still holds."""
         return {
-            path for path, at_us, end in self._uses(worker) if end and at_us >= self._removed_us(worker, path)
+            path[:stop]
+            for path, at_us, ends in self._uses(worker)
+            for stop in range(len(path), max(0, len(path) - HASH_BYTES * ends), -HASH_BYTES)
+            if at_us >= max(self._removed_us(worker, path[:stop]), self._end_gone_us(worker, path[:stop]))
         }
+
+    def _end_gone_us(self, worker: str, path: bytes) -> int:
+        """What was said of the end of a path before this time does not count."""
+        return max(
+            (
+                op.before_us
+                for op in self.said.values()
+                if isinstance(op, EndGone)
+                and op.worker == worker
+                and op.path.startswith(path)
+                and len(path) > len(op.path) - HASH_BYTES * op.ends
+            ),
+            default=0,
+        )
 
     def matches(
         self, worker: str, paths: Iterable[bytes], profiles: Sequence[AttentionProfile]
@@ -317,7 +354,9 @@ def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile
     return max((blocks for blocks in range(matched + 1) if valid(blocks)), default=0)
 
 
-def _version(op: Fitted | BytesPerToken | CircuitSet | Started | Reported | EarlyRatio) -> tuple[int, str]:
+def _version(
+    op: Fitted | BytesPerToken | CircuitSet | Started | Reported | Tracked | EarlyRatio,
+) -> tuple[int, str]:
     return op.at_us, op.replica
 
 

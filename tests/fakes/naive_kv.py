@@ -120,7 +120,7 @@ class NaiveKv:
 
     def room(self, rest: int) -> int:
         rules = self.rules
-        step = rules.chunk_tokens + self.size if rules.chunk_tokens else rest
+        step = rules.chunk_tokens * (1 + self.vllm) + self.size if rules.chunk_tokens else rest
         return min(rest, max(step, rules.window_tokens + rules.decode_release_tokens + 2 * self.size))
 
     def computed(self, lease: NaiveLease, tokens: int) -> None:

@@ -35,7 +35,7 @@ def queue_ports(
         registry=registry,
         admission=admission,
         room=room,
-        settings=settings or QueueSettings(),
+        settings=lambda: settings or QueueSettings(),
         refusals=Refusals(now_us),
         now_us=now_us,
     )

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,17 @@ import httpx
 from loadtest.engine import EmulatedEngine, EngineSettings
 from router.app import GatewayProcess
 from router.server import GatewayServer
-from router.serving import GatewayConfig
+from router.serving import GatewayConfig, bound
 from router.settings import Settings
 
 FAST_ENGINE = EngineSettings(prefill_tokens_per_s=1e7, prefill_base_ms=0.1, tpot_ms=0.2, block_tokens=16)
 """Times small enough not to slow the tests down, and a cache of real size."""
+
+WITHIN_S = 60.0
+"""How long a test waits for what must come, however busy the machine: only one that fails takes that long."""
+
+PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of plain HTTP: the authorities that httpx would load for each take it 30 ms."""
 
 
 class QuietServer(GatewayServer):
@@ -67,7 +74,10 @@ class Fleet:
         return self.engines[-1]
 
     async def gateway(self, *urls: str, **sections: dict[str, Any]) -> RunningGateway:
-        """Start a gateway in this event loop, in front of some workers."""
+        """Start a gateway in this event loop, in front of some workers.
+
+        Its admin API is on the data port, unless ``admin`` gives it one.
+        """
         settings = Settings.model_validate(
             {
                 **sections,
@@ -82,9 +92,12 @@ class Fleet:
                     "snapshot_interval_s": 1.0,
                     **sections.get("shared", {}),
                 },
+                "admin": {"port": 0, **sections.get("admin", {})},
             }
         )
-        config = GatewayConfig(settings, self.redis_url)
+        admin = settings.admin
+        admin_listener = bound(admin.host, admin.port) if admin.port else None
+        config = GatewayConfig(settings, self.redis_url, admin_listener=admin_listener)
         server = QuietServer(config)
         task = asyncio.create_task(server.serve(), name="gateway")
         self.stack.push_async_callback(_stopped, server, task)
@@ -93,7 +106,7 @@ class Fleet:
             task.result()
         url = f"http://127.0.0.1:{settings.server.port}"
         client = await self.stack.enter_async_context(
-            httpx.AsyncClient(base_url=url, timeout=20, trust_env=False)
+            httpx.AsyncClient(base_url=url, timeout=WITHIN_S, verify=PLAIN, trust_env=False)
         )
         running = RunningGateway(url, config.process, server, task, client)
         self.gateways.append(running)
@@ -105,7 +118,7 @@ async def _stopped(server: QuietServer, task: asyncio.Task[None]) -> None:
     await task
 
 
-async def until(condition: Callable[[], object], within_s: float = 15.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> None:
     """Wait for a condition.
 
     Raises:
@@ -116,7 +129,7 @@ async def until(condition: Callable[[], object], within_s: float = 15.0) -> None
             await asyncio.sleep(0.005)
 
 
-async def until_async(condition: Callable[[], Awaitable[object]], within_s: float = 15.0) -> None:
+async def until_async(condition: Callable[[], Awaitable[object]], within_s: float = WITHIN_S) -> None:
     """Wait for a condition that has to ask."""
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 - it is another process's state
@@ -140,7 +153,8 @@ async def command(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``cacheway`` as a process of its own; it is terminated in the end, by its PID.
 
-    A gateway ends without the delay that a balancer needs, unless the test asks for it.
+    A gateway ends without the delay that a balancer needs, and has its admin API on the data port, unless the
+    test asks for something else.
 
     What it writes gathers in ``output`` of the process, a list of lines.
 
@@ -157,7 +171,12 @@ async def command(
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**inherited, "CACHEWAY_SHUTDOWN_DELAY_SECS": "0", **(environ or {})},
+        env={
+            **inherited,
+            "CACHEWAY_SHUTDOWN_DELAY_SECS": "0",
+            "CACHEWAY_ADMIN_PORT": "0",
+            **(environ or {}),
+        },
     )
     assert process.stdout is not None
     output: list[bytes] = []
@@ -165,7 +184,7 @@ async def command(
     reader = asyncio.create_task(_collect(process.stdout, output))
     try:
         if ready_url is not None:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(verify=PLAIN, trust_env=False) as client:
 
                 async def ready() -> bool:
                     assert process.returncode is None, b"".join(output).decode()
@@ -173,7 +192,7 @@ async def command(
                         return (await client.get(ready_url)).status_code == 200
                     return False
 
-                await until_async(ready, within_s=30)
+                await until_async(ready)
         yield process
     finally:
         if process.returncode is None:
@@ -207,7 +226,7 @@ async def serving(
             environ=environ,
             program=program,
         ) as process,
-        httpx.AsyncClient(base_url=url, timeout=20, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, timeout=WITHIN_S, verify=PLAIN, trust_env=False) as client,
     ):
         yield process, client
 

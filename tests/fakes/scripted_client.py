@@ -45,7 +45,7 @@ class ScriptedClient:
     async def send_half(self, body: bytes, *, path: str = "/v1/chat/completions") -> None:
         """Send the head, wait until the gateway wants the body, and send half of that."""
         self._writer.write(_head(path, body, "expect: 100-continue"))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             assert b" 100 " in await self._reader.readuntil(b"\r\n\r\n")
         self._writer.write(body[: len(body) // 2])
         await self._writer.drain()
@@ -56,13 +56,13 @@ class ScriptedClient:
 
     async def receive(self, body_bytes: int) -> None:
         """Read until so much of the answer's body has come."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while len(self.body) < body_bytes:
                 assert await self._read(), f"the answer ended: {self.status} {self.body!r}"
 
     async def finished(self) -> Self:
         """Read to the end of the connection."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await self._read():
                     pass

@@ -74,7 +74,7 @@ class Held:
 
     async def dropped(self) -> None:
         """Wait until the gateway closes the connection, reading whatever still comes."""
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(1 << 20):
                     pass

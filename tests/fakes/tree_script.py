@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from random import Random
 
-from radix import Forget, Insert, PrefixTree, TreeOp, Trim, apply, chain_bytes
+from radix import EndGone, Forget, Insert, PrefixTree, TreeOp, Trim, apply, chain_bytes
 
 WORKERS = range(3)
 
@@ -39,6 +39,8 @@ def drawn(random: Random, count: int, *, removals: bool) -> list[TreeOp]:
             ops.append(Trim(worker, path(letters), at_us))
         elif kind < 0.2:
             ops.append(Forget(worker, at_us))
+        elif kind < 0.35:
+            ops.append(EndGone(worker, path(letters), at_us, random.randint(1, 2)))
         else:
-            ops.append(Insert(worker, path(letters), at_us, random.random() < 0.5))
+            ops.append(Insert(worker, path(letters), at_us, random.random() < 0.5, random.randint(1, 3)))
     return ops

@@ -48,7 +48,7 @@ async def test_answers_keep_their_order_behind_a_large_body_on_one_connection(fl
         writer.write(head_of(body) + body)
 
     counts = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         for _ in prompts:
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(line for line in head.split(b"\r\n") if line.startswith(b"content-length"))

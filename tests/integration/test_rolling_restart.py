@@ -99,7 +99,7 @@ async def test_a_rolling_restart_behind_a_balancer_fails_no_request(fleet: Fleet
                 before = sum(load.completed.values())
                 await until(lambda before=before: sum(load.completed.values()) > before + 20)  # type: ignore[misc]
                 process.send_signal(signal.SIGTERM)
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     assert await process.wait() == 0
                 await stack.enter_async_context(replica(fleet, port, *urls))
                 await until(lambda port=port: port in front.ready)  # type: ignore[misc]

@@ -140,7 +140,7 @@ async def test_a_snapshot_of_the_next_version_is_left_alone_and_refused_loudly(f
             assert not seen or version == str(FleetState.snapshot_version + 1).encode()
             return len(seen) == 3
 
-        await until_async(written_by_the_newer_one, within_s=30)
+        await until_async(written_by_the_newer_one)
         process, late = await stack.enter_async_context(replica(fleet, CURRENT, *urls))
         assert await metric(late, "snapshots_refused_total") == 1
         lines = [json.loads(line) for line in process.output]  # type: ignore[attr-defined]

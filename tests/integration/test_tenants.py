@@ -211,7 +211,7 @@ async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path)
         **os.environ,
         "PATH": f"{program.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(GUIDE.parents[1]),
-        "ADMIN_KEY": "ours",
+        "ADMIN_TOKEN": "ours",
         "no_proxy": "*",
     }
 
@@ -235,7 +235,7 @@ async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path)
     gateway = await fleet.gateway(
         engine.url, tenancy={"keys_file": str(tmp_path / "keys.yaml")}, server={"api_key": "ours"}
     )
-    environ["GATEWAY"] = gateway.url
+    environ["GATEWAY"] = environ["ADMIN"] = gateway.url
     assert await run(ask) == "200\n"
     assert "2 of 2 keys valid now, one until 2999-12-31" in await run(rotate)
     watch = gateway.process._keys

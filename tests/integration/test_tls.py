@@ -123,7 +123,7 @@ class Front:
         """All that comes back on a connection of one's own."""
         reader, writer = await asyncio.open_connection(HOST, self.port, ssl=context)
         writer.write(data)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             answer = await reader.read()
         tls = writer.get_extra_info("ssl_object")
         writer.close()
@@ -154,7 +154,7 @@ async def front(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
                     return (await client.get("/readiness")).status_code == 200
                 return False
 
-            await until_async(ready, within_s=30)
+            await until_async(ready)
             yield front
 
 

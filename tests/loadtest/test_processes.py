@@ -17,6 +17,10 @@ def engine_url(line: str) -> str:
     return next(word for word in line.split() if word.startswith("http://"))
 
 
+def environment_of(pid: int) -> list[bytes]:
+    return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 async def answers(url: str) -> bool:
     async with httpx.AsyncClient(trust_env=False) as client:
         try:
@@ -33,6 +37,16 @@ async def test_a_child_is_ready_with_its_line_and_its_answer_and_ends_with_the_b
     assert child._process is not None
     assert child._process.returncode is not None
     assert not await answers(url)
+
+
+async def test_a_child_may_be_run_by_another_command_and_keeps_its_process_id(tmp_path: Path) -> None:
+    async with Child("engine", ENGINE, tmp_path, within=("env", "CHAOS=yes")) as child:
+        await child.wait_for_line("cacheway engine ready:")
+        environment = environment_of(child.pid)
+        await child.end()
+    assert b"CHAOS=yes" in environment
+    assert child._process is not None
+    assert child._process.returncode == 0
 
 
 async def test_a_child_is_ended_when_the_block_fails(tmp_path: Path) -> None:
@@ -87,7 +101,7 @@ async def test_a_child_does_not_outlive_an_owner_that_was_killed(tmp_path: Path)
     owner.kill()
     await owner.wait()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await answers(url):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
 

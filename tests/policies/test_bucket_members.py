@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.bucket_members import PLANS_KEPT, BucketMembers
-from policies.buckets import ANY_BUCKET, LengthBuckets
+from policies.buckets import ANY_BUCKET, LengthBuckets, beyond
 from policies.loads import NEVER_US
 from policies.ops import BucketPlan
 
@@ -73,6 +73,13 @@ def test_the_longest_that_is_left_takes_what_nobody_at_home_can() -> None:
 def test_nobody_takes_what_is_too_long_for_all() -> None:
     known = members("0-64K", "256K-1M")
     assert known.fitting(SLOTS[:2], known.of_length(1_048_577), tokens()).tolist() == []
+
+
+def test_what_exceeds_a_limit_is_for_those_that_hold_more_or_do_not_say() -> None:
+    known = members("", "")
+    holds = tokens(w0=1000, w1=1001, w2=5000)
+    assert known.fitting(SLOTS, beyond(1000), holds).tolist() == [1, 2, 3]
+    assert known.fitting(SLOTS[:1], beyond(1000), holds).tolist() == []
 
 
 def test_prefill_and_decode_of_a_request_are_of_one_bucket() -> None:

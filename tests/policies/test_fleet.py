@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from policies import (
     Circuit,
     CircuitSet,
     DecodeFitted,
+    EndGone,
     Finished,
     FirstToken,
     Fitted,
@@ -183,6 +185,19 @@ def test_window_models_reuse_only_up_to_where_a_request_ended() -> None:
     assert (fork.matched_tokens[0], fork.safe_tokens[0]) == (512.0, 0.0)
     more = candidates(fleet, path(1, 2, 3, 4, 5), profile=window)
     assert (more.matched_tokens[0], more.safe_tokens[0]) == (1024.0, 1024.0)
+
+
+def test_window_models_reuse_where_an_earlier_prompt_left_what_was_held() -> None:
+    """Three prompts share two of four blocks: the first to leave makes a junction that the next one finds."""
+    window = AttentionProfile("sliding_window", 128)
+    fleet = fleet_after(put("a:1"), placed("r", "a:1", path(1, 2, 3, 4), ends=True))
+    left = placed("s", "a:1", path(1, 2, 9, 9), START + 1, ends=True)
+    fleet.apply(msgspec.structs.replace(left, junction_blocks=2))
+
+    again = candidates(fleet, path(1, 2, 7), profile=window)
+
+    assert (again.matched_tokens[0], again.safe_tokens[0]) == (512.0, 512.0)
+    assert candidates(fleet, path(1, 9), profile=window).safe_tokens[0] == 0.0
 
 
 def test_trim_and_forget_correct_what_a_worker_holds() -> None:
@@ -406,7 +421,7 @@ def chosen(fleet: FleetState, prompt: bytes) -> str:
 
 KINDS = [
     *("placed", "renewed", "first", "finished", "left", "put", "gone", "circuit", "started"),
-    *("insert", "trim", "forget", "fit", "bytes", "roles", "decode"),
+    *("insert", "trim", "forget", "end gone", "fit", "bytes", "roles", "decode"),
 ]
 
 operations = st.lists(
@@ -426,7 +441,9 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
     worker, replica, request_id = f"w{which}:1", f"replica {number % 2}", f"r{number}-{which}-{tick}"
     prompt = path(*[(1, 2, 3), (1, 2, 4, 5), (1, 6), (7,)][number])
     made_of: dict[str, Op] = {
-        "placed": placed(request_id, worker, prompt, at_us, replica=replica, ends=True),
+        "placed": msgspec.structs.replace(
+            placed(request_id, worker, prompt, at_us, replica=replica, ends=True), junction_blocks=number
+        ),
         "renewed": Placed(request_id, at_us + 3 * SECOND, worker, replica, 100_000, 300, 500),
         "first": FirstToken(request_id, at_us + SECOND),
         "finished": Finished(request_id, at_us + 2 * SECOND),
@@ -438,10 +455,11 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
         "insert": Insert(worker, prompt, at_us),
         "trim": Trim(worker, prompt[:16], at_us),
         "forget": Forget(worker, at_us),
+        "end gone": EndGone(worker, prompt, at_us),
         "fit": Fitted("default", at_us, replica, 0.01 * (number % 2 + 1), 1e-4, 1e5),
         "bytes": BytesPerToken("tiny", at_us, replica, 2.0 + number % 2),
         "decode": DecodeFitted("default", at_us, replica, 0.01, 0.001 * (number % 2), 5.0, 1.0),
-        "roles": OffloadPlan(at_us, replica, 1_000 * (number % 2), 1, 2, {worker: "decode"}),
+        "roles": OffloadPlan(at_us, replica, 1_000 * (number % 2), 1, 2, {f"w{tick % 3}:1": "decode"}),
     }
     return made_of[kind]
 

@@ -24,9 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import (
+    Audited,
     BytesPerToken,
     CircuitSet,
     EarlyRatio,
+    EndGone,
+    Expire,
     Finished,
     FirstToken,
     Fitted,
@@ -38,6 +41,7 @@ from policies import (
     Placed,
     Reported,
     Started,
+    Tracked,
     Trim,
     Waiting,
     WorkerGone,
@@ -51,8 +55,8 @@ REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
 KINDS = (
     *(*["waiting"] * 5, *["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2),
-    *("left", "left", "put", "gone", "circuit", "started", "reported", "fit", "early", "bytes"),
-    *("insert", "trim", "trim", "forget"),
+    *("left", "left", "put", "gone", "circuit", "started", "reported", "tracked", "fit", "early", "bytes"),
+    *("insert", "trim", "trim", "forget", "end gone", "audited", "expire"),
 )
 
 SAY_FIRST = ("first", "answered")
@@ -74,6 +78,7 @@ def made(kind: str, number: int, tick: int) -> Op:
         500,
         (prompt,),
         flow=SERVED_FLOWS[number % len(SERVED_FLOWS)],
+        junction_blocks=number % 3,
     )
     value = 1 + (tick + number) % 4
     waiting = Waiting(
@@ -104,12 +109,16 @@ def made(kind: str, number: int, tick: int) -> Op:
         "circuit": CircuitSet(worker, at_us, replica, CIRCUITS[value % 3]),
         "started": Started(worker, at_us, replica, value, cold=value > 2),
         "reported": Reported(worker, at_us, replica, value, value % 3, 100 * value, value % 2),
+        "tracked": Tracked(worker, at_us, replica, value > 2),
         "early": EarlyRatio(CLASSES[subject], at_us, replica, value / 4),
         "fit": Fitted(CLASSES[subject], at_us, replica, value / 100, value / 1e5, value * 1e4),
         "bytes": BytesPerToken(MODELS[subject], at_us, replica, float(value)),
-        "insert": Insert(worker, prompt, at_us, number % 3 > 0),
+        "insert": Insert(worker, prompt, at_us, number % 3 > 0, value + 1),
+        "end gone": EndGone(worker, prompt, at_us, 1 + value % 2),
         "trim": Trim(worker, prompt, at_us),
         "forget": Forget(worker, at_us),
+        "audited": Audited(at_us, replica, request_id, detail=str(value)),
+        "expire": Expire(at_us, replica, request_id),
     }
     return made_of[kind]
 

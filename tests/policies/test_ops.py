@@ -4,11 +4,14 @@ import msgspec
 import pytest
 
 from policies import (
+    Audited,
     BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
     DecodeFitted,
+    EndGone,
+    Expire,
     Finished,
     FirstToken,
     Fitted,
@@ -19,9 +22,11 @@ from policies import (
     OffloadPlan,
     Op,
     Placed,
+    SettingsChanged,
     Shipped,
     Shipping,
     Started,
+    Tracked,
     Trim,
     Waiting,
     WorkerGone,
@@ -39,6 +44,10 @@ ALL: list[Op] = [
     Left("one", 8),
     Waiting("r3", 5, "one", 4, 9, "tiny|0-64K", "a:1", "normal/acme", 100_000, 50, 200),
     WorkerPut("a:1", 9, "one", "http://a:1", "plain", True, 1000, {"worker_class": "h200"}),
+    WorkerPut("a:1", 9, "one", "http://a:1", draining=True, drain_us=8, leaving=True),
+    Audited(9, "one", "r5", "ops", "10.0.0.9", "PATCH /settings", "queue.size", 200, '{"value": 1}', 17),
+    Expire(9, "one", "r6"),
+    Tracked("a:1", 9, "one", True),
     WorkerGone("a:1", 10, "one"),
     CircuitSet("a:1", 10, "one", Circuit.HALF_OPEN, 20, 2),
     Started("a:1", 10, "one", 1_700_000_000_250, True),
@@ -50,9 +59,11 @@ ALL: list[Op] = [
     Shipped("r4", 21),
     LinkMeasured("far>", 22, "one", 1.5e9, 0.02, 0.25),
     OffloadPlan(13, "one", 19_400, 3, 5, {"a:1": "decode"}, 0.1, "why", 3.2, 0.5, 1e9, 9, {}, {"b:1": 7}),
+    SettingsChanged("c1", 13, "one", {"queue.size": "5", "roles.mode": None}, "ann", "why", "c0"),
     Insert("a:1", b"12345678", 13, False),
     Trim("a:1", b"12345678", 14),
     Forget("a:1", 15),
+    EndGone("a:1", b"12345678", 16, 2),
 ]
 
 

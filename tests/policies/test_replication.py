@@ -30,6 +30,7 @@ from policies import (
     BytesPerToken,
     CircuitSet,
     EarlyRatio,
+    EndGone,
     Finished,
     FirstToken,
     Fitted,
@@ -41,6 +42,7 @@ from policies import (
     Placed,
     Reported,
     Started,
+    Tracked,
     Trim,
     Waiting,
     WorkerGone,
@@ -206,7 +208,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(0, 2),
-        kind=st.sampled_from((Insert, Trim, Forget)),
+        kind=st.sampled_from((Insert, Trim, Forget, EndGone)),
         worker=st.sampled_from(WORKERS),
         prompt=st.sampled_from(PROMPTS),
         ago_us=st.sampled_from((-1, 0, SECOND)),
@@ -217,6 +219,8 @@ class Replication(RuleBasedStateMachine):
             op: Op = Insert(worker, path(prompt), self.now_us, ago_us < 0)
         elif kind is Trim:
             op = Trim(worker, path(prompt), self.now_us - ago_us)
+        elif kind is EndGone:
+            op = EndGone(worker, path(prompt), self.now_us - ago_us)
         else:
             op = Forget(worker, self.now_us - ago_us)
         self._one(number).publish(op)
@@ -225,7 +229,7 @@ class Replication(RuleBasedStateMachine):
         number=st.integers(0, 2),
         kind=st.sampled_from(
             (
-                *(WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Reported),
+                *(WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Reported, Tracked),
                 *(Fitted, BytesPerToken, EarlyRatio),
             )
         ),
@@ -248,6 +252,8 @@ class Replication(RuleBasedStateMachine):
             op = Started(worker, at_us, replica.name, value, cold=value % 2 == 0)
         elif kind is Reported:
             op = Reported(worker, at_us, replica.name, value, value - 2, 100 * value, value % 2)
+        elif kind is Tracked:
+            op = Tracked(worker, at_us, replica.name, value % 2 == 0)
         elif kind is EarlyRatio:
             op = EarlyRatio(CLASSES[subject], at_us, replica.name, value / 4)
         elif kind is Fitted:

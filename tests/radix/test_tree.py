@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from radix import (
     FULL_ATTENTION,
     AttentionProfile,
+    EndGone,
     Forget,
     Insert,
     PrefixTree,
@@ -47,6 +48,7 @@ class Model:
     used: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
     ends: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
     trims: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
+    gone: list[dict[bytes, int]] = field(default_factory=lambda: [{} for _ in range(WORKERS)])
     forgot: list[int] = field(default_factory=lambda: [0] * WORKERS)
     floors: list[Key] = field(default_factory=lambda: [LOWEST] * WORKERS)
     capacity: list[int | None] = field(default_factory=lambda: [None] * WORKERS)
@@ -55,7 +57,14 @@ class Model:
     def key(self, block: bytes, at_us: int) -> Key:
         return at_us, -(len(block) // 8), int.from_bytes(block[-8:], "little")
 
-    def insert(self, slot: int, path: bytes, at_us: int, end: bool) -> None:
+    def insert(self, slot: int, path: bytes, at_us: int, end: bool, ends: int = 1, junction: int = 0) -> None:
+        """A junction is as good as a request that ended there."""
+        self.use(slot, path, at_us, end, ends)
+        if 0 < junction * 8 <= len(path):
+            self.use(slot, path[: junction * 8], at_us, end=True)
+        self.evict(slot)
+
+    def use(self, slot: int, path: bytes, at_us: int, end: bool, ends: int = 1) -> None:
         for stop in range(8, len(path) + 1, 8):
             block = path[:stop]
             if (
@@ -65,15 +74,22 @@ class Model:
             ):
                 break
             self.used[slot][block] = max(at_us, self.used[slot].get(block, 0))
-            if end and block == path and at_us > max(self.floor, self.floors[slot])[0]:
+            ended = end and stop > len(path) - 8 * ends and at_us >= self.gone[slot].get(block, 0)
+            if ended and at_us > max(self.floor, self.floors[slot])[0]:
                 self.ends[slot][block] = max(at_us, self.ends[slot].get(block, 0))
-        self.evict(slot)
 
     def trim(self, slot: int, path: bytes, before_us: int) -> None:
         self.trims[slot][path] = max(before_us, self.trims[slot].get(path, 0))
         for held in (self.used[slot], self.ends[slot]):
             for block in [b for b, at_us in held.items() if b.startswith(path) and at_us < before_us]:
                 del held[block]
+
+    def end_gone(self, slot: int, path: bytes, before_us: int, ends: int = 1) -> None:
+        for stop in range(max(8, len(path) - 8 * ends + 8), len(path) + 1, 8):
+            block = path[:stop]
+            self.gone[slot][block] = max(before_us, self.gone[slot].get(block, 0))
+            if self.ends[slot].get(block, before_us) < before_us:
+                del self.ends[slot][block]
 
     def forget(self, slot: int, before_us: int) -> None:
         self.forgot[slot] = max(before_us, self.forgot[slot])
@@ -82,7 +98,7 @@ class Model:
                 del held[block]
 
     def drop(self, slot: int) -> None:
-        self.used[slot], self.ends[slot], self.trims[slot] = {}, {}, {}
+        self.used[slot], self.ends[slot], self.trims[slot], self.gone[slot] = {}, {}, {}, {}
         self.forgot[slot], self.floors[slot], self.capacity[slot] = 0, LOWEST, None
 
     def set_capacity(self, slot: int, blocks: int | None) -> None:
@@ -117,6 +133,7 @@ class Model:
 
 slots = st.integers(0, WORKERS - 1)
 times = st.integers(1, 30)
+counts = st.sampled_from((1, 1, 2, 3, 20))
 letters = st.text("ab", min_size=1, max_size=3).flatmap(
     lambda head: st.text("abc", max_size=6).map(lambda tail: head + tail)
 )
@@ -135,16 +152,21 @@ class TreeBesideModel(RuleBasedStateMachine):
         self.model = Model(blocks_max=self.blocks_max)
         self.asked = {"a"}
 
-    @rule(slot=slots, text=letters, at_us=times, end=st.booleans())
-    def insert(self, slot: int, text: str, at_us: int, end: bool) -> None:
+    @rule(slot=slots, text=letters, at_us=times, end=st.booleans(), ends=counts, junction=st.integers(0, 5))
+    def insert(self, slot: int, text: str, at_us: int, end: bool, ends: int, junction: int) -> None:
         self.asked.add(text)
-        self.tree.insert(slot, path(text), at_us, end=end)
-        self.model.insert(slot, path(text), at_us, end)
+        self.tree.insert(slot, path(text), at_us, end=end, ends=ends, junction=junction)
+        self.model.insert(slot, path(text), at_us, end, ends, junction)
 
     @rule(slot=slots, text=letters, before_us=times)
     def trim(self, slot: int, text: str, before_us: int) -> None:
         self.tree.trim(slot, path(text), before_us)
         self.model.trim(slot, path(text), before_us)
+
+    @rule(slot=slots, text=letters, before_us=times, ends=counts)
+    def end_gone(self, slot: int, text: str, before_us: int, ends: int) -> None:
+        self.tree.end_gone(slot, path(text), before_us, ends=ends)
+        self.model.end_gone(slot, path(text), before_us, ends)
 
     @rule(slot=slots, before_us=times)
     def forget(self, slot: int, before_us: int) -> None:
@@ -199,8 +221,9 @@ TestBoundedTreeBesideModel = BoundedTreeBesideModel.TestCase
 TestBoundedTreeBesideModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
-inserts = st.builds(Insert, slots.map(str), letters.map(path), times, st.booleans())
+inserts = st.builds(Insert, slots.map(str), letters.map(path), times, st.booleans(), counts)
 trims = st.builds(Trim, slots.map(str), letters.map(path), times)
+gone_ends = st.builds(EndGone, slots.map(str), letters.map(path), times, counts)
 forgets = st.builds(Forget, slots.map(str), times)
 
 
@@ -228,7 +251,7 @@ def tree_of(
 everyone = range(WORKERS)
 
 
-@given(histories(inserts | trims | forgets))
+@given(histories(inserts | trims | gone_ends | forgets))
 def test_the_same_operations_in_any_order_and_number_give_the_same_tree(
     history: tuple[list[TreeOp], list[TreeOp]],
 ) -> None:
@@ -348,6 +371,23 @@ def test_a_late_insert_below_a_trimmed_block_keeps_only_what_is_above() -> None:
     assert tree.match(path("abcd")).matched[0] == 4
 
 
+def test_an_end_that_is_gone_takes_no_block_with_it() -> None:
+    """Worker 0 could go on from 2, 3 and 4 blocks; 3 and 4 are gone, whoever says otherwise late."""
+    tree = tree_of(
+        [
+            EndGone("0", path("abcd"), 10, ends=2),
+            Insert("0", path("abcd"), 9, ends=3),
+            Insert("0", path("abcx"), 9, end=False),
+        ]
+    )
+
+    assert tree.match(path("abcd"), WINDOW).matched[0] == 4
+    assert tree.match(path("abcd"), WINDOW).safe[0] == 2
+    tree.insert(0, path("abcd"), 10, end=True)
+    assert tree.match(path("abcd"), WINDOW).safe[0] == 4
+    assert tree.match(path("abcx"), WINDOW).safe[0] == 2
+
+
 def test_the_tail_of_the_oldest_run_is_evicted_first() -> None:
     """Room for 5: of abcd at 1 and xyz at 2, two blocks of the older run must go."""
     tree = tree_of([Insert("0", path("abcd"), 1), Insert("0", path("xyz"), 2)], capacities=[5])
@@ -396,6 +436,8 @@ def test_a_path_that_is_not_whole_hashes_is_refused(broken: bytes) -> None:
     tree = PrefixTree()
     with pytest.raises(ValueError, match="not whole block hashes"):
         tree.insert(0, broken, 1, end=False)
+    with pytest.raises(ValueError, match="not whole block hashes"):
+        tree.end_gone(0, broken, 1)
     with pytest.raises(ValueError, match="not whole block hashes"):
         tree.match(broken)
     with pytest.raises(ValueError, match="not whole block hashes"):

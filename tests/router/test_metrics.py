@@ -172,9 +172,12 @@ def test_waits_count_by_class_and_end_and_only_those_that_lead_somewhere_have_a_
 
 def test_the_queue_is_told_as_it_is(metrics: Metrics) -> None:
     for requests in (3, 0):
-        metrics.queue([("high", requests, 500)], inversions=4, inversion_s_max=0.25, rooms_overdue=2)
+        metrics.queue(
+            [("high", requests, 500)], drain_s=1.5, inversions=4, inversion_s_max=0.25, rooms_overdue=2
+        )
     found = scraped(metrics)
     assert (found["waiting_requests", "high"], found["waiting_tokens", "high"]) == (0, 500)
+    assert found["queue_drain_seconds",] == 1.5
     assert found["queue_inversions_total",] == 4
     assert found["queue_inversion_max_seconds",] == 0.25
     assert found["queue_rooms_overdue_total",] == 2

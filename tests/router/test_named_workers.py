@@ -77,3 +77,16 @@ def test_what_is_no_list_of_words_is_refused(given: Any) -> None:
 
 def test_labels_that_the_gateway_does_not_read_may_be_anything() -> None:
     check_labels({"worker_class": "h200", "note": "", "site": "dc-1.eu_west"})
+
+
+@pytest.mark.parametrize("host", ["engine-0", "10.0.0.7", "fd12::7", "[fd12::7]", "a.b_c.svc"])
+def test_a_bootstrap_host_is_a_name_or_an_address(host: str) -> None:
+    check_labels({"bootstrap_host": host})
+
+
+@pytest.mark.parametrize(
+    "host", ["", "a:80", "a/b", "a b", "[fd12", "x@y", "a\r\nb", "fe80::1%eth0", "a" * 254]
+)
+def test_what_is_no_host_is_no_bootstrap_host(host: str) -> None:
+    with pytest.raises(ValueError, match="bootstrap_host"):
+        check_labels({"bootstrap_host": host})

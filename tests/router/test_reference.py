@@ -51,7 +51,9 @@ def test_the_effective_settings_can_be_loaded_again(tmp_path: Path) -> None:
 
 def test_each_value_says_where_it_came_from() -> None:
     text = effective(load({"server.port": "1001"}, {"CACHEWAY_POLICY": "random"}))
-    lines = {line.split(":")[0].strip(): line for line in text.splitlines()}
+    lines: dict[str, str] = {}
+    for line in text.splitlines():
+        lines.setdefault(line.split(":")[0].strip(), line)
     assert lines["port"].split("  ")[-1].strip() == "# flag --port"
     assert lines["policy"].endswith("# environment CACHEWAY_POLICY")
     assert lines["workers"].endswith("# default")

@@ -14,15 +14,19 @@ from fakes.running import free_port
 from uvicorn.config import STARTUP_FAILURE
 
 from router.gateway import Gateway
-from router.serving import GatewayConfig, _bound, serve
+from router.serving import GatewayConfig, bound, serve
 from router.settings import Settings
-from router.sources import SettingsError
+from router.sources import Loaded, SettingsError
 
 NOWHERE = "redis://127.0.0.1:1"
 
 
 def settings(**sections: dict[str, Any]) -> Settings:
-    return Settings.model_validate(sections)
+    return Settings.model_validate({"admin": {"port": 0}, **sections})
+
+
+def loaded(**sections: dict[str, Any]) -> Loaded:
+    return Loaded(settings(**sections), {})
 
 
 @pytest.fixture
@@ -76,7 +80,15 @@ async def test_a_gateway_that_cannot_be_built_ends_its_process_for_good(tmp_path
 def test_a_port_that_is_taken_is_a_failed_start(signals: None, workers: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        status = serve(settings(server={"host": "127.0.0.1", "port": port, "workers": workers}))
+        status = serve(loaded(server={"host": "127.0.0.1", "port": port, "workers": workers}))
+    assert status == STARTUP_FAILURE
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_of_the_admin_api_that_is_taken_is_a_failed_start(signals: None, workers: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = {"host": "127.0.0.1", "port": free_port(), "workers": workers}
+        status = serve(loaded(server=server, admin={"port": taken.getsockname()[1]}))
     assert status == STARTUP_FAILURE
 
 
@@ -85,7 +97,7 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: No
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
     try:
         with socket.create_server(("127.0.0.1", 0)) as taken:
-            serve(settings(server={"host": "127.0.0.1", "port": taken.getsockname()[1]}))
+            serve(loaded(server={"host": "127.0.0.1", "port": taken.getsockname()[1]}))
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -93,10 +105,10 @@ def test_the_limit_of_open_files_is_raised_before_anything_is_opened(signals: No
 
 def test_processes_that_share_a_port_each_get_a_part_of_a_burst() -> None:
     """Of 64 connections none gets fewer than 5, if the kernel draws, once in ten thousand million runs."""
-    server = settings(server={"host": "127.0.0.1", "port": free_port()}).server
+    where = "127.0.0.1", free_port()
     with contextlib.ExitStack() as stack:
-        holder = stack.enter_context(_bound(server, shared=True))
-        listeners = [stack.enter_context(_bound(server, shared=True)) for _ in range(2)]
+        holder = stack.enter_context(bound(*where, shared=True))
+        listeners = [stack.enter_context(bound(*where, shared=True)) for _ in range(2)]
         for listener in listeners:
             listener.listen(64)
             listener.setblocking(False)
@@ -119,7 +131,7 @@ def test_a_shared_port_is_not_shared_with_another_gateway(signals: None) -> None
         other.bind(("127.0.0.1", 0))
         other.listen()
         server = {"host": "127.0.0.1", "port": other.getsockname()[1], "workers": 2}
-        assert serve(settings(server=server)) == STARTUP_FAILURE
+        assert serve(loaded(server=server)) == STARTUP_FAILURE
 
 
 def test_a_tls_file_that_cannot_be_used_is_found_before_anything_starts(
@@ -128,4 +140,4 @@ def test_a_tls_file_that_cannot_be_used_is_found_before_anything_starts(
     files = {"ssl_certfile": str(tmp_path / "no.pem"), "ssl_keyfile": str(tmp_path / "no.key")}
     port = free_port()
     with pytest.raises(SettingsError, match=r"no\.pem"):
-        serve(settings(server={"host": "127.0.0.1", "port": port, **files}))
+        serve(loaded(server={"host": "127.0.0.1", "port": port, **files}))

@@ -5,7 +5,9 @@ from pydantic import ValidationError
 
 from policies import POLICIES
 from router.settings import (
+    AdminSettings,
     AttentionSettings,
+    DiscoverySettings,
     FleetSettings,
     OffloadSettings,
     PlacementSettings,
@@ -130,11 +132,6 @@ def test_the_flag_of_vllms_router_says_how_its_engines_hand_over() -> None:
         ({"prefill": ["http://a"], "decode": ["http://a"]}, "http://a is named twice, as prefill and decode"),
         ({"prefill": ["http://a", "http://a 9"]}, "http://a is named twice, as prefill; name it once"),
         ({"worker_urls": ["http://a"], "decode": ["http://a"]}, "named twice, as plain and decode"),
-        ({"pd_disaggregation": True, "decode": ["http://d"]}, "pd_disaggregation needs prefill workers"),
-        (
-            {"vllm_pd_disaggregation": True, "prefill": ["http://a"]},
-            "needs decode workers; name them with --decode",
-        ),
         (
             {
                 "pd_disaggregation": True,
@@ -156,6 +153,59 @@ def test_the_flag_of_vllms_router_says_how_its_engines_hand_over() -> None:
 def test_workers_and_links_that_cannot_work_stop_the_start(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         fleet(**given)
+
+
+# Workers that are pods.
+
+
+@pytest.mark.parametrize(
+    ("given", "discovery", "sentence"),
+    [
+        ({"pd_disaggregation": True, "decode": ["http://d"]}, {}, "pd_disaggregation needs prefill workers"),
+        (
+            {"vllm_pd_disaggregation": True, "prefill": ["http://a"]},
+            {},
+            "needs decode workers; name them with --decode",
+        ),
+        (
+            {"pd_disaggregation": True},
+            {"service_discovery": True, "prefill_selector": ["part=p"]},
+            "select their pods with --service-discovery --decode-selector",
+        ),
+        (
+            {"pd_disaggregation": True},
+            {"prefill_selector": ["part=p"], "decode_selector": ["part=d"]},
+            "needs prefill workers",
+        ),
+        ({}, {"service_discovery": True}, "needs the labels of the workers"),
+        ({}, {"selector": ["app in ()"]}, "needs values"),
+        ({}, {"namespaces": ["*", "a"]}, "give it alone"),
+        ({}, {"namespaces": ["A"]}, "no name of a namespace"),
+        ({}, {"namespaces": ["a", "a"]}, "more than once"),
+        ({}, {"ports": ["0"]}, "neither a port"),
+        ({}, {"ports": ["a_b"]}, "neither a port"),
+        ({}, {"ports": 70000}, "neither a port"),
+    ],
+)
+def test_pods_that_cannot_be_found_stop_the_start(
+    given: dict[str, object], discovery: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ValidationError, match=sentence):
+        Settings.model_validate({"fleet": given, "discovery": discovery})
+
+
+def test_pods_may_prefill_and_decode_in_place_of_named_workers() -> None:
+    by_role = {"service_discovery": True, "prefill_selector": ["part=p"], "decode_selector": ["part=d"]}
+    assert Settings.model_validate({"fleet": {"pd_disaggregation": True}, "discovery": by_role})
+    by_label = {"service_discovery": True, "selector": ["app=a"]}
+    assert Settings.model_validate({"fleet": {"vllm_pd_disaggregation": True}, "discovery": by_label})
+
+
+def test_equal_selectors_look_equal() -> None:
+    one = DiscoverySettings(selector=("b=2", "a=1"), ports=("8000", "http"))
+    other = DiscoverySettings.model_validate({"selector": {"a": "1", "b": "2"}, "ports": [8000, "http"]})
+    assert one.selectors == other.selectors == {"": "a=1,b=2"}
+    assert one.ports == other.ports
 
 
 def test_a_link_has_bounds_of_its_own() -> None:
@@ -189,3 +239,28 @@ def test_an_option_out_of_range_is_refused_for_any_of_the_policies() -> None:
 def test_scarce_and_abundant_are_apart() -> None:
     with pytest.raises(ValidationError, match="abundant_below must be below scarce_above"):
         OffloadSettings(scarce_above=0.5, abundant_below=0.5)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "gateway.example"])
+def test_an_admin_api_that_anybody_may_use_stays_on_this_machine(host: str) -> None:
+    with pytest.raises(ValidationError, match=r"admin\.host: .*admin\.tokens_file or server\.api_key"):
+        Settings.model_validate({"admin": {"host": host}})
+    for guard in (
+        {"admin": {"host": host, "tokens_file": "t.yaml"}},
+        {"admin": {"host": host}, "server": {"api_key": "ours"}},
+        {"admin": {"host": host}, "tenancy": {"keys_file": "k.yaml"}},
+        {"admin": {"host": host, "port": 0}},
+    ):
+        assert Settings.model_validate(guard).admin.host == host
+
+
+def test_the_admin_port_is_not_the_data_port() -> None:
+    with pytest.raises(ValidationError, match=r"admin\.port: 30000 is the data port; 0 serves both there"):
+        Settings.model_validate({"admin": {"port": 30000}})
+
+
+def test_tls_of_the_admin_api_needs_both_its_files() -> None:
+    with pytest.raises(ValidationError, match="given together"):
+        AdminSettings(ssl_certfile="c.pem")
+    with pytest.raises(ValidationError, match="ssl_ca_certs needs ssl_certfile"):
+        AdminSettings(ssl_ca_certs="ca.pem")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from router.catalogue import CATALOGUE
-from router.sources import Origin, SettingsError, load
+from router.sources import Origin, SettingsError, changed, load
 
 
 @pytest.fixture
@@ -174,3 +174,45 @@ def test_all_problems_come_at_once(file: Path) -> None:
 def test_a_secret_is_never_quoted(key: str) -> None:
     for problem in problems(flags={key: ["http://u:hunter2@h"]}):
         assert "hunter2" not in problem
+
+
+def test_settings_of_two_sections_that_do_not_go_together_are_a_sentence() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"admin.host": "0.0.0.0"})
+    (problem,) = caught.value.problems
+    assert problem.startswith("admin.host: the admin API would be open to whoever reaches 0.0.0.0")
+
+
+# What changes later.
+
+
+def test_changed_settings_are_judged_in_the_same_words_and_others_stay() -> None:
+    settings = load({"queue.size": "5", "server.api_key": "k", "fleet.worker_urls": ["http://a:1"]}).settings
+    after = changed(settings, {"queue.timeout_s": 3, "placement.prefill_policy": ""})
+    assert (after.queue.size, after.queue.timeout_s, after.placement.prefill_policy) == (5, 3, None)
+    assert after.server is settings.server
+    assert settings.queue.timeout_s == 60, "what was given is as it was"
+    with pytest.raises(SettingsError) as caught:
+        changed(settings, {"queue.size": "many", "queue.sise": 1})
+    assert set(caught.value.problems) == {
+        "there is no setting queue.sise; did you mean queue.size?",
+        "runtime: 'many' is not allowed for queue.size; give a whole number, at least 0",
+    }
+
+
+def test_any_setting_may_stay_what_it_is() -> None:
+    """Whatever it was made from: secrets, workers with labels, nested tables."""
+    settings = load(
+        {
+            "server.api_key": "k",
+            "fleet.prefill": ["http://p:1", "8998", "site=far"],
+            "fleet.decode": ["http://d:1"],
+            "fleet.site": "home",
+            "fleet.links": ["{far>home: {gbps: 100}}"],
+            "placement.models": ["{'*': {attention: sliding_window, window_tokens: 128}}"],
+            "placement.cache_pools": ["{a: {}}"],
+        }
+    ).settings
+    for key in CATALOGUE:
+        section, _, name = key.partition(".")
+        assert changed(settings, {key: getattr(getattr(settings, section), name)}) == settings

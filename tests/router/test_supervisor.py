@@ -57,7 +57,7 @@ def pids(folder: Path, mark: str) -> set[int]:
 
 async def ended(task: asyncio.Task[int]) -> int:
     """The exit status; a supervisor that does not end goes on, so that its processes can be ended."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         return await asyncio.shield(task)
 
 

@@ -54,6 +54,12 @@ def test_a_server_certificate_that_cannot_be_used_is_named(files: dict[str, str]
     assert sentence.startswith(f"server.ssl_certfile: cannot use {files[file]} with {files['cert.key']}: ")
 
 
+def test_authorities_of_clients_that_cannot_be_used_are_named(files: dict[str, str]) -> None:
+    server = {"ssl_certfile": files["cert.pem"], "ssl_keyfile": files["cert.key"]}
+    sentence = problem(Settings.model_validate({"server": {**server, "ssl_ca_certs": files["empty.pem"]}}))
+    assert sentence.startswith(f"server.ssl_ca_certs: cannot use {files['empty.pem']}: not PEM files")
+
+
 def test_a_key_of_another_certificate_is_named(files: dict[str, str]) -> None:
     sentence = problem(
         Settings.model_validate(
@@ -75,3 +81,12 @@ def test_workers_are_verified_unless_that_is_turned_off(files: dict[str, str]) -
     assert worker_context(verifying.upstream).verify_mode is ssl.CERT_REQUIRED
     context = worker_context(trusting.upstream)
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_the_files_of_the_admin_api_are_checked_too(files: dict[str, str]) -> None:
+    served = {"ssl_certfile": files["cert.pem"], "ssl_keyfile": files["cert.key"]}
+    check_tls_files(Settings.model_validate({"admin": {**served, "ssl_ca_certs": files["ca.pem"]}}))
+    wrong = {"ssl_certfile": files["cert.pem"], "ssl_keyfile": files["other.key"]}
+    assert problem(Settings.model_validate({"admin": wrong})).startswith("admin.ssl_certfile: cannot use")
+    wrong = {**served, "ssl_ca_certs": files["missing.pem"]}
+    assert problem(Settings.model_validate({"admin": wrong})).startswith("admin.ssl_ca_certs: cannot use")

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, token_count
+from router.values import HeaderName, HttpUrl, LogLevel, RedisUrl, Secret, is_loopback, token_count
 
 
 @pytest.mark.parametrize(
@@ -96,3 +96,15 @@ def test_tokens_may_be_written_in_ki_and_mi(text: str, tokens: int) -> None:
 def test_what_is_no_number_of_tokens_says_how_to_write_one(text: str) -> None:
     with pytest.raises(ValueError, match="write 65536 or 64K"):
         token_count(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [
+        *(("127.0.0.1", True), ("127.8.0.9", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("gateway.example", False)),
+    ],
+)
+def test_only_this_machine_reaches_a_loopback_address(host: str, only_here: bool) -> None:
+    """Of a name nobody knows where it leads, or will lead tomorrow."""
+    assert is_loopback(host) is only_here

@@ -6,10 +6,11 @@
     Mooncake  both legs at once with one ``transfer_id``; the decode leg has the bootstrap address and the
               engine id from ``GET {bootstrap}/query``, asks, and is answered when the prefill is done
 
-A decode engine pulls what its own cache does not hold, keeps it in that cache, and does not count it in
-``cached_tokens``. KV that nobody fetches is dropped when its lease is over: 30 s after the last sign of
-its decode leg with NIXL, which sends one every sixth of that while it waits for room; 480 s with Mooncake
-(nixl/base_scheduler.py, pull_scheduler.py, mooncake_connector.py).
+A decode engine pulls what its own cache does not hold, and keeps it in that cache. What it reports as
+``cached_tokens`` is neither: with NIXL what the prefill engine had cached, which is in the parameters
+(v1/engine/output_processor.py), with Mooncake what it had itself. KV that nobody fetches is dropped when its
+lease is over: 30 s after the last sign of its decode leg with NIXL, which sends one every sixth of that while
+it waits for room; 480 s with Mooncake (nixl/base_scheduler.py, pull_scheduler.py, mooncake_connector.py).
 
 What goes wrong, as observed on vLLM 0.32 with NIXL:
 
@@ -78,12 +79,14 @@ class Fetch:
         key: What the KV is called there.
         host: Where that engine may be reached.
         port: Its side channel or bootstrap port.
+        cached_tokens: What it had cached of the prompt; None if the leg does not say.
     """
 
     engine_id: str
     key: str
     host: str
     port: int
+    cached_tokens: int | None = None
 
 
 Plan = Give | Fetch
@@ -180,7 +183,9 @@ class KvTransfers:
         engine_id = str(params["remote_engine_id"])
         if not self._mooncake:
             host, port = str(params["remote_host"]), int(params["remote_port"])
-            return Fetch(engine_id, str(params["remote_request_id"]), host, port)
+            cached = params.get("remote_prefill_cached_tokens")
+            cached_tokens = cached if isinstance(cached, int) else None
+            return Fetch(engine_id, str(params["remote_request_id"]), host, port, cached_tokens)
         address = str(params["remote_bootstrap_addr"])
         url = urlsplit(address if "//" in address else f"//{address}")
         return Fetch(engine_id, str(params["transfer_id"]), url.hostname or "", url.port or 80)
@@ -291,6 +296,8 @@ class KvTransfers:
             raise TransferFailed(_FAILED) from error
         n_bytes = self._transfers.kv_bytes(tokens) - self._transfers.kv_bytes(kept_tokens)
         self.counters.received(tokens - kept_tokens, n_bytes, loop.time() - began_s)
+        if plan.cached_tokens is not None:
+            job.cached_tokens = plan.cached_tokens
 
     async def _room_kept_alive(self, leg: Leg, plan: Fetch) -> None:
         """Wait for room; renew the lease meanwhile, or end it if the leg is aborted."""

@@ -146,9 +146,13 @@ class Windows:
         device.touch_window(lease.node)
 
     def _room(self, rest: int) -> int:
-        """Window KV that a request may have outside of the tree: a step, or a window while it decodes."""
+        """Window KV that a request may have outside of the tree: a step, or a window while it decodes.
+
+        vLLM plans a step while the one before still runs, and frees nothing that this one may read
+        (``v1/core/kv_cache_manager.py``, ``allocate_slots``: ``num_in_flight_tokens``).
+        """
         rules = self._rules
-        step = rules.chunk_tokens + self._size if rules.chunk_tokens else rest
+        step = rules.chunk_tokens * (1 + self._vllm) + self._size if rules.chunk_tokens else rest
         return min(rest, max(step, rules.window_tokens + rules.decode_release_tokens + 2 * self._size))
 
     def _reserve(self, lease: Lease) -> None:

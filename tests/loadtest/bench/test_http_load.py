@@ -36,7 +36,7 @@ async def engine(change: Change = bytes, gap_s: float = 0.001) -> AsyncIterator[
 
 async def outcome(plan: LoadPlan) -> LoadReport:
     load = Load(plan)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await load.run()
     return load.report()
 

@@ -7,7 +7,7 @@ import sys
 
 from fakes.running import until
 
-from loadtest.bench.process_tree import clients_of, cpu_s, rss_bytes, tree_of
+from loadtest.bench.process_tree import clients_of, cpu_s, open_files, rss_bytes, tree_of
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint()"
 PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', '''{BURN}''']); input()"
@@ -36,3 +36,10 @@ def test_clients_are_the_connections_that_a_process_has_accepted_on_a_port() -> 
         assert clients_of(os.getpid(), port) == 0
         with socket.create_connection(("127.0.0.1", port)), listener.accept()[0]:
             assert clients_of(os.getpid(), port) == 1
+
+
+def test_open_files_are_counted_and_nobody_has_none() -> None:
+    before = open_files(os.getpid())
+    with socket.socket(), socket.socket():
+        assert open_files(os.getpid()) == before + 2
+    assert open_files(1 << 30) == 0

@@ -105,3 +105,40 @@ async def test_time_to_first_token_counts_from_when_the_request_was_due() -> Non
         seen = await visit(url, "/", b"{}", streamed=True, patience_s=60, due_s=due_s)
     assert seen.ttft_s is not None
     assert 5 <= seen.ttft_s <= seen.ended_s - due_s
+
+
+async def whole(data: bytes, *, late: bytes = b"") -> Visit:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(data)
+        await writer.drain()
+        if late:
+            await asyncio.sleep(0.05)
+            writer.write(late)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return await visit(url, "/", b"{}", streamed=True, patience_s=20.0, whole=True)
+    finally:
+        server.close()
+
+
+async def test_a_body_is_kept_where_it_is_asked_for_with_who_answered() -> None:
+    seen = await whole(answer(STREAM, more=b"x-cacheway-worker: host:1\r\n"))
+    assert (seen.end, seen.body, seen.worker, seen.surplus_bytes) == (End.ANSWERED, STREAM, "host:1", 0)
+    assert (await visited(answer(STREAM))).body == b""
+
+
+async def test_what_comes_behind_the_end_is_counted() -> None:
+    assert (await whole(answer(STREAM), late=b"more")).surplus_bytes == 4
+
+
+async def test_a_connection_that_stays_open_behind_the_answer_ends_the_visit_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadtest.chaos.visitor.CLOSE_S", 0.05)
+    async with saying(answer(STREAM), hang=True) as url:
+        seen = await visit(url, "/", b"{}", streamed=True, patience_s=20.0, whole=True)
+    assert seen.end is End.ANSWERED

@@ -23,7 +23,7 @@ async def launch(*arguments: Any) -> Any:
         sys.executable, "-c", COMMAND, "--port", "0", *arguments, stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         line = (await process.stdout.readline()).decode()
     return process, line, re.findall(r"http://\S+", line)
 
@@ -67,7 +67,7 @@ async def test_it_serves_until_it_is_told_to_end() -> None:
                 process.send_signal(signal.SIGTERM)
                 with pytest.raises(httpx.ReadError):
                     [line async for line in lines]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:
@@ -139,7 +139,7 @@ async def test_events_are_published_and_replayed_on_the_loop_of_the_command() ->
     process, _, (url,) = await launch("--dialect", "vllm", "--kv-events-config", config)
     context = zmq.asyncio.Context()
     try:
-        async with httpx.AsyncClient() as client, asyncio.timeout(10):
+        async with httpx.AsyncClient() as client, asyncio.timeout(60):
             source = (await client.get(f"{url}/kv_event_sources")).json()["0"]
             await client.post(f"{url}/v1/completions", json={"prompt": [1] * 100, "max_tokens": 1})
             socket = context.socket(zmq.DEALER)
@@ -172,7 +172,7 @@ async def test_engines_of_one_process_have_event_and_side_ports_of_their_own(tmp
         assert infos[0]["disaggregation_bootstrap_port"] != infos[1]["disaggregation_bootstrap_port"]
         assert names(tmp_path) == ["kv", "kv_dp1", "kv_dp2", "kv_dp2_dp1"]
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await process.wait() == 0
     finally:
         if process.returncode is None:

@@ -51,12 +51,13 @@ def answer() -> Any:
     return FakeAnswer()
 
 
-def begin(answer: Any, *, stream: bool, jobs: Any = 1, aborted: Any = None) -> Any:
+def begin(answer: Any, *, stream: bool, jobs: Any = 1, aborted: Any = None, opens: bool = False) -> Any:
     generation = Generation(
         answer,
         stream=stream,
         abort=(aborted if aborted is not None else []).append,
         error_body=lambda status, message: f"{status} {message}".encode(),
+        opens=opens,
     )
     made = [
         served_job(b"abcd", Extra(), Output(9), generation, block_tokens=1, index=index)
@@ -135,6 +136,18 @@ def test_a_job_that_fails_ends_the_request_with_its_error(answer: Any) -> None:
 
     assert answer.sent == [(500, b"500 no KV")]
     assert aborted == [jobs[0], jobs[2]]
+
+
+@pytest.mark.parametrize(("opens", "before"), [(True, b"<"), (False, b"")])
+def test_a_stream_that_fails_before_its_first_token_may_open_first(
+    answer: Any, opens: bool, before: bytes
+) -> None:
+    """As chat streams of vLLM 0.32 do."""
+    generation, (job,) = begin(answer, stream=True, opens=opens)
+    answer.streaming = True
+    generation.failed(job, 500, "no KV")
+
+    assert answer.sent == [before + b"data: 500 no KV\n\ndata: [DONE]\n\n", "end"]
 
 
 def test_a_stream_that_has_begun_ends_with_an_error_event(answer: Any) -> None:

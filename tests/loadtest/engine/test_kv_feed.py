@@ -30,7 +30,7 @@ async def batches(context: Any, engine: Any, start: int = 0, rank: int = 0) -> A
     socket.connect(engine.feed.settings[rank].replay_endpoint)
     await socket.send_multipart((b"", start.to_bytes(8, "big")))
     found = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             message = await socket.recv_multipart()
             if message[-2] == b"\xff" * 8:
@@ -52,7 +52,7 @@ async def test_a_subscriber_hears_what_a_request_stored(start: Any, context: Any
     socket.setsockopt(zmq.SUBSCRIBE, b"kv")
     socket.connect(f"tcp://127.0.0.1:{info['endpoint_port_base']}")
     number = 0
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await socket.poll(20):
             number += 1
             await complete(client, [number] * 40)
@@ -151,7 +151,7 @@ async def test_an_engine_that_crashed_begins_anew_on_the_same_ports(start: Any, 
     await complete(client, [1] * 40)
     before = engine.feed.settings
     engine.inject(Fault("crash", seconds=0.001))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await complete(client, [1] * 40)

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.engine.faults import Fault
+from router.fleet.engine_info import vllm_capacity_tokens
 
 
 def samples(text: str) -> Any:
@@ -53,6 +54,14 @@ async def test_vllm_metrics_have_vllm_names(start: Any) -> None:
     config = [name for name in found if name[0] == "vllm:cache_config_info"]
     assert ("block_size", "16") in config[0]
     assert ("num_gpu_blocks", "1000") in config[0]
+
+
+async def test_vllm_has_a_line_for_each_rank_from_which_its_capacity_follows(start: Any) -> None:
+    _, client = await start(dialect="vllm", block_tokens=16, cache_tokens=16_000, dp_ranks=2)
+    page = (await client.get("/metrics")).text
+
+    assert page.count("\nvllm:num_requests_running{") == page.count("\nvllm:kv_cache_usage_perc{") == 2
+    assert vllm_capacity_tokens(page) == 16_000
 
 
 async def test_vllm_adds_up_the_blocks_of_its_ranks_but_not_their_tokens(start: Any) -> None:

@@ -25,7 +25,7 @@ async def engine() -> Any:
 async def talk(engine: EmulatedEngine, *pieces: Any) -> Any:
     """Send pieces, each in a segment of its own, and read until the engine closes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", engine.port)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for piece in pieces:
             writer.write(piece)
             await writer.drain()

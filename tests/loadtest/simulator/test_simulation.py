@@ -186,7 +186,7 @@ def test_what_a_shared_pool_holds_is_fetched_instead_of_computed() -> None:
     )
 
     assert alone.records.pool_tokens.sum() == 0
-    assert shared.records.pool_tokens.sum() > 0.03 * shared.records.prompt_tokens.sum()
+    assert shared.records.pool_tokens.sum() > 0.02 * shared.records.prompt_tokens.sum()
     assert (shared.records.pool_tokens <= shared.records.host_tokens).all()
     assert shared.summary()["hit_ratio"] > alone.summary()["hit_ratio"]
     assert shared.bounds.pooled_tokens > alone.bounds.pooled_tokens

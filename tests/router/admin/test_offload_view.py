@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from policies import NEVER_TOKENS, FleetState, LinkState, Offload, OffloadPlan, OffloadReason, OffloadVerdict
-from router.admin.offload_view import OffloadPorts, described, explained
+from router.admin.offload_view import OffloadPorts, described
 from router.gateway.offloading import Offloading
+from router.gateway.plain_words import explained
 from router.settings import OffloadSettings
 
 NOW_US = 1_000_000_000
@@ -46,7 +47,7 @@ class Setup:
         )
 
     def view(self, *links: str) -> dict[str, Any]:
-        return described(OffloadPorts(self.offloading, self.settings, links, lambda: NOW_US))
+        return described(OffloadPorts(self.offloading, lambda: self.settings, links, lambda: NOW_US))
 
 
 def test_a_decision_is_told_in_tokens_seconds_and_bytes() -> None:

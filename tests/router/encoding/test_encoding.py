@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from router.encoding import Encoding
-from router.encoding.encoding import REGISTRATIONS_MAX
-from router.errors import NoWorker
+from router.encoding.encoding import RANKS_MAX, REGISTRATION_BYTES_MAX, REGISTRATIONS_MAX
+from router.errors import ClientError, NoWorker
 from router.proxy import ClientRequest
 from tests.fakes.gateway import Bench
 
@@ -83,3 +83,22 @@ def test_registrations_are_remembered_up_to_a_bound(stage: Bench) -> None:
     assert encoding.registrations("1") == [request, request]
     encoding.forget("1")
     assert encoding.registrations("1") == []
+
+
+def test_registrations_of_a_part_are_bounded_in_number_and_size(stage: Bench) -> None:
+    encoding = Encoding(stage.gateway)
+    small = ClientRequest(b"POST", b"/scheduler_receive_url", b"", (), b"{}", "c", 0.0)
+    large = ClientRequest(
+        b"POST", b"/scheduler_receive_url", b"", (), b"x" * (REGISTRATION_BYTES_MAX + 1), "c", 0.0
+    )
+    for _ in range(RANKS_MAX):
+        encoding.registered("p", small)
+
+    with pytest.raises(ClientError) as too_many:
+        encoding.registered("p", small)
+    with pytest.raises(ClientError) as too_large:
+        encoding.registered("q", large)
+
+    assert (too_many.value.code, too_large.value.code) == ("too_many_registrations", "body_too_large")
+    assert len(encoding.registrations("p")) == RANKS_MAX
+    assert encoding.registrations("q") == []

@@ -158,3 +158,17 @@ async def test_a_language_worker_that_leaves_frees_its_encoder(redis_url: str, n
         await until(lambda: loads.inflight_requests.sum() == 1)
         under_way.cancel()
         await until(lambda: loads.inflight_requests.sum() == 0)
+
+
+async def test_a_mistake_of_ours_is_an_answer_and_leaves_nothing_behind(
+    world: Encoders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that nothing answers would hold its language worker until that gives up."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("router.encoding.encoding.Encoding.choose", broken)
+    answer = await world.gateways[0].client.post("/encode", json={"req_id": "p", "mm_items": ["m"]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+    assert world.gateways[0].process.gateway.inflight == 0

@@ -6,6 +6,7 @@ import pytest
 
 from router.fleet.engine_info import (
     ServedModel,
+    cached_as,
     served_models,
     sglang_bootstrap_port,
     sglang_capacity_tokens,
@@ -26,7 +27,7 @@ def test_models_are_read_with_their_length_and_base() -> None:
     }
     assert served_models(answer) == (
         ServedModel("tiny", 8192, "vllm", "/models/tiny"),
-        ServedModel("tiny-sql", 0, "vllm", "tiny"),
+        ServedModel("tiny-sql", 0, "vllm", "tiny", "tiny"),
     )
 
 
@@ -92,6 +93,18 @@ def test_vllm_says_its_capacity_in_blocks() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "ranks", "tokens"), [("1730", 1, 1730), ("1730", 2, 3460), ("None", 2, 7680)]
+)
+def test_vllm_says_better_itself_what_a_rank_can_hold(said: str, ranks: int, tokens: int) -> None:
+    """Of 240 blocks of 32 tokens, all ranks together, a Gemma 3 keeps most for windows."""
+    lines = [f'vllm:num_requests_running{{model_name="m",engine="{rank}"}} 0.0' for rank in range(ranks)]
+    config = f'block_size="32",num_gpu_blocks="240",kv_cache_size_tokens="{said}",engine="0"'
+    lines.append(f"vllm:cache_config_info{{{config}}} 1")
+
+    assert vllm_capacity_tokens("\n".join(lines)) == tokens
+
+
+@pytest.mark.parametrize(
     ("line", "expected_ms"),
     [
         ("process_start_time_seconds 1.76370012325e+09", 1_763_700_123_250),
@@ -145,3 +158,23 @@ def test_sglang_says_where_decode_workers_come(answer: Any, port: int) -> None:
 )
 def test_the_scheduler_knows_the_role_of_an_engine_better_than_its_start(answer: Any, role: str) -> None:
     assert sglang_role(answer) == role
+
+
+def test_other_names_of_a_model_are_cached_as_the_first_and_adapters_as_themselves() -> None:
+    """As vLLM lists them: names of the model itself have its path as root, adapters their base as parent."""
+    models = served_models(
+        {
+            "data": [
+                {"id": "/models/m", "root": "/models/m", "parent": None},
+                {"id": "m", "root": "/models/m", "parent": None},
+                {"id": "adapter", "root": "/adapters/a", "parent": "/models/m"},
+                {"id": "second", "root": "/adapters/b", "parent": "/models/m"},
+                {"id": "plain"},
+            ]
+        }
+    )
+    names = ["/models/m", "m", "adapter", "second", "plain", "unknown"]
+    assert [cached_as(models, name) for name in names] == [
+        *("/models/m", "/models/m", "adapter", "second", "plain"),
+        None,
+    ]

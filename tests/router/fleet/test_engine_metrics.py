@@ -9,7 +9,7 @@ from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.running import until
 
 from policies import Finished, Placed, Reported
-from router.fleet import EngineMetrics, LocalWorker
+from router.fleet import EngineMetrics, LocalWorker, engine_metrics
 
 SECOND = 1_000_000
 PAGE = b"""vllm:num_requests_running{engine="0"} 3
@@ -233,6 +233,23 @@ async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
                 setup.time.advance(1.0)
             assert setup.asked.count("silent") == 1
             assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_loop_may_be_switched_off_and_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_metrics, "OFF_S", 0.001)
+    setup = Setup()
+    setup.metrics.use(0.0, 2.0)
+    setup.give(setup.add())
+    async with setup.client:
+        task = asyncio.create_task(setup.metrics.run())
+        try:
+            await asyncio.sleep(0.02)
+            assert setup.asked == []
+            setup.metrics.use(0.01, 2.0)
+            await until(lambda: setup.asked)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

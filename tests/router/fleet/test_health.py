@@ -353,3 +353,24 @@ async def test_how_long_it_takes_to_connect_is_told(setup: Setup) -> None:
     assert local.health is Health.HEALTHY
     assert [of for of, _ in told] == [local]
     assert 0.0 < told[0][1] < RULES.timeout_s
+
+
+async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
+    """Also by who was to be probed in an hour."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.path)
+        return sglang(request) if request.url.path != "/other" else httpx.Response(200)
+
+    setup.answer = answer
+    rules = HealthRules(3600, 3600, 5, "/health")
+    setup.checks = HealthChecks(setup.registry, setup.client, rules)
+    local = setup.add()
+    async with running(setup):
+        await until(lambda: local.health is Health.HEALTHY)
+        setup.checks.use(rules)
+        probes = local.probes
+        setup.checks.use(HealthRules(0.01, 0.01, 5, "/other"))
+        await until(lambda: local.probes >= probes + 3)
+    assert asked.count("/health") == 1

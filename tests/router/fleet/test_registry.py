@@ -17,7 +17,9 @@ from policies import (
     LengthBuckets,
     Placed,
     Started,
+    Worker,
     WorkerPut,
+    beyond,
     turn_of,
 )
 from router.errors import (
@@ -29,6 +31,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.fleet import Health, LocalWorker, Registry, ServedModel
+from router.fleet.registry import NAMES_MAX
 
 
 class Setup:
@@ -616,6 +619,30 @@ def test_a_worker_that_cannot_hold_what_a_bucket_takes_is_not_visited(setup: Set
     assert setup.eligible("x", bucket=1) == ["b:80", "c:80"]
 
 
+def test_limits_are_what_some_workers_of_a_model_hold_and_others_exceed(setup: Setup) -> None:
+    a, b, c = setup.add("a", "b", "c")
+    assert setup.registry.limits("m") == ()
+    for local, length in ((a, 4096), (b, 4096), (c, 4096)):
+        setup.registry.described(local, (ServedModel("m", length), ServedModel("x")), "", 0)
+    assert setup.registry.limits("m") == setup.registry.limits("x") == ()
+    setup.registry.described(a, (ServedModel("m", 1024), ServedModel("x")), "", 0)
+    assert setup.registry.limits("m") == (1024,)
+    assert setup.registry.limits("x") == ()
+    assert setup.eligible("m", bucket=beyond(1024)) == ["b:80", "c:80"]
+    assert setup.eligible("m") == ["a:80", "b:80", "c:80"]
+    setup.registry.described(c, (ServedModel("m"),), "", 0)  # it does not say, and may hold more than all
+    assert setup.registry.limits("m") == (1024, 4096)
+    assert setup.eligible("m", bucket=beyond(4096)) == ["c:80"]
+
+
+def test_limits_of_models_that_clients_invent_do_not_pile_up(setup: Setup) -> None:
+    setup.add("a")
+    for number in range(3 * NAMES_MAX):
+        setup.registry.limits(f"invented {number}")
+    setup.registry.limits("m" * 10_000)
+    assert len(setup.registry._limits) <= NAMES_MAX + 1
+
+
 def test_what_exceeds_all_buckets_fits_only_who_takes_any_length(setup: Setup) -> None:
     labelled(setup, a="0-64K", b="256K-1M")
     assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == ([], False)
@@ -636,3 +663,37 @@ def test_a_worker_drains_before_it_takes_another_bucket() -> None:
     assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "c:80"]
     setup.shared.publish(FirstToken("1", now_us + 2))
     assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "b:80", "c:80"]
+
+
+def test_since_when_a_worker_drains_is_said_once(setup: Setup) -> None:
+    """It keeps its time whatever else is changed, and is asked to leave only while it drains."""
+    setup.add("a")
+    setup.registry.change("a:80", leaving=True)
+    assert (worker(setup).drain_us, worker(setup).leaving) == (0, False)
+    before_us = setup.now_us()
+    setup.registry.change("a:80", draining=True, leaving=True)
+    since_us = worker(setup).drain_us
+    assert before_us < since_us < setup.now_us()
+    setup.time.advance(5)
+    setup.registry.change("a:80", labels={"zone": "b"}, draining=True)
+    assert (worker(setup).drain_us, worker(setup).leaving) == (since_us, True)
+    setup.registry.change("a:80", draining=False)
+    assert (worker(setup).drain_us, worker(setup).leaving) == (0, False)
+
+
+def worker(setup: Setup) -> Worker:
+    local = setup.registry.get("a:80")
+    assert local is not None
+    return local.worker
+
+
+def test_engines_names_of_a_model_follow_what_they_list(setup: Setup) -> None:
+    """A name that no worker lists stands for itself."""
+    (a,) = setup.add("a")
+    assert setup.registry.cached_as("alias") == "alias"
+    models = (ServedModel("m", root="/m"), ServedModel("alias", root="/m"))
+    setup.registry.described(a, models, "vllm", 0)
+    assert [setup.registry.cached_as(name) for name in ("alias", "m", "x")] == ["m", "m", "x"]
+    for number in range(3000):
+        setup.registry.cached_as(f"{number}")
+    assert len(setup.registry._cached_as) <= 1001

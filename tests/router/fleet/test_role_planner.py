@@ -318,8 +318,27 @@ async def test_the_loop_looks_again_and_again_until_it_is_cancelled() -> None:
 
     planner.publish = publish
     task = asyncio.create_task(planner.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await twice.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_loop_that_is_told_another_interval_does_not_sleep_out_the_old_one() -> None:
+    setup = Setup(mode="recommend")
+    planner = setup.planners[0]
+    planner.interval_s = 3600.0
+    task = asyncio.create_task(planner.run())
+    try:
+        await asyncio.sleep(0)
+        planner.use("off", RoleRules(), 3600.0, 0.05)
+        assert (planner.mode, planner.rules, planner.tpot_slo_s) == ("off", RoleRules(), 0.05)
+        planner.use("recommend", RoleRules(), 0.001, 0.0)
+        async with asyncio.timeout(60):
+            while not setup.plans():  # noqa: ASYNC110 - nobody signals a plan
+                await asyncio.sleep(0.005)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert setup.plans()[-1].roles == {"w2:80": "prefill"}

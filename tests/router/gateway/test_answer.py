@@ -5,7 +5,7 @@ import json
 import pytest
 
 from router.errors import StreamBroken
-from router.gateway.answer import error_event, retry_after
+from router.gateway.answer import error_event
 from router.gateway.endpoints import Endpoint
 
 ERROR = StreamBroken('reset\nwhile "streaming"')
@@ -20,10 +20,3 @@ def test_an_error_event_ends_a_cut_off_event_and_is_one_of_its_own(endpoint: End
     assert json.loads(fields["data"])["error"]["message"] == ERROR.message
     assert json.loads(fields["data"])["error"]["code"] == "upstream_stream_broken"
     assert rest == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "value"), [(0.0, b"1"), (0.2, b"1"), (1.0, b"1"), (1.1, b"2"), (30.0, b"30")]
-)
-def test_retry_after_is_whole_seconds_and_never_at_once(seconds: float, value: bytes) -> None:
-    assert retry_after(seconds) == value

@@ -21,6 +21,7 @@ from policies import (
     ServiceLevel,
     Shed,
     WorkerPut,
+    beyond,
     make_policy,
 )
 from radix import AttentionProfile
@@ -76,6 +77,30 @@ def test_a_decision_says_the_same_to_the_log_and_to_its_replica() -> None:
     assert attempt.started_s == 5.0
 
 
+@pytest.mark.parametrize(
+    ("changes", "bucket"),
+    [
+        ({"prompt_bytes": 0, "prompt_token_ids": 999}, ANY_BUCKET),  # and one of the answer
+        ({"prompt_bytes": 0, "prompt_token_ids": 1000}, beyond(1000)),
+        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 100}, ANY_BUCKET),
+        ({"prompt_bytes": 0, "prompt_token_ids": 900, "output_tokens_max": 101}, beyond(1000)),
+        ({"prompt_bytes": 0, "prompt_token_ids": 10_000}, beyond(4000)),
+        ({"prompt_bytes": 3000}, ANY_BUCKET),  # 750 tokens, if it is like the others
+        ({"prompt_bytes": 3300}, beyond(1000)),  # 825, and 1,031 if it is not
+        ({"prompt_bytes": 0, "prompt_token_ids": 1800, "paths": (PATH, PATH)}, ANY_BUCKET),  # 900 each
+    ],
+)
+def test_a_prompt_that_some_engines_would_refuse_is_for_the_others(
+    changes: dict[str, Any], bucket: int
+) -> None:
+    """Some hold 1,000 tokens, some 4,000, some more."""
+    setup = Setup()
+    setup.decider._limits = lambda model: (1000, 4000) if model == "m" else ()
+    assert setup.decider.bucket_of(msgspec.structs.replace(TEXT, **changes)) == bucket
+    other = msgspec.structs.replace(TEXT, model="other", prompt_token_ids=10**6)
+    assert setup.decider.bucket_of(other) == ANY_BUCKET
+
+
 def test_nothing_is_reserved_by_deciding() -> None:
     setup = Setup()
     said = len(setup.shared.ops)
@@ -128,6 +153,29 @@ def test_ends_count_for_models_with_windows() -> None:
     setup = Setup()
     assert not setup.decide().placed.ends
     assert setup.decide(AttentionProfile("sliding_window", 128)).placed.ends
+
+
+@pytest.mark.parametrize(
+    ("profile", "paths", "junction_blocks"),
+    [
+        (AttentionProfile("sliding_window", 128), (PATH[:24] + b"elsewhere, 16 b.",), 3),
+        (AttentionProfile("linear"), (PATH,), 16),
+        (AttentionProfile("sliding_window", 128), (b"elsewhere, 16 b.",), 0),
+        (AttentionProfile("sliding_window", 128), (PATH, PATH), 0),
+        (FULL_ATTENTION, (PATH,), 0),
+    ],
+)
+def test_the_log_hears_where_a_prompt_leaves_what_a_worker_with_windows_holds(
+    profile: AttentionProfile, paths: tuple[bytes, ...], junction_blocks: int
+) -> None:
+    """One prompt of 16 blocks is held by both workers; of a batch nobody can tell."""
+    setup = Setup()
+    for worker in ("a:80", "b:80"):
+        setup.shared.publish(Placed(worker, NOW_US - 5, worker, "r2", 1, 1, 4096, (PATH,)))
+
+    decision = setup.decide(profile, paths=paths)
+
+    assert decision.placed.junction_blocks == junction_blocks
 
 
 def test_if_the_policy_considers_nobody_nothing_is_counted() -> None:

@@ -5,7 +5,13 @@ from fakes.gateway import SSE, chat
 from fakes.handover import FakePaired, PairBench
 
 from policies import Circuit, Placed, Shipping
-from router.errors import HandoverFailed, StreamBroken, WorkerRefused, WorkerUnreachable
+from router.errors import (
+    HandoverFailed,
+    StreamBroken,
+    TransferFailed,
+    WorkerRefused,
+    WorkerUnreachable,
+)
 from router.fleet import ServedModel
 from router.gateway.exchange import RequestExchange
 from router.handover import Leg
@@ -94,6 +100,44 @@ def test_without_attempts_left_the_failure_of_the_leg_is_the_answer() -> None:
     bench.paired.fail_leg(Leg.DECODE, HandoverFailed("no KV came"))
     assert (client.status, client.error["code"]) == (502, "handover_failed")
     assert client.error["message"] == "no KV came"
+    bench.check()
+
+
+def test_kv_that_did_not_come_is_fetched_by_another_decode_worker_first() -> None:
+    bench = PairBench(2, 2, protocol="nixl")
+    bench.start(chat())
+    first = bench.paired
+    first.prefilled()
+    first.fail_leg(Leg.DECODE, TransferFailed("no KV"))
+    assert pair_of(first)[Leg.DECODE] != pair_of(bench.paired)[Leg.DECODE]
+    bench.paired.began()
+    bench.paired.answer()
+    bench.check()
+
+
+def test_kv_that_did_not_come_to_the_only_decode_worker_is_asked_of_another_prefill_worker() -> None:
+    bench = PairBench(2, 1, protocol="nixl")
+    bench.start(chat())
+    first = bench.paired
+    first.prefilled()
+    first.fail_leg(Leg.DECODE, TransferFailed("no KV"))
+    assert pair_of(first)[Leg.PREFILL] != pair_of(bench.paired)[Leg.PREFILL]
+    assert pair_of(bench.paired)[Leg.DECODE] == "d0:80"
+    bench.paired.began()
+    bench.paired.answer()
+    bench.check()
+
+
+def test_the_decode_worker_of_the_only_pair_computes_alone_what_did_not_come() -> None:
+    bench = PairBench(1, 1, protocol="nixl")
+    bench.start(chat())
+    bench.paired.prefilled()
+    bench.paired.fail_leg(Leg.DECODE, TransferFailed("no KV"))
+    alone = bench.upstream
+    assert not isinstance(alone, FakePaired)
+    alone.answer()
+    assert bench.clients[0].status == 200
+    assert bench.clients[0].headers[b"x-cacheway-worker"] == b"d0:80"
     bench.check()
 
 
@@ -246,6 +290,8 @@ def test_a_request_that_cannot_be_split_goes_to_a_worker_that_does_all_of_it() -
     bench = PairBench(1, 1, protocol="nixl")
     _, client = bench.start(chat(n=2))
     assert not isinstance(bench.upstream, FakePaired)
+    *_, last = bench.upstream.sent["body"]
+    assert last == b" ", "the hand-over has a say in what it hears"
     bench.upstream.answer()
     assert client.headers[b"x-cacheway-worker"] == b"d0:80"
     assert 'cacheway_whole_at_decode_total{worker="d0:80"} 1.0' in bench.metrics.exposition()[0].decode()

@@ -55,6 +55,73 @@ def test_a_stream_does_not_keep_its_prompt(bench: Bench) -> None:
     assert bench.log[-1]["request_bytes"] == len(sent)
 
 
+CREATED = b'event: response.created\ndata: {"type":"response.created"}\n\n'
+DELTA = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"a"}\n\n'
+
+
+def responding(bench: Bench) -> tuple[RequestExchange, FakeClient]:
+    """A stream that begins at once, as those of /v1/responses do; its prefill takes two seconds from here."""
+    exchange, client = bench.start(
+        {"model": "m", "input": "word " * 1000, "stream": True}, path=b"/v1/responses"
+    )
+    bench.upstream.head(200, SSE)
+    bench.upstream.data(CREATED)
+    assert client.body == CREATED
+    assert not bench.shared.said(FirstToken)
+    bench.time.advance(2)
+    return exchange, client
+
+
+def test_what_a_stream_says_before_its_first_token_ends_no_prefill(bench: Bench) -> None:
+    _, client = responding(bench)
+    bench.upstream.data(DELTA)
+    assert len(bench.shared.said(FirstToken)) == 1
+    bench.time.advance(1)
+    bench.upstream.data(DELTA)
+    bench.upstream.end()
+    assert client.body == CREATED + DELTA + DELTA
+    assert len(bench.shared.said(FirstToken)) == 1
+    assert bench.log[-1]["ttft_s"] == 2.0
+
+
+def test_a_comment_ends_no_prefill(bench: Bench) -> None:
+    _, client = bench.start(chat(stream=True))
+    bench.upstream.head(200, SSE)
+    bench.upstream.data(b": ping\n\n")
+    assert client.body == b": ping\n\n"
+    assert not bench.shared.said(FirstToken)
+    bench.upstream.data(b"data: {}\n\n")
+    assert len(bench.shared.said(FirstToken)) == 1
+    bench.upstream.end()
+
+
+def test_a_stream_that_breaks_before_its_first_token_leaves_nothing_in_the_tree(bench: Bench) -> None:
+    _, client = responding(bench)
+    bench.upstream.fail(StreamBroken("reset"))
+    assert client.body.startswith(CREATED)
+    assert b"upstream_stream_broken" in client.body
+    assert len(bench.upstreams) == 1
+    assert bench.shared.said(Trim)
+    assert "ttft_s" not in bench.log[-1]
+
+
+def test_a_client_that_leaves_before_the_first_token_leaves_nothing_in_the_tree(bench: Bench) -> None:
+    exchange, client = responding(bench)
+    client.left = True
+    exchange.client_left()
+    assert bench.shared.said(Trim)
+
+
+def test_an_answer_to_responses_that_is_not_streamed_is_an_answer(bench: Bench) -> None:
+    _, client = bench.start({"model": "m", "input": "word"}, path=b"/v1/responses")
+    bench.upstream.head(200, JSON, 7)
+    bench.upstream.data(b'{"a":')
+    bench.upstream.data(b"1}")
+    assert len(bench.shared.said(FirstToken)) == 1
+    bench.upstream.end()
+    assert client.body == b'{"a":1}'
+
+
 def test_an_answer_without_a_body_is_an_answer(bench: Bench) -> None:
     _, client = bench.start(chat())
     bench.upstream.head(200, [], 0)
@@ -393,6 +460,38 @@ def test_a_client_that_leaves_frees_the_worker_at_once(bench: Bench, step: str) 
     assert len(bench.shared.said(Trim)) == (0 if step == "answering" else 1)
     assert bench.log[-1]["outcome"] == "client_left"
     bench.time.advance(1e5)
+
+
+DONE = b'data: {"choices":[],"usage":{"prompt_tokens":1250,"completion_tokens":2}}\n\ndata: [DONE]\n\n'
+
+
+def test_a_client_that_leaves_with_the_last_event_has_its_answer(bench: Bench) -> None:
+    """As guidellm does: what is left is the end of the HTTP message, which comes a moment later."""
+    exchange, client = bench.start(chat(stream=True))
+    upstream = bench.upstream
+    upstream.head(200, SSE)
+    upstream.data(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n')
+    exchange.pause()
+    upstream.data(DONE)
+    client.left = True
+    exchange.client_left()
+    assert not upstream.aborted
+    assert not upstream.paused
+    upstream.end()
+    assert bench.log[-1]["outcome"] == "completed"
+    assert bench.gateway.metrics.totals().prompt_tokens == 1250
+
+
+@pytest.mark.parametrize(("status", "stream"), [(400, True), (200, False)])
+def test_only_a_stream_has_a_last_event(bench: Bench, status: int, stream: bool) -> None:
+    exchange, client = bench.start(chat(stream=stream))
+    upstream = bench.upstream
+    upstream.head(status, SSE)
+    upstream.data(DONE)
+    client.left = True
+    exchange.client_left()
+    assert upstream.aborted
+    assert bench.log[-1]["outcome"] == "client_left"
 
 
 def test_a_client_that_leaves_after_the_prediction_leaves_the_blocks_behind(bench: Bench) -> None:

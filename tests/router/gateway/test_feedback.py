@@ -17,12 +17,14 @@ from policies import (
     Chosen,
     DecodeFitted,
     EarlyRatio,
+    EndGone,
     FirstToken,
     Fitted,
     FleetRules,
     Forget,
     Placed,
     ServiceModel,
+    Tracked,
     Trim,
     WorkerPut,
 )
@@ -114,13 +116,27 @@ def test_what_the_worker_no_longer_had_is_trimmed(setup: Setup) -> None:
     assert setup.held(path(16)) == 5
 
 
-def test_of_a_model_with_windows_only_what_ended_at_the_prediction_goes(setup: Setup) -> None:
-    """All 16 blocks are there; what was missing is the window at their end."""
+def test_of_a_worker_whose_engine_says_what_it_removes_nothing_is_trimmed(setup: Setup) -> None:
+    """Its events name token ids: of text they say nothing."""
+    ids = request(prompt_bytes=0, prompt_token_ids=4096)
+    setup.shared.publish(Tracked("w:80", NOW_US, "r1", exact=True))
+    setup.answer(4096, 1024, asked=ids, tried=attempt(16))
+    assert not setup.shared.said(Trim)
+    setup.answer(4096, 1024, tried=attempt(16))
+    assert len(setup.shared.said(Trim)) == 1
+    setup.shared.publish(Tracked("w:80", NOW_US + 1, "r1", exact=False))
+    setup.answer(4096, 1024, asked=ids, tried=attempt(16))
+    assert len(setup.shared.said(Trim)) == 2
+
+
+def test_of_a_model_with_windows_only_the_ends_go_that_were_not_valid(setup: Setup) -> None:
+    """All 16 blocks are there; what was missing are the windows behind the fifth, with the slack of text."""
     setup.place(path(20), NOW_US - 10)
-    setup.answer(4096, 0, tried=attempt(16, windowed=True))
-    (trim,) = setup.shared.said(Trim)
-    assert trim.path == path(16)
-    assert setup.held(path(20)) == 15
+    setup.answer(4096, 1024, tried=attempt(16, windowed=True))
+    (gone,) = setup.shared.said(EndGone)
+    assert (gone.path, gone.before_us, gone.ends) == (path(16), NOW_US, 11)
+    assert not setup.shared.said(Trim)
+    assert setup.held(path(20)) == 20
 
 
 def test_token_ids_need_no_slack(setup: Setup) -> None:
@@ -457,6 +473,11 @@ def test_three_complete_failures_in_a_row_are_a_flush(worker: Worker) -> None:
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False, False, True]
     assert [worker.setup.held(path(16, branch)) for branch in range(4)] == [0, 16, 16, 16]
     assert [worker.answers(branch, 0) for branch in (1, 2, 3)] == [False] * 3
+
+
+def test_an_engine_that_would_say_so_is_not_taken_to_be_flushed(worker: Worker) -> None:
+    worker.setup.shared.publish(Tracked("w:80", NOW_US, "r1", exact=True))
+    assert not any(worker.answers(branch, 0) for branch in (1, 2, 3, 1, 2, 3))
 
 
 def test_failures_that_are_not_in_a_row_are_no_flush(worker: Worker) -> None:

@@ -1,3 +1,5 @@
+from array import array
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -126,3 +128,49 @@ def test_roots_that_come_and_go_do_not_pile_up() -> None:
     assert len(one._roots) <= ROOTS_MAX
     assert max(sum(map(len, parts)) for parts in one._roots) <= ROOT_BYTES_MAX
     assert one.identify((b"tenant", b"7"), ["x"]) == hasher().identify((b"tenant", b"7"), ["x"])
+
+
+def test_token_ids_hang_from_the_engines_root_whatever_their_scope() -> None:
+    one, ids = hasher(), list(range(9))
+    root = one.engine_root("m", "salt")
+
+    assert one.identify(SCOPE, [ids], root).paths == (chain_token_ids(ids, root, 4),)
+    assert one.identify((b"another",), [ids], root) == one.identify(SCOPE, [ids], root)
+    assert one.identify(SCOPE, ["x" * 40], root) == one.identify(SCOPE, ["x" * 40])
+
+
+def test_an_engines_root_is_of_one_namespace_model_and_salt() -> None:
+    roots = [
+        hasher().engine_root(*parts) for parts in [("m", ""), ("", "m"), ("m", "s"), ("ms", ""), ("", "")]
+    ]
+    roots += [hasher("other").engine_root("m", ""), hasher().root((b"text", b"m", b""))]
+
+    assert len(set(roots)) == 7
+    assert hasher().engine_root("m", "s") == roots[2]
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (3, 0), (4, 0), (5, 1), (8, 1), (9, 2)])
+def test_the_block_that_the_last_token_of_a_prompt_completes_is_not_in_its_path(
+    tokens: int, blocks: int
+) -> None:
+    """Engines compute the last token in any case; blocks of 4 tokens."""
+    ids = list(range(tokens))
+
+    found = identify(ids)
+
+    assert len(found.paths[0]) == 8 * blocks
+    assert found.key != identify([*ids, 7]).key
+    assert identify([*ids, 7, 7, 7, 7]).paths[0].startswith(found.paths[0])
+
+
+@given(st.lists(st.lists(st.integers(0, 150_000), max_size=20), min_size=1, max_size=3))
+def test_packed_ids_are_identified_as_those_of_clients(prompts: list[list[int]]) -> None:
+    root = hasher().engine_root("m", "")
+    packed = [array("I", ids).tobytes() for ids in prompts]
+    assert hasher().identify_packed(root, packed) == hasher().identify(SCOPE, prompts, root)
+
+
+def test_of_many_packed_prompts_all_are_counted() -> None:
+    packed = [array("I", [number] * 9).tobytes() for number in range(PATHS_MAX + 5)]
+    found = hasher().identify_packed(1, packed)
+    assert (len(found.paths), found.prompt_token_ids) == (PATHS_MAX, 9 * (PATHS_MAX + 5))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
 from router.gateway.hollow import DEFAULT_SIZES, Sizes
-from router.gateway.large import parse_in_steps
+from router.gateway.large import UNUSUAL_BYTES_MAX, Parsing, parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.tenants import Tenant
 
@@ -79,12 +79,18 @@ BODIES: dict[Endpoint, dict[str, st.SearchStrategy[Any]]] = {
 
 
 def in_steps(endpoint: Endpoint, body: bytes, sizes: Sizes = TINY) -> ParsedRequest:
-    steps = parse_in_steps(identifier, endpoint, body, tenant=TENANT, sizes=sizes)
+    return taken(parse_in_steps(identifier, endpoint, body, tenant=TENANT, sizes=sizes))[1]
+
+
+def taken(steps: Parsing) -> tuple[int, ParsedRequest]:
+    """How many steps it took, and what came of them."""
+    count = 0
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            return count, end.value
+        count += 1
 
 
 def at_once(endpoint: Endpoint, body: bytes) -> ParsedRequest:
@@ -162,8 +168,9 @@ def test_what_is_odd_is_understood_all_the_same(fields: dict[str, Any]) -> None:
 
 def test_long_prompts_of_token_ids_are_the_same_request() -> None:
     for prompt in ([*range(5000)], [[*range(3000)], [7] * 900, [1]], ["x" * 9000, [*range(4000)]]):
-        body = json.dumps({"model": "m", "prompt": prompt}).encode()
-        assert in_steps(Endpoint.COMPLETIONS, body) == at_once(Endpoint.COMPLETIONS, body)
+        for endpoint, field in ((Endpoint.COMPLETIONS, "prompt"), (Endpoint.GENERATE, "input_ids")):
+            body = json.dumps({"model": "m", field: prompt}).encode()
+            assert in_steps(endpoint, body) == at_once(endpoint, body)
 
 
 def test_a_large_body_takes_many_steps() -> None:
@@ -173,3 +180,31 @@ def test_a_large_body_takes_many_steps() -> None:
     ).encode()
     steps = list(parse_in_steps(identifier, Endpoint.CHAT, body))
     assert len(steps) >= 2 * len(body) // DEFAULT_SIZES.slice_bytes
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "field"), [(Endpoint.GENERATE, "input_ids"), (Endpoint.COMPLETIONS, "prompt")]
+)
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_million_token_ids_take_many_steps(endpoint: Endpoint, field: str, batch: bool) -> None:
+    """They are searched in slices and read in pieces of 32 KiB, and are not refused for their length."""
+    ids = [*range(100_000, 1_100_000)]
+    body = json.dumps({"model": "m", field: [ids[::2], ids[1::2]] if batch else ids}).encode()
+    assert len(body) > UNUSUAL_BYTES_MAX
+
+    count, parsed = taken(parse_in_steps(identifier, endpoint, body))
+    assert parsed.prompt_token_ids == len(ids)
+    assert count >= len(body) // DEFAULT_SIZES.text_bytes - 2
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"cache_salt": "s"}, {"cache_salt": "s" * 5000}, {"image_data": ["x" * 99]}]
+)
+@pytest.mark.parametrize("endpoint", [Endpoint.COMPLETIONS, Endpoint.GENERATE])
+def test_token_ids_in_steps_hang_from_the_root_of_those_at_once(
+    endpoint: Endpoint, own: dict[str, Any]
+) -> None:
+    fields = {"model": "m", "prompt": list(range(300)), "input_ids": list(range(300)), "lora_path": "l" * 40}
+    body = json.dumps({**fields, **own, "extra_key": "k" * 40}).encode()
+    assert in_steps(endpoint, body) == at_once(endpoint, body)
+    assert in_steps(endpoint, body).prompt_token_ids == 300

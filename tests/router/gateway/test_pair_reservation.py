@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Left, Placed, Shipped, Shipping, Trim
-from router.errors import HandoverFailed, WorkerUnreachable
+from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.usage import Usage
 from router.handover import Leg
@@ -221,6 +221,32 @@ def test_a_failure_is_one_workers_in_its_circuit_and_in_metrics(leg: Leg) -> Non
     labels = f'kind="upstream_unreachable",leg="{leg.value}",protocol="sglang"'
     assert f"cacheway_leg_failures_total{{{labels}}} 5.0" in metrics
     bench.paired.leg = Leg.DECODE
+    answer(bench)
+
+
+def test_kv_that_does_not_come_counts_for_both_workers() -> None:
+    bench = PairBench(1, 1)
+    reservation = reserved(bench)
+    bench.paired.prefilled()
+    for _ in range(5):
+        reservation.worker_failed(TransferFailed("no KV"))
+    states = [bench.registry.circuits.state(each) for each in (reservation.prefill, reservation.decode)]
+    assert states == [Circuit.OPEN, Circuit.OPEN]
+    assert 'kind="kv_transfer_failed",leg="decode"' in bench.metrics.exposition()[0].decode()
+    answer(bench)
+
+
+def test_a_prefill_has_done_well_when_its_kv_has_arrived() -> None:
+    """That its leg ended well says nothing: the KV may be lost all the same."""
+    bench = PairBench(1, 1)
+    reservation = reserved(bench)
+    breaker = reservation.prefill.breaker
+    assert breaker is not None
+    reservation.worker_failed(TransferFailed("no KV"))
+    bench.paired.prefilled()
+    assert breaker.failures == 1
+    bench.paired.shipped()
+    assert breaker.failures == 0
     answer(bench)
 
 

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radix import chain_token_ids
 from router.errors import ClientError
 from router.gateway.endpoints import Endpoint
+from router.gateway.forwarding import with_salt
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.tenants import ANONYMOUS, Tenant
 
@@ -448,3 +450,56 @@ def test_numbers_among_texts_are_one_prompt_without_a_path() -> None:
 
     assert mixed.paths == (b"",)
     assert mixed.key != parse(Endpoint.COMPLETIONS, {"model": "m", "prompt": ["", 1]}).key
+
+
+IDS = list(range(100, 116))
+ACME = Tenant("acme", salt="0123456789abcdef", namespace=b"0123456789abcdef")
+
+
+def ids_path(endpoint: Endpoint, tenant: Tenant = ANONYMOUS, **fields: Any) -> bytes:
+    prompt = {"input_ids": IDS} if endpoint is Endpoint.GENERATE else {"prompt": IDS}
+    return parse(endpoint, {"model": "m", **prompt, **fields}, tenant).paths[0]
+
+
+def test_token_ids_share_with_whom_an_engine_shares_them() -> None:
+    """Whatever their endpoint and sampling; a tenant that names itself has no salt at the engine either."""
+    expected = chain_token_ids(IDS[:-1], identifier.hasher.engine_root("m", ""), 4)
+    assert {
+        ids_path(Endpoint.COMPLETIONS),
+        ids_path(Endpoint.COMPLETIONS, add_special_tokens=False, cache_salt="", temperature=1),
+        ids_path(Endpoint.GENERATE),
+        ids_path(Endpoint.COMPLETIONS, Tenant("named", namespace=b"named")),
+    } == {expected}
+
+
+@pytest.mark.parametrize("tenant", [ANONYMOUS, ACME])
+@pytest.mark.parametrize("own", [None, "", "mine"])
+def test_token_ids_hang_from_the_salt_that_the_engine_gets(own: str | None, tenant: Tenant) -> None:
+    for endpoint, name in ((Endpoint.COMPLETIONS, "cache_salt"), (Endpoint.GENERATE, "extra_key")):
+        body = json.dumps({"model": "m", "prompt": IDS, "input_ids": IDS, name: own}).encode()
+        parsed = identifier.parse(endpoint, body, tenant=tenant)
+        sent = with_salt(body, parsed, tenant.salt) if tenant.salt else (body,)
+        seen = json.loads(b"".join(sent))[name] or ""
+        assert parsed.paths == (chain_token_ids(IDS[:-1], identifier.hasher.engine_root("m", seen), 4),)
+
+
+def test_token_ids_of_other_tenants_adapters_and_keys_stay_apart() -> None:
+    paths = [
+        ids_path(Endpoint.COMPLETIONS),
+        ids_path(Endpoint.COMPLETIONS, ACME),
+        ids_path(Endpoint.COMPLETIONS, Tenant("other", salt="f" * 16, namespace=b"f" * 16)),
+        ids_path(Endpoint.COMPLETIONS, lora_path="adapter"),
+        ids_path(Endpoint.COMPLETIONS, cache_salt="s"),
+        ids_path(Endpoint.COMPLETIONS, cache_salt="s", extra_key="x"),
+        ids_path(Endpoint.GENERATE, image_data=["a"]),
+        ids_path(Endpoint.GENERATE, image_data=["b"]),
+        ids_path(Endpoint.GENERATE, extra_key=["x"]),
+    ]
+    assert len(set(paths)) == len(paths)
+    assert ids_path(Endpoint.COMPLETIONS, model="adapter") == paths[3]
+
+
+def test_token_ids_under_another_name_of_a_model_are_the_same() -> None:
+    aliased = Identifier("test", block_tokens=4, block_bytes=16, cached_as={"alias": "m"}.__getitem__)
+    body = json.dumps({"model": "alias", "prompt": IDS}).encode()
+    assert aliased.parse(Endpoint.COMPLETIONS, body).paths[0] == ids_path(Endpoint.COMPLETIONS)

@@ -18,12 +18,13 @@ from policies import (
     Sides,
     Slots,
     WorkerPut,
+    beyond,
 )
 from router.gateway.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 
 
 @pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|", "me@home", "@|@"])
-@pytest.mark.parametrize("bucket", [ANY_BUCKET, 0, 12])
+@pytest.mark.parametrize("bucket", [ANY_BUCKET, 0, 12, beyond(4096)])
 def test_a_lane_says_what_it_was_named_after(model: str | None, bucket: int) -> None:
     assert model_and_bucket(lane_of(model, bucket)) == (model, bucket)
     for link in ("", "far>here", "a|b>c@d"):

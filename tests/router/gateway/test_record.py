@@ -83,3 +83,14 @@ def test_what_failed_is_traced_without_counts() -> None:
     (line,) = bench.trace
     assert (line.outcome, line.status, line.estimated) == ("worker_error", 500, True)
     bench.check()
+
+
+def test_of_completed_requests_a_share_is_logged_and_of_others_all() -> None:
+    """At a quarter: every fourth."""
+    bench = Bench(observability={"request_log_ratio": 0.25})
+    for _ in range(8):
+        record(bench).ended("completed", 200)
+    assert len(bench.log) == 2
+    record(bench).ended("client_left", 499)
+    record(bench).ended("no_worker", 503, NoWorker("Nobody is there.", retry_after_s=1.0))
+    assert [line["outcome"] for line in bench.log[2:]] == ["client_left", "no_worker"]

@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Left, Placed, ServiceLevel, Waiting
+from policies import AdmissionRules, Expire, Left, Placed, ServiceLevel, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -287,8 +287,12 @@ def test_beyond_the_bound_of_requests_the_next_one_is_rejected_with_the_time_tha
     assert rejected.error.retry_after_s == pytest.approx(2 * 0.3 + 5.0, rel=0.1)
     assert [request.waits for request in waiting] == [True] * 3
     assert stage.replicas[1].ended[-1][1] is WaitEnd.REJECTED
+    assert [each.room.longest_drain_s() for each in stage.replicas] == [
+        stage.replicas[1].room.drain_s("m|")
+    ] * 2
     stage.run()
     assert all(request.done for request in waiting)
+    assert [each.room.longest_drain_s() for each in stage.replicas] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("rules", [RoomRules(tokens_max=10_000), RoomRules(drain_s_max=3.0)])
@@ -359,6 +363,22 @@ def test_a_request_is_expired_when_it_waited_for_too_long() -> None:
     stage.run()
     assert waiting.decision is None
     assert not stage.replicas[0].fleet.tickets.count
+
+
+def test_an_operators_word_at_any_replica_expires_a_request() -> None:
+    """It reaches the replica that holds the request through the log, and no other request."""
+    stage = Stage(workers=1, replicas=2)
+    ended, other = full(stage, 2)
+    stage.time.advance(0.1)
+    stage.replicas[1].publish(Expire(stage.replicas[1].now_us(), "two", ended.ticket_id))
+    stage.replicas[1].publish(Expire(stage.replicas[1].now_us(), "two", "nobody"))
+    stage.time.advance(3 * LOOK_S)
+    assert isinstance(ended.error, RequestExpired)
+    assert ended.error.message.startswith("An operator ended the request's wait after 0.1")
+    assert (ended.error.status, other.waits) == (408, True)
+    stage.run()
+    assert other.decision is not None
+    assert [replica.fleet.tickets.count for replica in stage.replicas] == [0, 0]
 
 
 def test_who_leaves_is_not_dispatched_and_leaves_no_ticket() -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from fakes.legs import FakePool, HeardPair, pair, worker
 
-from router.errors import HandoverFailed, StreamBroken, UpstreamError, WorkerRefused, WorkerSilent
+from router.errors import (
+    HandoverFailed,
+    StreamBroken,
+    TransferFailed,
+    UpstreamError,
+    WorkerRefused,
+    WorkerSilent,
+)
 from router.fleet import Health
 from router.handover import Leg
 from router.handover.legs import ANSWER_TAIL_BYTES, Legs
@@ -47,7 +54,7 @@ async def sent() -> Sent:
 
 
 async def until_over(sent: Sent) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not sent.sink.over:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.001)
 
@@ -332,6 +339,84 @@ async def test_a_stream_that_begins_with_the_client_s_own_error_passes(sent: Sen
     sent.decode.sink.upstream_end()
 
     assert (sent.sink.said, sent.sink.body) == (DECODED, event)
+
+
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+LOST = b'data: {"error":{"message":"Internal server error","type":"InternalServerError","code":500}}\n\n'
+
+
+async def test_how_a_stream_opens_is_held_back_until_its_first_token(sent: Sent) -> None:
+    head(sent.decode)
+    sent.decode.sink.upstream_data(ROLE)
+    assert sent.sink.said == []
+    sent.decode.sink.upstream_data(TOKEN)
+    assert sent.sink.said == ["prefilled", "shipped", "head"]
+    sent.decode.sink.upstream_data(ROLE)
+    sent.decode.sink.upstream_end()
+
+    assert (sent.sink.said, sent.sink.body) == (DECODED, ROLE + TOKEN + ROLE)
+
+
+async def test_a_stream_that_ends_as_it_opens_is_an_answer(sent: Sent) -> None:
+    head(sent.decode)
+    sent.decode.sink.upstream_data(ROLE)
+    sent.decode.sink.upstream_end()
+
+    assert (sent.sink.said, sent.sink.body) == (DECODED, ROLE)
+
+
+@pytest.mark.parametrize("pieces", [(ROLE, LOST), (ROLE + LOST,), (LOST,)])
+async def test_a_stream_that_opens_and_then_fails_has_said_nothing(
+    sent: Sent, pieces: tuple[bytes, ...]
+) -> None:
+    """As vLLM's chat streams do: they name their role before they tell that the KV did not come."""
+    head(sent.decode)
+    for piece in pieces:
+        sent.decode.sink.upstream_data(piece)
+    await until_over(sent)
+
+    assert (sent.sink.said, sent.sink.body) == (["failed"], b"")
+    assert isinstance(sent.sink.error, HandoverFailed)
+
+
+async def test_a_stream_that_opens_and_then_breaks_has_said_nothing(sent: Sent) -> None:
+    head(sent.decode)
+    sent.decode.sink.upstream_data(ROLE)
+    broken = StreamBroken("reset")
+    sent.decode.sink.upstream_failed(broken)
+
+    assert (sent.sink.said, sent.sink.body, sent.sink.error) == (["failed"], b"", broken)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize(("gone", "failure"), [(False, TransferFailed), (True, HandoverFailed)])
+async def test_an_error_after_a_good_prefill_leg_is_a_transfer_that_failed(
+    sent: Sent, streamed: bool, gone: bool, failure: type[HandoverFailed]
+) -> None:
+    """Unless it is plain why: its prefill worker is gone."""
+    if gone:
+        sent.legs.at.prefill.pool.open = 0  # type: ignore[misc]
+    sent.prefill.answer()
+    assert sent.sink.said == ["prefilled"]
+    if streamed:
+        head(sent.decode)
+        sent.decode.sink.upstream_data(ROLE + LOST)
+    else:
+        sent.decode.answer(b"Internal server error", 500)
+
+    assert sent.sink.said == ["prefilled", "failed"]
+    assert type(sent.sink.error) is failure
+    assert sent.legs.leg is (Leg.PREFILL if gone else Leg.DECODE)
+    assert sent.decode.aborted
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_engine_that_is_busy_has_lost_no_transfer(sent: Sent, status: int) -> None:
+    sent.prefill.answer()
+    sent.decode.answer(b"busy", status)
+
+    assert (sent.sink.status, sent.sink.body) == (status, b"busy")
 
 
 async def test_a_prefill_engine_that_dies_is_to_blame_for_the_error_that_its_partner_answers(

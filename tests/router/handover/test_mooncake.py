@@ -52,7 +52,7 @@ class Sent:
         self.legs: Any = handover.send(self.at, self.sink)
 
     async def begun(self) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not (self.decode.legs or self.sink.said):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.001)
 

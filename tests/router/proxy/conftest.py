@@ -274,7 +274,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
     """Read one framed answer; returns the head in lower case and the decoded body."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         if b"transfer-encoding: chunked" in head:
             body = b""

@@ -110,7 +110,7 @@ class Client:
 
     async def read_until(self, seen: Callable[[bytes], object]) -> bytes:
         """Read until this is seen in what came."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not seen(self.data):
                 data = await self._reader.read(1 << 16)
                 assert data, f"the connection was closed after {self.data!r}"
@@ -119,7 +119,7 @@ class Client:
 
     async def answers(self) -> list[ReadAnswer]:
         """All answers, once the gateway has closed the connection."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return read_answers(self.data + await self._reader.read())
 
 
@@ -455,7 +455,7 @@ async def test_what_is_legal_is_served_and_the_connection_stays(
     names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:-2]]
     assert sorted(names) == [b"content-length", b"host", b"x-request-id"]
     assert re.sub(rb"req-\S+", b"", head.replace(b"?x=y", b"")) == re.sub(
-        rb"req-\S+", b"", head_behind.replace(b"31", b"26")
+        rb"req-\S+", b"", head_behind.replace(b"content-length: 31", b"content-length: 26")
     )
 
 
@@ -505,7 +505,7 @@ async def test_a_client_that_waits_for_100_hears_it_before_it_sends_the_body(
         ("3.2.1", get(b"/v1/models"), 200),
         ("3.2.1", get(b"/readiness"), 200),
         ("3.2.2", get(b"http://elsewhere/readiness?x"), 200),
-        ("3.2.2", get(b"http://elsewhere"), 404),
+        ("3.2.2", get(b"http://elsewhere"), 200),
         ("3.2.4", get(b"*").replace(b"GET", b"OPTIONS"), 404),
         ("6.3", get(b"/v1/models", b"Content-Length: 0"), 200),
         ("6.3", get(b"/v1/models", LENGTH) + BODY, 200),
@@ -714,7 +714,7 @@ async def test_bytes_that_follow_an_answer_later_do_not_reach_the_next_request(s
     await client.read_until(lambda data: b"hello" in data)
     connection = stage.worker.connections[0]
     connection.write(framed(b"stale"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await connection.wait_closed()
     client.writer.write(BEHIND)
     await client.read_until(lambda data: ANSWER in data)

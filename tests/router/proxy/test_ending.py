@@ -27,7 +27,7 @@ def echo(exchange: Any) -> None:
 
 
 async def closed(reader: asyncio.StreamReader) -> bool:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         return await reader.read() == b""
 
 

@@ -401,3 +401,59 @@ async def test_a_url_that_names_no_worker_is_an_error(url: str) -> None:
 async def test_a_name_may_be_as_long_as_names_may_be() -> None:
     """63 characters, as pods have them; the port does not count."""
     WorkerPool(f"http://{'a' * 63}:30000").close()
+
+
+async def test_other_timeouts_hold_for_what_is_in_flight(worker: Any, new_sink: Any, until: Until) -> None:
+    """A worker that says nothing is given up after the new time."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        await reader.read()
+
+    hour = UpstreamTimeouts(connect_s=3600, first_byte_s=3600, idle_s=3600)
+    pool, sink = WorkerPool(await worker.start(script), timeouts=hour, idle_s_max=3600), new_sink()
+    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    await until(lambda: pool.in_use == 1)
+    pool.use(UpstreamTimeouts(connect_s=3600, first_byte_s=0.01, idle_s=3600), 0.01)
+    await until(lambda: sink.done)
+    assert sink.error.code == "upstream_timeout"
+    assert pool._look_s == 0.0025
+    pool.close()
+
+
+async def test_a_connection_is_made_to_the_first_of_the_resolved_addresses_that_answers(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """Nobody listens at 127.0.0.9; the name itself leads nowhere, so it cannot have been used."""
+    asked: list[tuple[str, int]] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        return ["127.0.0.9", "127.0.0.1"]
+
+    url = await worker.answer_with(OK)
+    port = int(url.rpartition(":")[2])
+    pool = WorkerPool(f"http://worker.invalid:{port}", resolve=resolve)
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    await until(lambda: sink.done)
+
+    assert (sink.body, asked) == (b"ok", [("worker.invalid", port)])
+    assert b"host: worker.invalid:%d\r\n" % port in worker.requests[0][0]
+    pool.close()
+
+
+async def test_a_name_without_an_address_that_is_allowed_is_an_unreachable_worker(
+    new_sink: Any, until: Until
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        raise OSError(f"{host} is where no workers may be")
+
+    pool = WorkerPool("http://worker.invalid:1", resolve=resolve)
+    sink = new_sink()
+    pool.send(b"POST", b"/", b"", b"", [b"x"], sink)
+    await until(lambda: sink.done)
+
+    assert isinstance(sink.error, WorkerUnreachable)
+    assert "where no workers may be" in str(sink.error)
+    pool.close()

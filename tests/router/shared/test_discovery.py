@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from loadtest.chaos import ClusterGroup, SentinelGroup, ValkeyServer
-from router.shared.address import parse_address
+from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Connection
-from router.shared.discovery import connect, slot_of
+from router.shared.discovery import connect, replaced, slot_of
 from router.shared.failures import RedisLost
 from router.shared.keys import Keys
 
@@ -49,7 +49,7 @@ async def test_sentinels_lead_to_the_primary_and_after_its_death_to_the_next() -
         async with connected(group.url) as connection:
             assert await process_of(connection) == first.pid
         await first.kill()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 with contextlib.suppress(RedisLost):
                     async with connected(group.url) as connection:
@@ -124,3 +124,36 @@ async def test_nobody_who_answers_is_lost_with_the_reason() -> None:
     async with ValkeyServer() as server:
         with pytest.raises(RedisLost, match="cluster support disabled"):
             await connect(parse_address(f"redis+cluster://127.0.0.1:{server.port}"), "", 2.0)
+
+
+async def pointed(sentinel: ValkeyServer, primary: ValkeyServer) -> None:
+    """Let a sentinel name this server from now on, as after a failover that the old primary slept through."""
+    await sentinel.command("SENTINEL", "REMOVE", "main")
+    await sentinel.command("SENTINEL", "MONITOR", "main", "127.0.0.1", str(primary.port), "9")
+
+
+async def test_a_primary_is_replaced_when_most_sentinels_name_another_one_that_agrees() -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        old, new = [await stack.enter_async_context(ValkeyServer()) for _ in range(2)]
+        watching = {"sentinel monitor main": f"127.0.0.1 {old.port} 9"}
+        sentinels = [await stack.enter_async_context(ValkeyServer(watching, sentinel=True)) for _ in range(3)]
+        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in sentinels)
+        address = parse_address(f"redis+sentinel://{hosts}/main")
+
+        async def is_replaced() -> bool:
+            return await replaced(address, Endpoint("127.0.0.1", old.port or 0), 2.0)
+
+        assert not await is_replaced()
+        await pointed(sentinels[0], new)
+        assert not await is_replaced()  # one of three: it may be the one that was cut off
+        await pointed(sentinels[1], new)
+        assert await is_replaced()
+        await sentinels[0].kill()
+        assert not await is_replaced()  # one of two
+        await new.read_only()
+        await sentinels[2].kill()
+        assert not await is_replaced()  # it does not agree
+
+
+async def test_a_server_without_sentinels_is_never_replaced() -> None:
+    assert not await replaced(parse_address("redis://127.0.0.1:1"), Endpoint("127.0.0.1", 1), 2.0)

@@ -29,8 +29,7 @@ class Watch:
             LogClock(lambda: self.ns + self.log_ns, lambda: EPOCH_US * 1000),
             self.lefts.append,
             ttl_s=TTL_S,
-            address="10.0.0.1:3000",
-            version="1",
+            value=lambda: b"{}",
             monotonic_s=lambda: self.ns / 1e9,
         )
 

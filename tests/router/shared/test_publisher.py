@@ -144,11 +144,11 @@ async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str,
     publisher = make(namespace)
     task = asyncio.create_task(publisher.run(link))
     publisher.put(Finished("a", 1))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not await entries(redis_url, namespace):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     publisher.put(Finished("b", 2))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(await entries(redis_url, namespace)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     task.cancel()

@@ -65,6 +65,7 @@ class Bench:
         self.lefts: list[Left] = []
         self.problems = Problems(NoListener())
         self.store = SnapshotStore(OTHER, self.keys, NoListener(), 10.0, VERSION)
+        self.listener = NoListener()
         self.alone = True
         self.company = Company(lambda: self.alone)
         self.reader = Reader(
@@ -74,7 +75,7 @@ class Bench:
             self.fold,
             LogClock(),
             self.store,
-            NoListener(),
+            self.listener,
             self.lefts.append,
             problems=self.problems,
             pace=Pace(self.problems),
@@ -99,7 +100,7 @@ class Bench:
     async def read_until(self, condition: Callable[[], object]) -> None:
         task = asyncio.create_task(self.reader.run(self.link, self.link, self.link))
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not condition():  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
         finally:
@@ -150,6 +151,14 @@ async def test_reading_begins_behind_the_snapshot(bench: Bench) -> None:
     assert bench.fold.restored == [b"payload"]
     assert bench.fold.ops == [Finished("behind it", 2)]
     assert not bench.reader.cold
+
+
+async def test_who_listens_hears_of_a_merged_snapshot_before_this_replica_is_ready(bench: Bench) -> None:
+    ready: list[bool] = []
+    bench.listener.snapshot_merged = lambda: ready.append(bench.reader.ready.is_set())  # type: ignore[method-assign]
+    await bench.write_snapshot(b"payload", await bench.append(OTHER, Finished("covered", 1)))
+    await bench.locate()
+    assert ready == [False]
 
 
 async def test_a_snapshot_that_cannot_be_read_leaves_the_log(bench: Bench) -> None:

@@ -84,6 +84,16 @@ async def test_after_a_loss_the_next_call_connects_again() -> None:
         await link.aclose()
 
 
+async def test_a_link_that_is_given_up_connects_again(redis_url: str) -> None:
+    link = RedisLink(redis_url, 5.0)
+    link.lose("nothing to lose")
+    first = await link.call("CLIENT", "ID")
+    link.lose("the wrong server")
+    assert not link.connected
+    assert await link.call("CLIENT", "ID") != first
+    await link.aclose()
+
+
 async def test_a_server_that_became_read_only_is_left() -> None:
     async with ValkeyServer() as server:
         link = RedisLink(server.url, 5.0)

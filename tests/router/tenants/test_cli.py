@@ -1,9 +1,11 @@
 """`cacheway keys`: what an operator sees."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from router.tenants.admin_tokens import load_tokens
 from router.tenants.cli import main
 from router.tenants.keys import digest_of
 from router.tenants.keys_file import load_keys
@@ -76,3 +78,27 @@ def test_a_check_of_a_file_that_cannot_be_used_says_all_that_is_wrong(
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith(f"cacheway keys: {file} line 2: tenants.a.weight: ")
     assert second.startswith(f"cacheway keys: {file} line 3: tenants.b.salt: ")
+
+
+@pytest.mark.parametrize(("role", "expires"), [("read", ""), ("write", "2099-01-01")])
+def test_a_new_token_opens_the_admin_api_with_what_is_printed_beside_it(
+    role: str, expires: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["admin", "ann", "--role", role, *(["--expires", expires] if expires else [])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    file = tmp_path / "tokens.yaml"
+    file.write_text("\n".join(lines[lines.index("# For the file of tokens (admin.tokens_file):") + 1 :]))
+    holder = load_tokens(file).holder(lines[1].encode(), time.time())
+    assert holder is not None
+    assert (holder.name, holder.role) == ("ann", role)
+    assert lines[1] not in file.read_text()
+
+    assert main(["check", str(file)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"{file}: 1 tokens"
+    assert said[1] == f"ann: may {role}" + (", one until 2099-01-01T00:00:00+00:00" if expires else "")
+
+
+def test_a_token_that_no_file_could_hold_is_not_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admin", "a b"]) == 2
+    assert "'a b' is no name of a token" in capsys.readouterr().err

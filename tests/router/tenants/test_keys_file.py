@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from router.tenants import KeysFileError, Tenant, TenantKey, TenantLimits
+from router.tenants.key_entries import FILE_BYTES_MAX
 from router.tenants.keys import digest_of
-from router.tenants.keys_file import FILE_BYTES_MAX, TENANTS_MAX, load_keys, parsed_keys
+from router.tenants.keys_file import TENANTS_MAX, load_keys, parsed_keys
 
 ONE, OTHER = (f"sha256:{digest_of(key).hex()}" for key in (b"one", b"other"))
 

@@ -37,7 +37,7 @@ class Limited:
 async def limited() -> AsyncIterator[Limited]:
     limited = Limited()
     limited.admit(TenantLimits(1), name="first")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while limited.limiter.degraded_reason is None:  # noqa: ASYNC110 - plain state, which nobody signals
             await asyncio.sleep(0.001)
     yield limited

@@ -7,7 +7,7 @@ import pytest
 
 from router.settings import Settings
 from router.sources import SettingsError
-from router.tenants import Keyring, KeysFileError, KeysWatch, check_keys_file
+from router.tenants import Keyring, KeysFileError, KeysWatch, TokensWatch, check_keys_file
 from router.tenants.keys import digest_of
 
 
@@ -155,3 +155,31 @@ def test_a_gateway_does_not_start_with_a_file_it_cannot_use(tmp_path: Path) -> N
     assert len(refused.value.problems) == 2
     assert refused.value.problems[0].startswith(f"tenancy.keys_file: {file} line 1: tenants.a.weight: ")
     check_keys_file(Settings())
+
+
+def token(name: str, role: str, secret: str) -> str:
+    return f"tokens: {{{name}: {{role: {role}, hash: 'sha256:{digest_of(secret.encode()).hex()}'}}}}"
+
+
+async def test_tokens_are_watched_as_keys_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text(token("ann", "read", "one"))
+    watch = TokensWatch(str(file), now_unix_s=lambda: 1000.0)
+    watch.load()
+    for text in (token("bob", "write", "two"), "tokens: {bob: {role: king}}"):
+        file.write_text(text)
+        for _ in range(2):
+            await watch.look()
+    assert watch.holder(b"one") is None
+    holder = watch.holder(b"two")
+    assert holder is not None
+    assert (holder.name, holder.role) == ("bob", "write")
+    assert watch.problem is not None
+    assert "the tokens it had before stay valid" in caplog.text
+
+
+def test_a_tokens_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.yaml"
+    file.write_text("tokens: {a: {role: write}}")
+    with pytest.raises(SettingsError, match=r"admin\.tokens_file: .*tokens\.a\.hash: field required"):
+        check_keys_file(Settings.model_validate({"admin": {"tokens_file": str(file)}}))

@@ -39,7 +39,7 @@ def held(worker: FakeWorker) -> Any:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition knows of no event
             await asyncio.sleep(0.002)
 

@@ -25,7 +25,7 @@ TRANSFERS = Transfers(
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition knows of no event
             await asyncio.sleep(0.002)
 

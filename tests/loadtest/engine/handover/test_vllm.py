@@ -38,7 +38,7 @@ ASK = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id":
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition knows of no event
             await asyncio.sleep(0.002)
 
@@ -102,8 +102,8 @@ async def test_kv_is_pulled_as_the_params_say() -> None:
         await until(lambda: decode.worker.delivered)
 
         assert prefill.worker.released == [leg]
-        # Transferred tokens are not cached ones, and those that were here are not transferred.
-        assert job.cached_tokens == 64
+        # What was here is not transferred; what is reported is what the other one had cached.
+        assert job.cached_tokens == 0
         counted = decode.side.counters
         assert (counted.transfer_s.count, counted.received_tokens) == (1, 66)
         assert counted.transfer_bytes.sum == 66_000

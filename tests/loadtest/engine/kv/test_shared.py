@@ -14,19 +14,20 @@ def test_both_kinds_of_kv_take_room_from_one_pool() -> None:
 
 
 def test_a_long_prompt_may_use_room_that_windows_do_not_need() -> None:
-    """Thirty blocks do not fit SGLang's full pool of twenty, but vLLM's pool of forty."""
+    """Thirty blocks do not fit SGLang's full pool of twenty, but vLLM's pool of forty-four."""
     text = "abcdefghijklmnopqrstuvwxyzABCD"
 
-    assert begin(sliding(20, 20), text) is None
-    assert begin(sliding(20, 20, match_rule="vllm"), text) is not None
+    assert begin(sliding(20, 24), text) is None
+    assert begin(sliding(20, 24, match_rule="vllm"), text) is not None
 
 
 def test_a_request_needs_room_for_its_window_in_every_group() -> None:
-    """Nine blocks and a token, and a window and a step of seven in each of the groups."""
-    assert begin(sliding(9, 8, match_rule="vllm"), "abcdefghi") is not None
-    assert begin(sliding(9, 7, match_rule="vllm"), "abcdefghi") is None
-    assert begin(sliding(9, 7, match_rule="vllm", swa_groups=3), "abcdefghi") is None
-    assert begin(sliding(10, 7, match_rule="vllm", swa_groups=3), "abcdefghi") is not None
+    """Twelve blocks and a token, and eleven in each of the groups: a window, a step, and the one planned."""
+    text = "abcdefghijkl"
+    assert begin(sliding(13, 11, match_rule="vllm"), text) is not None
+    assert begin(sliding(13, 10, match_rule="vllm"), text) is None
+    assert begin(sliding(13, 10, match_rule="vllm", swa_groups=3), text) is None
+    assert begin(sliding(16, 10, match_rule="vllm", swa_groups=3), text) is not None
 
 
 def test_full_kv_stays_when_its_window_is_evicted() -> None:
@@ -51,9 +52,9 @@ def test_no_more_of_a_tail_goes_than_is_needed() -> None:
 
 def test_of_one_request_full_kv_goes_before_its_last_window() -> None:
     """Its group is freed first, from the tail; so the tail of the match is lost, not only the window."""
-    cache = sliding(8, 8, match_rule="vllm")
+    cache = sliding(9, 8, match_rule="vllm")
     run(cache, "abcdefgh")
-    run(cache, "AB")
+    run(cache, "ABCDE")
 
     assert live(cache, "abcdefgh") == "......##"[: len(live(cache, "abcdefgh"))]
     assert len(live(cache, "abcdefgh")) < 8 or matched(cache, "abcdefgh") == 8

@@ -19,7 +19,7 @@ async def launch(*arguments: str) -> Any:
         sys.executable, *arguments, "--port", "0", stdout=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         line = (await process.stdout.readline()).decode()
     return process, re.findall(r"http://\S+", line)[0]
 

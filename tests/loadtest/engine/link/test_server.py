@@ -22,7 +22,7 @@ async def served() -> AsyncIterator[tuple[LinkServer, httpx.AsyncClient]]:
 
 
 async def under_way(server: LinkServer, transfers: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while server.link.under_way != transfers:  # noqa: ASYNC110 - the link has no event for it
             await asyncio.sleep(0.002)
 

@@ -1,0 +1,100 @@
+"""Errors of predictions by kind of request, in engine blocks.
+
+| column | meaning |
+| --- | --- |
+| n | requests |
+| reused | blocks that the engine reused, mean |
+| error | mean absolute error, blocks |
+| over | share of requests for which more was promised than the engine reused |
+
+for three predictions: the gateway's window-safe length, its plain prefix match (what a router promises that
+does not know of windows), and the simulator's model of the engine.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from loadtest.bench.window_truth.asking import Truth
+from loadtest.bench.window_truth.script import ANSWERED, KINDS
+
+ERROR_BLOCKS_MAX = 1.0
+OVER_RATIO_MAX = 0.01
+"""What is promised of the window-safe length."""
+
+PREDICTIONS: dict[str, Callable[[Truth], int]] = {
+    "window-safe": lambda truth: truth.gateway.reusable,
+    "match": lambda truth: truth.gateway.matched,
+    "simulator": lambda truth: truth.simulated.reusable,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of one prediction over some requests.
+
+    Attributes:
+        error_blocks: Mean absolute error.
+        over_ratio: Share of the requests of which it promised too much.
+    """
+
+    error_blocks: float
+    over_ratio: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether that is as good as promised."""
+        return self.error_blocks <= ERROR_BLOCKS_MAX and self.over_ratio <= OVER_RATIO_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the table.
+
+    Attributes:
+        name: Which requests.
+        requests: Their number.
+        reused_blocks: That the engine reused, mean.
+        errors: By `PREDICTIONS`.
+    """
+
+    name: str
+    requests: int
+    reused_blocks: float
+    errors: dict[str, Errors]
+
+
+def lines(truths: Sequence[Truth], block_tokens: int) -> list[Line]:
+    """The table: each kind, those that only share prompts, those that come back to answers, all."""
+    named: list[tuple[str, list[Truth]]] = [
+        (kind, [truth for truth in truths if truth.asked.kind == kind]) for kind in KINDS
+    ]
+    answered = [truth for truth in truths if truth.asked.kind in ANSWERED]
+    named.append(("prompts alone", [truth for truth in truths if truth.asked.kind not in ANSWERED]))
+    named.append(("with answers", answered))
+    named.append(("all", list(truths)))
+    return [_line(name, some, block_tokens) for name, some in named if some]
+
+
+def markdown(table: Iterable[Line]) -> str:
+    """The table as people read it."""
+    rows = [
+        "| requests | n | reused | " + " | ".join(f"{name}: error | over" for name in PREDICTIONS) + " |",
+        "| --- | ---: | ---: |" + " ---: | ---: |" * len(PREDICTIONS),
+    ]
+    for line in table:
+        errors = " | ".join(
+            f"{each.error_blocks:.3f} | {each.over_ratio:.1%}" for each in line.errors.values()
+        )
+        rows.append(f"| {line.name} | {line.requests} | {line.reused_blocks:.2f} | {errors} |")
+    return "\n".join(rows)
+
+
+def _line(name: str, truths: Sequence[Truth], block_tokens: int) -> Line:
+    reused = sum(truth.cached_tokens for truth in truths) / len(truths) / block_tokens
+    errors = {}
+    for prediction, tokens in PREDICTIONS.items():
+        off = [tokens(truth) - truth.cached_tokens for truth in truths]
+        errors[prediction] = Errors(
+            sum(map(abs, off)) / len(off) / block_tokens, sum(each > 0 for each in off) / len(off)
+        )
+    return Line(name, len(truths), reused, errors)

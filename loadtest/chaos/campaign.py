@@ -1,0 +1,279 @@
+"""A whole run: acts of faults under load, and after each of them a look at what is promised.
+
+    act   calm ── strikes ── recovery ── pause: nobody asks ── looked at ── next act
+                              10 s + 3    nothing reserved, all agree, each answer right, and once
+
+What breaks a promise is kept with the moment, and the run goes on: one run shows all it can. Its clocks are
+relative: how late the event loop of the clients was in an act, everything else may have been, too. The next
+act begins when the last one was looked at, so a slow machine plays fewer.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import xxhash
+from redis.exceptions import RedisError
+
+from loadtest.bench.process_tree import open_files, rss_bytes
+from loadtest.chaos.agents import Agents
+from loadtest.chaos.cast import Cast
+from loadtest.chaos.leftovers import leftovers
+from loadtest.chaos.mischief import Mischief
+from loadtest.chaos.record import ActSeen, Broken, Record, Sample, Struck
+from loadtest.chaos.replica import Replica, settled
+from loadtest.chaos.schedule import CALM_S, RECOVERY_S, Act, Strike
+from loadtest.chaos.verdict import WINDOW_S, hit_ratio, judge_act, judge_growth
+from loadtest.chaos.witness import Witness
+from loadtest.engine import EngineSettings
+from loadtest.processes import ChildFailed
+from loadtest.workload import MODEL
+
+WARM_S = 12.0
+SAMPLE_S = 2.0
+EMPTY_S = 20.0
+AGREE_S = 20.0
+ERRORS_MAX = 10
+
+CLIENTS = 24
+CLIENTS_RANGE = (8, 48)
+THINK_S = 0.7
+TOKENS_PER_S = 3000.0
+"""Of one engine, for `CLIENTS`: four are then some two thirds busy, and three can do all of it."""
+
+HASHED_BYTES = 64 * 1024
+HASHES_PER_S = 40_000.0
+"""What this machine does of `_machine_speed` when nothing else runs there; others are compared with it."""
+
+COUNTED = ("cacheway_redispatches_total", "cacheway_requests_total", "cacheway_ops_dropped_total")
+"""Metrics that the report tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What is to happen.
+
+    Attributes:
+        acts: What strikes when.
+        mischief: What the names in it mean.
+        seconds: No act begins after so much of the load.
+        seed: Of everything.
+        cabled: Whether replicas have cables.
+        clients: How many ask; 0 for what the machine can do.
+    """
+
+    acts: Sequence[Act]
+    mischief: Sequence[Mischief]
+    seconds: float
+    seed: int
+    cabled: bool
+    clients: int = 0
+
+
+Progress = Callable[[Record, str], None]
+
+
+async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) -> Record:
+    """Run it from start to end.
+
+    Args:
+        campaign: What is to happen.
+        directory: For logs and whatever processes write.
+        progress: Told what is going on, whenever that changes.
+
+    Raises:
+        ChildFailed: A process did not come up.
+    """
+    clients = campaign.clients or fitting_clients()
+    record = Record(campaign.seed, campaign.cabled, clients)
+    progress(record, "starting")
+    engine = EngineSettings(
+        models=(MODEL,),
+        cache_tokens=400_000,
+        prefill_tokens_per_s=TOKENS_PER_S * clients / CLIENTS,
+        prefill_base_ms=8,
+        tpot_ms=12,
+        chunk_tokens=4096,
+        emit_interval_ms=25.0,
+    )
+    async with Cast(directory, engine, cabled=campaign.cabled, seed=campaign.seed) as cast:
+        await _Stage(campaign, cast, record, progress).play()
+        record.broken += [
+            Broken("no replica logs an error", line[:500]) for line in cast.errors()[:ERRORS_MAX]
+        ]
+    return record
+
+
+def fitting_clients() -> int:
+    """How many clients this machine can serve now: by how fast it does something that only takes time."""
+    low, high = CLIENTS_RANGE
+    return min(high, max(low, round(CLIENTS * _machine_speed() / HASHES_PER_S)))
+
+
+def _machine_speed() -> float:
+    """Hashes of 64 KiB per second, on the wall's clock: others who use the machine count."""
+    data, until_s, hashes = bytes(HASHED_BYTES), time.monotonic() + 0.5, 0
+    while time.monotonic() < until_s:
+        xxhash.xxh64_intdigest(data)
+        hashes += 1
+    return 2.0 * hashes
+
+
+class _Stage:
+    """One run while it lasts."""
+
+    def __init__(self, campaign: Campaign, cast: Cast, record: Record, progress: Progress) -> None:
+        self._campaign = campaign
+        self._cast = cast
+        self._record = record
+        self._progress = progress
+        self._mischief = {each.kind.name: each for each in campaign.mischief}
+        self._witness = Witness({engine.journal: engine.role for engine in cast.engines.values()})
+        self._told: dict[tuple[str, int], dict[str, float]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def play(self) -> None:
+        """Play all acts for which there is time."""
+        record, cast, campaign = self._record, self._cast, self._campaign
+        agents = Agents(
+            lambda: cast.ready_urls,
+            cast.headers,
+            clients=record.clients,
+            think_s=THINK_S,
+            seed=campaign.seed,
+        )
+        cast.leave = agents.leave
+        record.began_s = self._loop.time()
+        async with agents, self._sampled():
+            self._progress(record, "warming up")
+            await asyncio.sleep(WARM_S)
+            warm_from_s = record.began_s + WARM_S / 2
+            record.warm_ratio = hit_ratio(one for one in agents.asked if one.visit.sent_s > warm_from_s)[0]
+            origin_s = self._loop.time()
+            for act in campaign.acts:
+                begins_s = act.strikes[0].at_s - CALM_S
+                if record.acts and self._loop.time() - record.began_s > campaign.seconds:
+                    break
+                agents.resume()
+                await asyncio.sleep(origin_s + begins_s - self._loop.time())
+                origin_s = self._loop.time() - begins_s
+                await self._act(act, agents, origin_s)
+                agents.check()
+            await agents.pause()
+        record.seconds = self._loop.time() - record.began_s
+        record.ends, record.sent = agents.ends, agents.sent
+        if agents.ends.total() != agents.sent:
+            seen = f"{agents.sent} sent, {agents.ends.total()} ended"
+            record.broken.append(Broken("each request is answered", seen))
+        for metrics in self._told.values():
+            for name, value in metrics.items():
+                if name.partition("{")[0] in COUNTED:
+                    record.counters[name] += int(value)
+        record.broken += judge_growth(record)
+
+    async def _act(self, act: Act, agents: Agents, origin_s: float) -> None:
+        """Play one, and look at what is promised."""
+        loop, record = self._loop, self._record
+        seen = ActSeen(act, loop.time())
+        record.acts.append(seen)
+        agents.asked.clear()
+        agents.late_s_max = 0.0
+        self._progress(record, "calm")
+        async with asyncio.TaskGroup() as group:
+            for strike in act.strikes:
+                group.create_task(self._strike(strike, seen, origin_s), name=f"strike-{strike.kind}")
+        seen.mended_s = loop.time()
+        calm = [one for one in agents.asked if one.visit.ended_s < seen.began_s + CALM_S]
+        ratio, turns = hit_ratio(calm)
+        seen.hit_ratio = min(ratio, record.warm_ratio) if turns else record.warm_ratio
+        self._progress(record, "recovering")
+        await asyncio.sleep(RECOVERY_S + WINDOW_S + agents.late_s_max)
+        seen.late_s = agents.late_s_max
+        self._progress(record, "pausing")
+        await agents.pause()
+        await self._look(seen)
+        asked = list(agents.asked)
+        seen.ends = Counter(one.visit.end.value for one in asked)
+        seen.broken += judge_act(seen, asked, self._witness.look())
+
+    async def _strike(self, strike: Strike, seen: ActSeen, origin_s: float) -> None:
+        """One fault, from striking to mended."""
+        await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
+        mischief = self._mischief[strike.kind]
+        began_s = self._loop.time()
+        self._progress(self._record, f"{strike.kind}: {strike.target}")
+        try:
+            async with mischief.strike(self._cast, strike.target):
+                await asyncio.sleep(strike.lasts_s)
+        except (ChildFailed, TimeoutError, OSError, httpx.HTTPError, RedisError) as error:
+            told = f"{strike.kind}: {strike.target}: {type(error).__name__}: {error}"
+            seen.broken.append(Broken("what was struck serves again", told[:1000], began_s))
+        engine = self._cast.engines.get(strike.target)
+        worker_id = "" if engine is None else engine.worker_id
+        seen.struck.append(
+            Struck(strike, mischief.kind.group, mischief.blame, began_s, self._loop.time(), worker_id)
+        )
+
+    async def _look(self, seen: ActSeen) -> None:
+        """Nobody asks: what is left, and does everybody agree?"""
+        cast, at_s = self._cast, self._loop.time()
+        replicas = [gateway.view for gateway in cast.gateways.values()]
+        urls = [engine.url for engine in cast.engines.values()]
+        try:
+            for line in await leftovers(replicas, urls, EMPTY_S):
+                seen.broken.append(Broken("nothing is left", line, at_s))
+            await settled(replicas, AGREE_S)
+            for line in await disagreeing(replicas):
+                seen.broken.append(Broken("replicas agree", line, at_s))
+        except TimeoutError as error:
+            seen.broken.append(Broken("replicas agree", str(error)[:1000], at_s))
+        except (httpx.HTTPError, AssertionError, KeyError) as error:
+            seen.broken.append(Broken("replicas answer", f"{type(error).__name__}: {error}"[:500], at_s))
+        for name, gateway in cast.gateways.items():
+            with contextlib.suppress(httpx.HTTPError):
+                self._told[name, gateway.lives] = await gateway.view.metrics()
+
+    @contextlib.asynccontextmanager
+    async def _sampled(self) -> AsyncIterator[None]:
+        """Look at memory and open files all the time."""
+        task = asyncio.create_task(self._sample(), name="chaos-sampler")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _sample(self) -> None:
+        while True:
+            for gateway in self._cast.gateways.values():
+                if gateway.ready:
+                    pids = gateway.pids
+                    sample = (sum(map(rss_bytes, pids)), sum(map(open_files, pids)))
+                    self._record.samples.append(
+                        Sample(self._loop.time(), gateway.name, gateway.lives, *sample)
+                    )
+            await asyncio.sleep(SAMPLE_S)
+
+
+async def disagreeing(replicas: Sequence[Replica]) -> list[str]:
+    """What replicas say of settings and workers, if it is not the same, or a worker is not well, for long."""
+    until_s = asyncio.get_running_loop().time() + AGREE_S
+    while True:
+        views = {}
+        for replica in replicas:
+            settings = (await replica.client.get("/settings/history", params={"limit": 1})).json()
+            workers = (await replica.client.get("/workers")).json()["workers"]
+            told = sorted((each["id"], each["role"], each["state"]) for each in workers)
+            views[replica.url] = (settings["revision"], settings["refused"], told)
+        first = next(iter(views.values()))
+        healthy = {state for *_, state in first[2]} == {"healthy"} and not first[1]
+        if healthy and all(view == first for view in views.values()):
+            return []
+        if asyncio.get_running_loop().time() > until_s:
+            return [f"{url}: {view}" for url, view in views.items()]
+        await asyncio.sleep(0.2)

@@ -1,0 +1,35 @@
+"""What the engines say came to them: each of them writes down the id of every request that brings work.
+
+So it is seen whether a request was computed twice. What is behind the end of a line may still be written,
+and is left for the next look.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+
+class Witness:
+    """Reads what was written since the last look.
+
+    Args:
+        journals: Files of the engines, with the role of each.
+    """
+
+    def __init__(self, journals: Mapping[Path, str]) -> None:
+        self._journals = journals
+        self._read_bytes = dict.fromkeys(journals, 0)
+
+    def look(self) -> dict[str, Counter[str]]:
+        """How often each new id came, by role."""
+        came: dict[str, Counter[str]] = {}
+        for path, role in self._journals.items():
+            if not path.exists():
+                continue
+            with path.open("rb") as journal:
+                journal.seek(self._read_bytes[path])
+                whole, end, _ = journal.read().rpartition(b"\n")
+            self._read_bytes[path] += len(whole) + len(end)
+            for line in whole.splitlines():
+                came.setdefault(line.decode("latin-1"), Counter())[role] += 1
+        return came

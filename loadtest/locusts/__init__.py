@@ -1,0 +1,10 @@
+"""Users for locust, the loads they put on a gateway, and what a run of them promises.
+
+    presets    how many users when, and what must hold in the end       a pure function of time
+    users      who they are: chat, agents, long contexts, bursts, a trace
+    streaming  one request of theirs: sent, streamed, told to locust
+    summary    what locust does not count: rejections, tokens reused; over all processes
+
+`loadtest/locustfile.py` puts them together. Locust patches the process for gevent, so nothing else imports
+this.
+"""

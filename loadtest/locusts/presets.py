@@ -1,0 +1,76 @@
+"""Presets: how many users there are when, and what a run promises.
+
+    smoke     ───────     a minute of a few: does it work at all?
+    steady    /──────     ten minutes at one level
+    spike     ──▲▲───     five times as many for a fifth of the time, at once
+    soak      /──────     four hours: does anything grow?
+    overload  ──██───     ten times as many for a third of the time: nobody may be cut, many may be sent away
+
+Users are closed loop, so their number is the load that they want, not what they get. `users_at` is scaled by
+``--users`` and stretched by ``--run-time``.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+Steps = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One kind of run.
+
+    Attributes:
+        purpose: What it shows, for people.
+        users: Users, if nobody says.
+        run_s: Length, if nobody says, seconds.
+        steps: ``(share of the run, share of the users)``, ascending; between two of them in a straight line.
+        completed_min: Least share of the requests that were not sent away which must complete.
+        rejected_max: Greatest share of requests that may be sent away.
+    """
+
+    purpose: str
+    users: int
+    run_s: float
+    steps: Steps
+    completed_min: float = 0.999
+    rejected_max: float = 0.0
+
+
+_FLAT: Steps = ((0.0, 1.0), (1.0, 1.0))
+_RAMPED: Steps = ((0.0, 0.1), (0.1, 1.0), (1.0, 1.0))
+
+PRESETS = {
+    "smoke": Preset("a minute of a few users: does it work at all?", 10, 60.0, _FLAT),
+    "steady": Preset("one level for long enough to compare", 50, 600.0, _RAMPED, rejected_max=0.01),
+    "spike": Preset(
+        "five times as many at once, then calm again",
+        *(40, 300.0, ((0.0, 0.2), (0.4, 0.2), (0.4, 1.0), (0.6, 1.0), (0.6, 0.2), (1.0, 0.2))),
+        rejected_max=1.0,
+    ),
+    "soak": Preset("hours at one level: does anything grow?", 30, 4 * 3600.0, _RAMPED, rejected_max=0.01),
+    "overload": Preset(
+        "ten times as many: many may be sent away, nobody cut",
+        *(200, 300.0, ((0.0, 0.1), (0.2, 0.1), (0.2, 1.0), (0.55, 1.0), (0.55, 0.1), (1.0, 0.1))),
+        rejected_max=1.0,
+    ),
+}
+
+
+def users_at(preset: Preset, elapsed_s: float, users: int, run_s: float) -> int | None:
+    """How many users there are at a time of a run; None when it is over.
+
+    Args:
+        preset: Its kind.
+        elapsed_s: Since its start, seconds, >= 0.
+        users: The most there are, > 0.
+        run_s: Its length, seconds, > 0.
+    """
+    at = elapsed_s / run_s
+    if at >= 1.0:
+        return None
+    for (begin, low), (end, high) in pairwise(preset.steps):
+        if at < end:
+            share = low + (high - low) * (at - begin) / (end - begin)
+            return max(1, round(share * users))
+    raise AssertionError("the last step of a preset ends at 1")

@@ -1,0 +1,386 @@
+"""What one worker's engines really hold, from what they say (KV events), and what to tell the tree of it.
+
+    stored, removed, cleared ──apply──► Residency ──changes──► Insert, EndGone, Trim, Forget ──► PrefixTree
+
+* **Identity.** An engine's hash is a handle: it says which block is meant, and that two blocks are the same.
+  A block's place in its sequence follows from its parent, its identity in the tree from its tokens,
+  chained from a root that LoRA adapter and salt choose. All groups of a model use the same handle for the
+  same prefix (vLLM), so a block that a group tells without a place (a sliding window lists fewer handles
+  than tokens, an offload tier no tokens) is put where another group's block with that handle is, or will be.
+* **Loose.** What has no place is only counted: a parent that is not known, media or other things beside
+  the tokens, an adapter without a root, another block size. Its removal is understood and it never
+  reaches the tree.
+* **Reached.** The tree holds a prefix as far as all groups that demand every block hold it from its
+  beginning. A worker whose engine has data-parallel ranks holds what any of them does.
+* **Ends.** Where the other groups hold their windows or states, up to a boundary that is reached, the engine
+  can go on from there: an end (`radix.windows`). A boundary inside a tree block is the one before it, as
+  there. An engine that tells no groups (SGLang) says nothing of windows: it marks no ends, and none are
+  taken away on its word.
+* **Copies.** vLLM does not merge equal blocks: two requests that fill the same block at once store it twice,
+  and evict it twice. So stores are counted. (An engine that is told to report hits as stores, vLLM's
+  ``kv_cache_report_mode=full``, cannot be followed: it never removes what it only repeats.)
+
+An event costs dictionary look-ups per handle and a few operations on whole runs (`radix.residency_runs`),
+never steps per block of a sequence; what follows from all events since the last `Residency.changes` is worked
+out there, once per run that changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from radix.blocks import HASH_BYTES, words_of
+from radix.engine_events import BlocksRemoved, BlocksStored, EngineEvent
+from radix.node import common_blocks
+from radix.ops import EndGone, Forget, Insert, TreeOp, Trim
+from radix.residency_audit import AUDIT_BLOCKS, Audit
+from radix.residency_places import Places
+from radix.residency_runs import (
+    RUN_BLOCKS_MAX,
+    UNREACHED,
+    Rank,
+    Run,
+    ranges,
+)
+
+if TYPE_CHECKING:
+    from radix.tree import PrefixTree
+
+HANDLES_MAX = 4_000_000
+"""Most handles kept of one rank: 64 M tokens in blocks of 16. Else one that never removes could fill us."""
+
+
+class Residency:
+    """What one worker's engines hold.
+
+    Args:
+        block_tokens: Tokens of the tree's blocks, > 0; the engine's may be others.
+        root_of: Root of the sequences of a LoRA adapter and a salt, each empty for none; None if they
+            have none here.
+        handles_max: Most handles kept of one rank. One that has more is forgotten, and not `readable`
+            until it is cleared or lost.
+    """
+
+    def __init__(
+        self,
+        block_tokens: int,
+        root_of: Callable[[str, str], int | None],
+        handles_max: int = HANDLES_MAX,
+    ) -> None:
+        assert block_tokens > 0
+        self.block_tokens = block_tokens
+        self._places = Places(block_tokens, root_of)
+        self.groups = self._places.groups
+        self._handles_max = handles_max
+        self._ranks: dict[int, Rank] = {}
+        self._ends: dict[int, int] = {}
+        """By hash of the tree block before: boundaries to go on from, times 2; plus 1 if told."""
+        self._touched: dict[int, tuple[Run, int]] = {}
+        self._judged = 0
+        self._audit = Audit(self)
+        self._emptied = False
+        self._spilled: set[int] = set()
+        self._told_us = 0
+
+    @property
+    def runs(self) -> Mapping[int, Run]:
+        """Where the blocks are, for the comparison with a tree."""
+        return self._places.runs
+
+    @property
+    def blocks(self) -> int:
+        """Engine blocks whose places are known, over all ranks."""
+        return sum(len(rank.places) for rank in self._ranks.values())
+
+    @property
+    def opaque(self) -> int:
+        """Handles without a place."""
+        return sum(len(rank.loose) for rank in self._ranks.values())
+
+    @property
+    def readable(self) -> bool:
+        """Whether what the tree is told is what the engine can reuse.
+
+        False after a rank had more handles than are kept, and while a group's blocks have no places:
+        models of sliding windows only, whose stores do not say which blocks they keep, or groups with
+        different block sizes.
+        """
+        return not self._spilled and self.groups.readable
+
+    @property
+    def ends_known(self) -> bool:
+        """Whether the engine tells of windows or states, so that ends come from here and not from history."""
+        return bool(self.groups.partial)
+
+    def apply(self, rank: int, events: Iterable[EngineEvent]) -> None:
+        """Take in what a data-parallel rank says, in its order."""
+        said = self._ranks.get(rank)
+        if said is None:
+            said = self._ranks[rank] = Rank()
+            self._places.shared = self._places.shared or len(self._ranks) > 1
+        for event in events:
+            if isinstance(event, BlocksRemoved):
+                for lane in self.groups.removed(event.group, event.medium):
+                    self._places.removed(said, lane, event.hashes)
+            elif isinstance(event, BlocksStored):
+                self._places.stored(said, event)
+            else:
+                self._spilled.discard(rank)
+                self._drop(said)
+        if len(said.places) + len(said.loose) > self._handles_max:
+            self._drop(said)
+            self._spilled.add(rank)
+
+    def lost(self, rank: int) -> None:
+        """A rank's cache is empty, or nothing is known of it: it was restarted, or events are missing.
+
+        `changes` then begins with a `Forget`, and tells what the other ranks hold again.
+        """
+        self._spilled.discard(rank)
+        said = self._ranks.pop(rank, None)
+        self._drop(said or Rank())
+
+    def retell(self) -> None:
+        """Let `changes` begin with a `Forget` and tell everything that is held again."""
+        self._drop(Rank())
+
+    def held_blocks(self, path: bytes) -> int:
+        """Tree blocks of a path that any rank holds from its beginning, as the tree was told."""
+        words = words_of(path)
+        held = 0
+        for first in range(len(words) - 1, -1, -1):
+            for run in self._places.starts.get(words[first], {}).values():
+                held = max(held, min(first + common_blocks(bytes(run.keys), path, first), self._reached(run)))
+            if held > first and not self._places.shared:
+                break
+        return held
+
+    def has_end(self, block_hash: int) -> bool:
+        """Whether the tree was told that the engine can go on behind a block."""
+        return bool(self._ends.get(block_hash, 0) & 1)
+
+    def changes(self, worker: str, at_us: int) -> list[TreeOp]:
+        """What the tree must be told since the last call; nothing for what changed and changed back.
+
+        Args:
+            worker: Worker id.
+            at_us: Log time of the operations. One not later than that of the call before is raised.
+        """
+        if self.groups.version != self._judged:
+            self._judged = self.groups.version
+            self._judge_all()
+        if not self._places.dirty and not self._emptied:
+            return []
+        self._told_us = at_us = max(at_us, self._told_us + 1)
+        ops: list[TreeOp] = [Forget(worker, at_us)] if self._emptied else []
+        self._emptied = False
+        settled = self._settle()
+        ops += self._trims(settled, worker, at_us)
+        ops += self._news(settled, worker, at_us)
+        for run, _ in reversed(settled):
+            if run.number in self.runs:
+                self._places.shrink(run)
+        return ops
+
+    def reconcile(
+        self,
+        tree: "PrefixTree",
+        slot: int,
+        worker: str,
+        at_us: int,
+        before_us: int,
+        blocks_max: int = AUDIT_BLOCKS,
+    ) -> list[TreeOp]:
+        """Compare a part of what a tree believes of the worker with what is held (`radix.residency_audit`).
+
+        Only for a residency that has followed all ranks from the beginning or since they were cleared.
+
+        Args:
+            tree: The tree, told of what `changes` returned.
+            slot: The worker there.
+            worker: Worker id.
+            at_us: Log time of what is inserted.
+            before_us: What the tree saw used or said at or after this log time is spared.
+            blocks_max: About so many blocks are looked at.
+        """
+        return self._audit.step(tree, slot, worker, at_us, before_us, blocks_max)
+
+    def ends_of(self, run: Run) -> set[int]:
+        """Depths of a run's ends, in tree blocks."""
+        ends: set[int] = set()
+        valid = run.valid
+        while valid:
+            bit = valid & -valid
+            valid ^= bit
+            ends.add((run.start + bit.bit_length()) * self.groups.block_tokens // self.block_tokens)
+        return ends - {0}
+
+    def _drop(self, rank: Rank) -> None:
+        """Nothing of a rank counts any more; what the others hold is told again."""
+        self._places.drop(rank)
+        self._ends, self._touched = {}, {}
+        self._emptied = True
+
+    # What follows.
+
+    def _judge_all(self) -> None:
+        for run in self.runs.values():
+            run.changed(0, run.size - 1)
+        self._places.dirty = dict(self.runs)
+
+    def _settle(self) -> list[tuple[Run, int]]:
+        """Work out how far each run is reached and where its ends are, parents first.
+
+        Returns:
+            The runs, each with how many blocks the tree was told of before.
+        """
+        runs, groups = self.runs, self.groups
+        size, back = groups.block_tokens, groups.reach_back - 1
+        heap = [(run.start, run.number) for run in self._places.dirty.values()]
+        heapify(heap)
+        queued, self._places.dirty = self._places.dirty, {}
+        settled: list[tuple[Run, int]] = []
+        while heap:
+            start, number = heappop(heap)
+            run = runs[number]
+            was, told, parent = run.reach, run.told, run.parent
+            low, high = start + run.low, start + run.high
+            if parent is not None and parent.reach < start:
+                run.reach, run.told = UNREACHED, run.first
+            else:
+                run.reach = start + self._solid(run, min(run.low, max(0, was - start)))
+                run.told = run.reach * size // self.block_tokens
+            run.low, run.high = RUN_BLOCKS_MAX, -1
+            settled.append((run, told))
+            if groups.partial:
+                valid = self._valid(run)
+                if valid != run.valid:
+                    self._flip(run, valid)
+            if not run.kids or (run.fork <= low and was == run.reach):
+                continue
+            for kid_number, begin in run.kids.items():
+                if (was >= begin) != (run.reach >= begin) or low < begin <= high + back:
+                    kid = runs[kid_number]
+                    kid.changed(0, max(0, back - 1))
+                    if kid_number not in queued:
+                        queued[kid_number] = kid
+                        heappush(heap, (begin, kid_number))
+        return settled
+
+    def _solid(self, run: Run, at: int) -> int:
+        """Blocks at the beginning of a run that all groups hold that must; ``at`` are known to be."""
+        full = self.groups.full
+        if not full:
+            return run.top()
+        bits = full[0].bits(run)
+        for group in full[1:]:
+            bits &= group.bits(run)
+        missing = ~bits >> at
+        return at + (missing & -missing).bit_length() - 1
+
+    def _valid(self, run: Run) -> int:
+        """Boundaries of a run from which the engine can go on."""
+        reached = run.reach - run.start
+        if reached <= 0:
+            return 0
+        valid = (1 << reached) - 1
+        for group, need in self.groups.partial:
+            windows = group.bits(run)
+            if need > 1:
+                windows = windows << (need - 1) | self._before(run, group.bits, need - 1)
+                row = 1
+                while row < need:
+                    step = min(row, need - row)
+                    windows &= windows >> step
+                    row += step
+            valid &= windows
+        return valid
+
+    def _before(self, run: Run, bits_of: Callable[[Run], int], count: int) -> int:
+        """Which of the last blocks before a run a group holds; it needs none before the beginning."""
+        bits, missing = 0, count
+        while missing:
+            start, parent = run.start, run.parent
+            if parent is None:
+                return bits | ((1 << missing) - 1)
+            taken = min(missing, start - parent.start)
+            missing -= taken
+            bits |= (bits_of(parent) >> (start - parent.start - taken) & ((1 << taken) - 1)) << missing
+            run = parent
+        return bits
+
+    def _flip(self, run: Run, valid: int) -> None:
+        """Count the ends that came and went."""
+        ends, size = self._ends, self.groups.block_tokens
+        flipped = valid ^ run.valid
+        run.valid = valid
+        while flipped:
+            bit = flipped & -flipped
+            flipped ^= bit
+            depth = (run.start + bit.bit_length()) * size // self.block_tokens
+            if depth:
+                block_hash = run.hash_before(depth)
+                ends[block_hash] = ends.get(block_hash, 0) + (2 if valid & bit else -2)
+                self._touched[block_hash] = run, depth
+
+    def _reached(self, run: Run) -> int:
+        """Tree blocks of the sequence of a run that the tree was told of."""
+        while run.parent is not None and run.parent.reach < run.start:
+            run = run.parent
+        return run.reach * self.groups.block_tokens // self.block_tokens
+
+    def _trims(self, settled: Iterable[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
+        """Say what is gone: of a run that broke off the first block, unless that is below another's."""
+        ops: list[TreeOp] = []
+        cuts: dict[int, int] = {}
+        for run, told in settled:
+            cut = None if run.parent is None else cuts.get(run.parent.number)
+            if cut is not None and cut < run.first:
+                cuts[run.number] = cut
+            elif run.told < told:
+                gone = run.path(told if self._places.shared else run.told + 1)
+                kept = self.held_blocks(gone) if self._places.shared else run.told
+                if kept < told:
+                    ops.append(Trim(worker, gone[: (kept + 1) * HASH_BYTES], at_us))
+                if not self._places.shared:
+                    cuts[run.number] = kept
+        return ops
+
+    def _news(self, settled: Sequence[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
+        """Say what is new: the end of each chain that grew, and the ends that came and went."""
+        came, went = self._turned()
+        ops: list[TreeOp] = []
+        for run, depths in went:
+            reached = max(depths) if self._places.shared else self._reached(run)
+            for last, count in ranges(depth for depth in depths if depth <= reached):
+                ops.append(EndGone(worker, run.path(last), at_us, count))
+        said: dict[int, int] = {}
+        for run, depths in came:
+            for last, count in ranges(depths):
+                ops.append(Insert(worker, run.path(last), at_us, end=True, ends=count))
+                said[run.number] = last
+        for run, told in reversed(settled):
+            if run.told <= told:
+                continue
+            if said.get(run.number, 0) < run.told:
+                ops.append(Insert(worker, run.path(run.told), at_us, end=False))
+            if run.parent is not None:
+                above = run.parent.number
+                said[above] = max(said.get(above, 0), run.first)
+        return ops
+
+    def _turned(self) -> tuple[list[tuple[Run, list[int]]], list[tuple[Run, list[int]]]]:
+        """Depths of the ends that came, and of those that went, since the tree was told, by run."""
+        came: dict[int, tuple[Run, list[int]]] = {}
+        went: dict[int, tuple[Run, list[int]]] = {}
+        for block_hash, (run, depth) in self._touched.items():
+            state = self._ends[block_hash]
+            if state == 0 or state == 1:
+                del self._ends[block_hash]
+                if state:
+                    went.setdefault(run.number, (run, []))[1].append(depth)
+            elif not state & 1:
+                self._ends[block_hash] = state | 1
+                came.setdefault(run.number, (run, []))[1].append(depth)
+        self._touched = {}
+        return list(came.values()), list(went.values())

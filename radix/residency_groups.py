@@ -1,0 +1,178 @@
+"""The cache groups of one worker's engines, learned from what they store.
+
+vLLM caches layers by *group*, says with each store what a group's layers are, and with a removal only
+the group's number. What a group demands in order to go on from a boundary (vLLM
+``v1/core/single_type_kv_cache_manager.py``):
+
+    full_attention, mla_attention, sink_full_attention    every block before it
+    sliding_window, sliding_window_mla                    the last ceil((W - 1) / block), or all of them
+    mamba                                                 the state at the boundary: its last block
+    chunked_local_attention                               those of the boundary's own chunk
+    cross_attention, encoder_only_attention               nothing: they cache no prefixes
+
+How long a chunk of local attention is no event says, nor what an unknown kind demands, nor the window of
+a group that does not name it: every block is demanded of these. That promises less than the engine can do,
+never more.
+
+A group's blocks on one medium are a *lane*. A group holds a block while any of its lanes does.
+"""
+
+from typing import TYPE_CHECKING
+
+from radix.engine_events import BlocksStored
+
+if TYPE_CHECKING:
+    from radix.residency_runs import Run
+
+WINDOW_KINDS = frozenset({"sliding_window", "sliding_window_mla"})
+STATE_KINDS = frozenset({"mamba"})
+IGNORED_KINDS = frozenset({"cross_attention", "encoder_only_attention"})
+
+DEFAULT_MEDIUM = "GPU"
+"""Where blocks are if that is not said, as before engines had tiers."""
+
+LANES_MAX = 64
+"""Most lanes; engines have some ten groups on up to four media. What is said of more is not listened to."""
+
+IGNORED = -1
+"""The lane of what is no prefix cache."""
+
+
+class Group:
+    """One cache group.
+
+    Attributes:
+        kind: As the engine said; None if it never did.
+        window_tokens: Its sliding window; None without one.
+        block_tokens: Its block size, tokens; 0 until a store with tokens said it.
+        lanes: Its lanes.
+        placed: Whether it was ever known where one of its blocks belongs.
+    """
+
+    __slots__ = ("block_tokens", "kind", "lanes", "placed", "window_tokens")
+
+    def __init__(self) -> None:
+        self.kind: str | None = None
+        self.window_tokens: int | None = None
+        self.block_tokens = 0
+        self.lanes: list[int] = []
+        self.placed = False
+
+    @property
+    def partial(self) -> bool:
+        """Whether a boundary does not need all blocks before it."""
+        return self.kind in STATE_KINDS or (self.kind in WINDOW_KINDS and self.window_tokens is not None)
+
+    def need(self, block_tokens: int) -> int:
+        """Blocks in a row that must be held before a boundary."""
+        window = 2 if self.kind in STATE_KINDS else self.window_tokens or 0
+        return max(1, -(-(window - 1) // block_tokens))
+
+    def bits(self, run: "Run") -> int:
+        """Which blocks of a run it holds: bit i for block i."""
+        lanes = run.lanes
+        bits = 0
+        for lane in self.lanes:
+            bits |= lanes.get(lane, 0)
+        return bits
+
+
+class Groups:
+    """All groups of one worker.
+
+    Attributes:
+        block_tokens: Tokens of the blocks whose places are known; 0 until one is.
+        full: Groups that demand every block.
+        partial: The others, each with the blocks in a row that it demands.
+        reach_back: The most that any demands.
+        version: Rises when a boundary may be judged otherwise than before.
+    """
+
+    def __init__(self) -> None:
+        self.block_tokens = 0
+        self.full: list[Group] = []
+        self.partial: list[tuple[Group, int]] = []
+        self.reach_back = 0
+        self.version = 0
+        self._by_number: dict[int | None, Group] = {}
+        self._lanes: dict[tuple[int | None, str], int] = {}
+        self._owners: list[Group] = []
+        self._removals: dict[tuple[int | None, str | None], tuple[int, ...]] = {}
+        self._said: dict[tuple[int | None, str | None, str | None, int | None], int] = {}
+
+    def __len__(self) -> int:
+        """Groups met so far."""
+        return len(self._by_number)
+
+    def lane(self, event: BlocksStored) -> int:
+        """The lane of what is stored."""
+        said = (event.group, event.medium, event.kind, event.window_tokens)
+        lane = self._said.get(said)
+        if lane is None:
+            if len(self._said) >= LANES_MAX:
+                self._said.clear()
+            lane = self._said[said] = self._learn(event)
+        if lane >= 0:
+            group = self._owners[lane]
+            if not group.block_tokens and event.token_ids:
+                group.block_tokens = event.block_tokens
+        return lane
+
+    def removed(self, group: int | None, medium: str | None) -> tuple[int, ...]:
+        """The lanes of what is removed."""
+        lanes = self._removals.get((group, medium))
+        if lanes is None:
+            if len(self._removals) >= LANES_MAX:
+                self._removals.clear()
+            where = medium or DEFAULT_MEDIUM
+            lanes = self._removals[group, medium] = tuple(
+                lane
+                for (number, known), lane in self._lanes.items()
+                if known == where and (group is None or number == group)
+            )
+        return lanes
+
+    def owner(self, lane: int) -> Group:
+        """The group of a lane."""
+        return self._owners[lane]
+
+    def settle(self, block_tokens: int) -> None:
+        """From now on blocks of so many tokens have places."""
+        self.block_tokens = block_tokens
+        self._judge()
+
+    @property
+    def readable(self) -> bool:
+        """Whether it is known of every group where its blocks belong, or would be if it held any."""
+        return all(
+            group.placed and group.block_tokens in (0, self.block_tokens)
+            for group in self._by_number.values()
+        )
+
+    def _learn(self, event: BlocksStored) -> int:
+        medium = event.medium or DEFAULT_MEDIUM
+        known = (event.group, medium) in self._lanes
+        if event.kind in IGNORED_KINDS or (len(self._lanes) == LANES_MAX and not known):
+            return IGNORED
+        group = self._by_number.get(event.group)
+        if group is None:
+            group = self._by_number[event.group] = Group()
+        if event.kind is not None:
+            group.kind = event.kind
+            group.window_tokens = event.window_tokens or None
+        lane = self._lanes.get((event.group, medium))
+        if lane is None:
+            lane = self._lanes[event.group, medium] = len(self._owners)
+            self._owners.append(group)
+            group.lanes.append(lane)
+            self._removals.clear()
+        self._judge()
+        return lane
+
+    def _judge(self) -> None:
+        groups = self._by_number.values()
+        size = self.block_tokens or 1
+        self.full = [group for group in groups if not group.partial]
+        self.partial = [(group, group.need(size)) for group in groups if group.partial]
+        self.reach_back = max((need for _, need in self.partial), default=0)
+        self.version += 1

@@ -1,0 +1,153 @@
+"""Where the blocks of an engine's cache belong: runs of blocks that follow each other.
+
+A sequence is found block by block, and sequences share beginnings. A run is a stretch of blocks of one
+sequence; one that leaves it begins a run of its own, wherever that is, and the run it leaves is not divided:
+
+    run 0   [0 1 2 3 4 5 6]         parent of 1 and 2
+    run 1        [3 4 5]            starts at 3: its blocks follow block 2 of run 0
+    run 2              [5 6]        starts at 5
+
+So a block keeps its place, a number of a run and one in it, for as long as anything is known of it, and
+what is known of all blocks of a run are a few integers with a bit for each: which lanes hold
+them (`radix.residency_groups`), and from which boundaries the engine can go on.
+
+The tree's blocks lie across: a run has the hashes of those that are complete at one of its own blocks.
+Where the tree's blocks are larger than the engine's (or neither divides the other), a run may leave another
+inside of one, and needs the tokens since the last that was complete: such runs keep their tokens.
+
+A block that is gone leaves a *ghost* while something behind it is held: the engine may store it again, and
+then all that is behind it can be reached again. At the end of a run nothing is kept.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from radix.blocks import HASH_BYTES, chain_bytes
+from radix.engine_events import Handle
+
+RUN_BLOCKS_MAX = 1024
+"""Longest run, engine blocks: a lane's bits of a whole run are copied when one changes (128 bytes)."""
+
+UNREACHED = -1
+"""How far a run is reached whose first block nobody can get to."""
+
+TOKEN_BYTES = 4
+
+
+class Rank:
+    """What one data-parallel rank said.
+
+    Attributes:
+        places: Place of each handle: number of the run, shifted by `PLACE_SHIFT`, and number in it.
+        loose: Lanes of each handle whose place is not known; a lane twice if the engine has two such blocks.
+        again: Further blocks with the same handle in the same lane, beside the first.
+    """
+
+    __slots__ = ("again", "loose", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[Handle, int] = {}
+        self.loose: dict[Handle, list[int]] = {}
+        self.again: dict[tuple[Handle, int], int] = {}
+
+
+PLACE_SHIFT = 16
+PLACE_MASK = (1 << PLACE_SHIFT) - 1
+
+
+class Run(msgspec.Struct, eq=False, gc=False):
+    """Some blocks of a sequence. Depths are counted from the beginning of the sequence.
+
+    Attributes:
+        number: Its own.
+        rank: Whose it is.
+        parent: The run that it leaves; None at the beginning of a sequence.
+        start: Engine blocks before it.
+        first: Tree blocks that are complete before it.
+        above: Hash of the last of these; the root's if there is none.
+        keys: Hashes of the tree blocks that its blocks complete, packed.
+        lanes: By lane which blocks are held, as bits.
+        kids: Runs that leave it, with their starts; None until there is one.
+        ghosts: Handles of blocks that nothing holds, by number; None until there is one.
+        tokens: Tokens since `first` was complete, packed; None where they are not needed.
+        size: Engine blocks.
+        fork: At least the deepest of the kids' starts.
+        reach: Engine blocks from the beginning of the sequence that can be used in a row, as far as the end
+            of the run; `UNREACHED` if not even its start.
+        told: Tree blocks that the tree was told of; ``first`` if none of its own.
+        valid: Boundaries from which the engine can go on, as bits: bit i behind block i.
+        low: First block that changed since the tree was told.
+        high: Last one.
+    """
+
+    number: int
+    rank: Rank
+    parent: "Run | None"
+    start: int
+    first: int
+    above: int
+    keys: bytearray
+    lanes: dict[int, int]
+    kids: dict[int, int] | None = None
+    ghosts: dict[int, Handle] | None = None
+    tokens: bytearray | None = None
+    size: int = 0
+    fork: int = 0
+    reach: int = UNREACHED
+    told: int = 0
+    valid: int = 0
+    low: int = RUN_BLOCKS_MAX
+    high: int = -1
+
+    def changed(self, low: int, high: int) -> None:
+        """Note that blocks have changed."""
+        if low < self.low:
+            self.low = low
+        if high > self.high:
+            self.high = high
+
+    def path(self, depth: int) -> bytes:
+        """Hashes of the first tree blocks of the sequence."""
+        parts: list[bytes] = []
+        run: Run | None = self
+        while run is not None and depth:
+            if depth > run.first:
+                parts.append(bytes(run.keys[: (depth - run.first) * HASH_BYTES]))
+                depth = run.first
+            run = run.parent
+        return b"".join(reversed(parts))
+
+    def hash_before(self, depth: int) -> int:
+        """Hash of the tree block that ends at ``depth``, first <= depth; the root's at 0."""
+        at = (depth - self.first) * HASH_BYTES
+        return int.from_bytes(self.keys[at - HASH_BYTES : at], "little") if at else self.above
+
+    def top(self) -> int:
+        """Blocks up to the last that is held or that a run leaves behind."""
+        top = max((bits.bit_length() for bits in self.lanes.values()), default=0)
+        if self.kids and self.fork > self.start + top:
+            self.fork = max(self.kids.values())
+            top = max(top, self.fork - self.start)
+        return top
+
+    def grow(self, tokens: bytes, count: int, block_tokens: int) -> None:
+        """Add blocks at the end, whose tokens these are; for tree blocks of ``block_tokens``."""
+        data = tokens
+        if self.tokens is not None:
+            self.tokens += tokens
+            data = bytes(self.tokens[len(self.keys) // HASH_BYTES * block_tokens * TOKEN_BYTES :])
+        last = int.from_bytes(self.keys[-HASH_BYTES:], "little") if self.keys else self.above
+        self.keys += chain_bytes(data, last, block_tokens * TOKEN_BYTES)
+        self.size += count
+
+
+def ranges(depths: Iterable[int]) -> list[tuple[int, int]]:
+    """Depths that follow each other: the last of each range, and how many they are."""
+    ranges: list[tuple[int, int]] = []
+    for depth in sorted(depths):
+        if ranges and ranges[-1][0] == depth - 1:
+            ranges[-1] = depth, ranges[-1][1] + 1
+        else:
+            ranges.append((depth, 1))
+    return ranges

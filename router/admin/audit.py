@@ -1,0 +1,141 @@
+"""Who changed what: a log line and an operation in the shared log for every change through the admin API.
+
+    changed   log line, metric, operation (`policies.Audited`): every replica tells it, whoever was asked
+    refused   log line, metric: it was not let in
+    failed    log line, metric: it was let in, and did not work
+
+What a handler knows of its change it says with `note_change`; what it does not say, the route does. It is
+written before the answer begins, so that whoever asks for the audit next finds it there.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import Request
+from starlette.types import Scope
+
+from policies import Audited, Op
+
+logger = logging.getLogger(__name__)
+
+DETAIL_CHARS_MAX = 2000
+"""Of the JSON of one change's detail; what is longer is left out, so that 1,000 changes are 2 MB at most."""
+
+NAME_CHARS_MAX = 256
+"""Of a target, or of a path that nobody serves."""
+
+
+@dataclass(slots=True)
+class Change:
+    """What a handler says of its change.
+
+    Attributes:
+        target: What was changed.
+        detail: What exactly; never a secret.
+        made: False if nothing was changed after all.
+    """
+
+    target: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    made: bool = True
+
+
+def note_change(
+    request: Request, *, target: str = "", detail: Mapping[str, Any] | None = None, made: bool = True
+) -> None:
+    """Say for the audit what a request changes; the last word counts.
+
+    Args:
+        request: The request.
+        target: What it changes; empty for what its path names.
+        detail: What exactly, as JSON takes it; never a secret.
+        made: False if it changes nothing, such as a dry run.
+    """
+    request.state.change = Change(target, detail or {}, made)
+
+
+class AuditTrail:
+    """Writes the audit of one replica.
+
+    Args:
+        publish: Tells all replicas.
+        now_us: Log time.
+        now_unix_s: Wall clock.
+        replica: This one.
+        counted: Told of every change how it ended: ``changed``, ``refused`` or ``failed``.
+    """
+
+    def __init__(
+        self,
+        *,
+        publish: Callable[[Op], None],
+        now_us: Callable[[], int],
+        now_unix_s: Callable[[], float],
+        replica: str,
+        counted: Callable[[str], None],
+    ) -> None:
+        self._publish = publish
+        self._now_us = now_us
+        self._now_unix_s = now_unix_s
+        self._replica = replica
+        self._counted = counted
+
+    def ended(self, scope: Scope, status: int) -> None:
+        """A request for a change is about to be answered.
+
+        Args:
+            scope: Of the request, with the route that served it.
+            status: HTTP status of the answer.
+        """
+        state = scope["state"]
+        change: Change = state.get("change") or Change()
+        if status < 400 and not change.made:
+            return
+        route = getattr(scope.get("route"), "path_format", "") or scope["path"][:NAME_CHARS_MAX]
+        named = ", ".join(map(str, scope.get("path_params", {}).values()))
+        said = {
+            "actor": state.get("actor", ""),
+            "client": _address(scope),
+            "action": f"{scope['method']} {route}",
+            "target": (change.target or named)[:NAME_CHARS_MAX],
+            "status": status,
+            "request_id": state["request_id"],
+        }
+        outcome = "changed" if status < 400 else "refused" if status in (401, 403) else "failed"
+        self._counted(outcome)
+        level = logging.INFO if outcome == "changed" else logging.WARNING
+        logger.log(
+            level,
+            _OUTCOMES[outcome],
+            extra={"event": f"admin.{outcome}", **said, "detail": dict(change.detail)},
+        )
+        if outcome == "changed":
+            self._publish(
+                Audited(
+                    at_us=self._now_us(),
+                    replica=self._replica,
+                    detail=_bounded(change.detail),
+                    unix_us=round(self._now_unix_s() * 1e6),
+                    **said,
+                )
+            )
+
+
+_OUTCOMES = {
+    "changed": "a change through the admin API",
+    "refused": "a change through the admin API that was not allowed",
+    "failed": "a change through the admin API that was not made",
+}
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return f"{client[0]}:{client[1]}" if client else ""
+
+
+def _bounded(detail: Mapping[str, Any]) -> str:
+    text = json.dumps(detail, default=str, separators=(",", ":"))
+    return text if len(text) <= DETAIL_CHARS_MAX else '{"left_out":"it is too long"}'

@@ -1,0 +1,106 @@
+"""``GET /`` and ``/console``: the console's page and its assets.
+
+The files are read once, at the start: some tens of kilobytes. They hold nothing secret, so they need no
+token; whatever the page shows comes from the API, which asks for one. The policy allows the page nothing but
+its own files: no inline script or style, nothing from elsewhere, in no frame.
+"""
+
+from hashlib import blake2b
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Annotated, Any, NamedTuple
+
+from fastapi import FastAPI, Path, Request, Response
+from fastapi.responses import HTMLResponse
+
+from router.errors import ClientError
+
+PAGE = "console.html"
+ASSETS = "/console/assets/"
+
+CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    # Asked again each time, and answered with 304: after an upgrade no page mixes old and new files.
+    "cache-control": "no-cache",
+}
+
+
+_UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "It is what ``if-none-match`` says."}}
+
+_ASSET: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The file.",
+        "content": {kind: {"schema": {"type": "string"}} for kind in CONTENT_TYPES.values()},
+    },
+    404: {"description": "There is no such file."},
+    **_UNCHANGED,
+}
+
+
+class Asset(NamedTuple):
+    """One file.
+
+    Attributes:
+        body: Its bytes.
+        content_type: By its ending.
+        etag: Of its bytes.
+    """
+
+    body: bytes
+    content_type: str
+    etag: str
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is the page's or one of its files': they need no token."""
+    return path in ("/", "/console") or path.startswith(ASSETS)
+
+
+def read_assets() -> dict[str, Asset]:
+    """All files of the page by their names."""
+    assets = {}
+    for entry in files("router.console").joinpath("assets").iterdir():
+        content_type = CONTENT_TYPES.get(PurePosixPath(entry.name).suffix)
+        if content_type is not None:
+            body = entry.read_bytes()
+            digest = blake2b(body, digest_size=8).hexdigest()
+            assets[entry.name] = Asset(body, content_type, f'"{digest}"')
+    return assets
+
+
+def add_console(api: FastAPI) -> None:
+    """Add the routes."""
+    assets = read_assets()
+
+    def answer(request: Request, name: str) -> Response:
+        asset = assets.get(name)
+        if asset is None:
+            raise ClientError(f"The console has no file {name!r}.", code="not_found", status=404)
+        headers = {**HEADERS, "etag": asset.etag}
+        if request.headers.get("if-none-match") == asset.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(asset.body, headers=headers, media_type=asset.content_type)
+
+    @api.get("/", tags=["console"], response_class=HTMLResponse, responses=_UNCHANGED)
+    @api.get("/console", tags=["console"], response_class=HTMLResponse, responses=_UNCHANGED)
+    async def page(request: Request) -> Response:
+        """The console: a page for people."""
+        return answer(request, PAGE)
+
+    @api.get(f"{ASSETS}{{name}}", tags=["console"], response_class=Response, responses=_ASSET)
+    async def asset(request: Request, name: Annotated[str, Path(description="Of the file.")]) -> Response:
+        """A file of the console's page."""
+        return answer(request, name)

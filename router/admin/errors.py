@@ -1,0 +1,69 @@
+"""Every error of the admin API in the OpenAI shape, as those of the data path are."""
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from router.errors import ClientError, Overloaded, RouterError, error_body
+from router.gateway.endpoints import Endpoint
+from router.proxy import retry_after
+
+_DATA_PATHS = frozenset(endpoint.value for endpoint in Endpoint)
+
+
+def add_errors(api: FastAPI, elsewhere: str) -> None:
+    """Shape them.
+
+    Args:
+        api: The application.
+        elsewhere: What is said of a path that is not served here.
+    """
+
+    async def known(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RouterError)
+        headers = (
+            {"retry-after": retry_after(error.retry_after_s).decode()}
+            if isinstance(error, Overloaded)
+            else {}
+        )
+        return Response(error_body(error), error.status, headers, "application/json")
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path, status, headers = request.url.path, error.status_code, error.headers
+        if status == 404 and request.method != "POST" and path in _DATA_PATHS:
+            status, headers = 405, {"Allow": "POST"}  # only what is posted there is not for this application
+        code, message = "http_error", f"{request.method} {path}: {error.detail}"
+        if status == 404:
+            code, message = "not_found", f"There is no {path} here. {elsewhere}".rstrip()
+        elif status == 405:
+            takes = (headers or {}).get("Allow", "")
+            code, message = "method_not_allowed", f"{path} takes {takes}, not {request.method}."
+        shaped = ClientError(message, code=code, status=status)
+        return Response(error_body(shaped), status, headers, "application/json")
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        # What is no JSON at all has an offset for a place, which is no parameter.
+        where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
+        own = first["type"] == "value_error"  # a sentence of ours
+        message = str(first["ctx"]["error"]) if own else f"{where or 'body'}: {first['msg']}"
+        if first["loc"] == ("body",) and not _says_json(request):
+            message = "The body must be JSON, and say so: content-type: application/json."
+        shaped = ClientError(message, code="invalid_value", param=where or None)
+        return Response(error_body(shaped), 400, media_type="application/json")
+
+    async def crashed(_: Request, __: Exception) -> Response:
+        shaped = RouterError("The gateway failed to serve this request; its log says why.")
+        return Response(error_body(shaped), 500, media_type="application/json")
+
+    api.add_exception_handler(Exception, crashed)
+    api.add_exception_handler(RouterError, known)
+    api.add_exception_handler(HTTPException, http)
+    api.add_exception_handler(RequestValidationError, invalid)
+
+
+def _says_json(request: Request) -> bool:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or media_type.endswith("+json")

@@ -1,0 +1,339 @@
+"""``POST /explain``: what would be done with a request now, and why; a dry run.
+
+    {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
+    {"model": "m", "block_hashes": ["91f3...", ...]}             or only its hashes, from a trace or a log
+
+It decides with the lines that decide real requests (`router.gateway.rehearsal`) and changes nothing. A large
+body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from math import isfinite
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+import numpy as np
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from policies import Policy, make_policy
+from router.admin.explain_examples import EXPLAIN_DOCS
+from router.errors import ClientError
+from router.gateway import Gateway
+from router.gateway.endpoints import Endpoint
+from router.gateway.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain
+from router.gateway.hollow import Hollow, Unusual
+from router.gateway.lane import Lane, Steps
+from router.gateway.large import LARGE_BODY_BYTES
+from router.gateway.parsing import ParsedRequest
+from router.gateway.rehearsal import rehearse
+from router.tenants import Tenant
+
+HASHES_MAX = 100_000
+"""Blocks of one prompt: 25 million tokens."""
+
+LIMIT_MAX = 1000
+
+_ABSENT = msgspec.Raw(b"")
+
+Hash = Annotated[int, msgspec.Meta(ge=0)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{1,16}$")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+
+T = TypeVar("T")
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    """What is asked; see `EXPLAIN_DOCS`."""
+
+    endpoint: str = Endpoint.CHAT.value
+    request: msgspec.Raw = _ABSENT
+    tenant: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    model: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    block_hashes: Annotated[list[Hash], msgspec.Meta(max_length=HASHES_MAX)] | None = None
+    kind: Literal["text", "ids"] = "text"
+    prompt_tokens: Count | None = None
+    output_tokens: Count | None = None
+    policy: str = ""
+    policy_options: dict[str, float] = {}
+    limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+
+
+_questions = msgspec.json.Decoder(Question)
+
+
+def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s: Callable[[], float]) -> None:
+    """Serve the route.
+
+    Args:
+        api: The application.
+        gateway: Who would decide.
+        body_bytes_max: Longest body, as clients may send it.
+        now_unix_s: Wall clock.
+    """
+
+    @api.post("/explain", tags=["decisions"], **EXPLAIN_DOCS)
+    async def explanation(request: Request) -> Response:
+        """What would be done with a request now: every candidate with its price, and why the others lost.
+
+        Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
+        """
+        body = await _body(request.stream(), body_bytes_max)
+        parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, body))
+        if gateway.tokenizing is not None:
+            parsed = await gateway.tokenizing.now(parsed, raw)
+        policy = _policy(question)
+        found = explain(gateway, rehearse(gateway, parsed, tenant, policy), question.limit)
+        await asyncio.sleep(0)
+        said = described(gateway, found)
+        return Response(
+            orjson.dumps(said | {"replica": gateway.replica, "at_unix_s": round(now_unix_s(), 3)}),
+            media_type="application/json",
+        )
+
+
+async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        ClientError: It is too long.
+    """
+    pieces, size = [], 0
+    async for piece in stream:
+        size += len(piece)
+        if size > bytes_max:
+            raise ClientError(
+                f"The body is longer than {bytes_max} bytes.", code="body_too_large", status=413
+            )
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def _in_lane(lane: Lane, steps: Generator[None, None, T]) -> T:
+    """Do work in steps, in turns with that of clients."""
+    done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def all_steps() -> Steps:
+        try:
+            result = yield from steps
+        except Exception as error:  # noqa: BLE001 - who waits for it gets it
+            if not done.done():
+                done.set_exception(error)
+            return
+        if not done.done():
+            done.set_result(result)
+
+    lane.add(all_steps())
+    return await done
+
+
+def _understood(
+    gateway: Gateway, body: bytes
+) -> Generator[None, None, tuple[ParsedRequest, bytes, Tenant, Question]]:
+    """The question, and the request that it is about with its body.
+
+    Raises:
+        ClientError: If it makes no sense.
+    """
+    question, raw = yield from _question(body)
+    tenant = gateway.door.tenant_named(question.tenant)
+    if (question.block_hashes is None) == (not raw):
+        raise ClientError("Give either a request or its block_hashes.", code="invalid_value")
+    if question.block_hashes is not None:
+        return _of_hashes(gateway, question, question.block_hashes, tenant), b"", tenant, question
+    try:
+        endpoint = Endpoint(question.endpoint)
+    except ValueError as error:
+        known = ", ".join(each.value for each in Endpoint)
+        raise ClientError(f"endpoint: none of {known}", code="invalid_value", param="endpoint") from error
+    if len(raw) < LARGE_BODY_BYTES:
+        return gateway.parse(endpoint, raw, tenant), raw, tenant, question
+    parsed = yield from gateway.parse_in_steps(endpoint, raw, tenant)
+    return parsed, raw, tenant, question
+
+
+def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
+    """The question, and the bytes of its request; of a large one in steps.
+
+    Raises:
+        ClientError: If it is none.
+    """
+    try:
+        if len(body) < LARGE_BODY_BYTES:
+            question = _questions.decode(body)
+            return question, bytes(question.request)
+        hollow = Hollow(body)
+        yield from hollow.cut()
+        question = _questions.decode(hollow.skeleton)
+        hollow.refuse(
+            question.endpoint, question.tenant, question.model, question.policy, *question.policy_options
+        )
+    except (msgspec.ValidationError, Unusual) as error:
+        raise ClientError(f"The question makes no sense: {error}", code="invalid_value") from error
+    except (ValueError, RecursionError) as error:
+        raise ClientError(f"The body is not valid JSON: {error}", code="invalid_json") from error
+    raw = memoryview(question.request)
+    if not raw:
+        return question, b""
+    start = _address(raw) - _address(hollow.skeleton)
+    return question, body[hollow.place(start) : hollow.place(start + len(raw))]
+
+
+def _address(buffer: bytes | memoryview) -> int:
+    """Where in memory it begins: a raw field is a view of what it was decoded from."""
+    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
+    return address
+
+
+def _of_hashes(
+    gateway: Gateway, question: Question, hashes: list[int | str], tenant: Tenant
+) -> ParsedRequest:
+    """A request of which only the hashes are known.
+
+    Raises:
+        ClientError: One is longer than 64 bits.
+    """
+    try:
+        packed = [(int(each, 16) if isinstance(each, str) else each).to_bytes(8, "little") for each in hashes]
+    except OverflowError as error:
+        raise ClientError("A block hash has 64 bits.", code="invalid_value", param="block_hashes") from error
+    block_tokens = gateway.fleet.rules.block_tokens
+    ids = prompt_bytes = 0
+    if question.kind == "ids":
+        ids = len(packed) * block_tokens if question.prompt_tokens is None else question.prompt_tokens
+    elif question.prompt_tokens is None:
+        prompt_bytes = len(packed) * 4 * block_tokens
+    else:
+        prompt_bytes = round(question.prompt_tokens * gateway.feedback.bytes_per_token(question.model))
+    key = int.from_bytes(packed[-1], "little") if packed else 0
+    return ParsedRequest(
+        Endpoint.CHAT,
+        question.model or None,
+        True,  # noqa: FBT003
+        question.output_tokens,
+        1,
+        False,  # noqa: FBT003
+        0,
+        tenant.name,
+        "",
+        None,
+        (b"".join(packed),),
+        prompt_bytes,
+        ids,
+        key,
+        int.from_bytes(packed[0], "little") if packed else key,
+    )
+
+
+def _policy(question: Question) -> Policy | None:
+    """The policy that is asked for; None for the one in use.
+
+    Raises:
+        ClientError: There is none of that name, or with those options.
+    """
+    if not question.policy:
+        if question.policy_options:
+            raise ClientError("policy_options need a policy.", code="invalid_value", param="policy_options")
+        return None
+    try:
+        return make_policy(question.policy, question.policy_options)
+    except ValueError as error:
+        raise ClientError(str(error)[:500], code="invalid_value", param="policy") from error
+
+
+def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
+    """What is said of a decision."""
+    rehearsed, weighed = found.rehearsed, found.rehearsed.weighed
+    parsed, decider = rehearsed.parsed, gateway.decider
+    policy = decider.policy if weighed is None else weighed.policy
+    prompt_tokens, output_tokens = decider.expected_tokens(parsed)
+    lengths = gateway.fleet.buckets.lengths
+    bucket = rehearsed.bucket
+    return {
+        "decision": {
+            "outcome": found.outcome,
+            "reason": found.reason,
+            "why": found.why,
+            "worker": found.worker_id or None,
+            "decode_worker": found.decode_worker_id or None,
+            "preferred_worker": found.preferred,
+            "queue_full": found.queue_full,
+            "side": found.side or None,
+        },
+        "policy": {"name": policy.name, "unit": policy.unit, "lowest_wins": True},
+        "request": {
+            "endpoint": parsed.endpoint.value,
+            "model": parsed.model,
+            "tenant": rehearsed.tenant.name or None,
+            "prompt_tokens": round(max(prompt_tokens, 1.0)),
+            "output_tokens": round(output_tokens) * parsed.n,
+            "blocks": sum(len(path) for path in parsed.paths) // 8,
+            "prefix": f"{parsed.prefix_key:016x}" if any(parsed.paths) else None,
+            "bucket": lengths.names[bucket] if lengths is not None and 0 <= bucket < len(lengths) else None,
+        },
+        "candidates": [_candidate(each) for each in found.candidates],
+        "candidates_omitted": {
+            "count": found.omitted,
+            "cost_min": None if found.omitted_costs is None else _rounded(found.omitted_costs[0]),
+            "cost_max": None if found.omitted_costs is None else _rounded(found.omitted_costs[1]),
+        },
+        "decode_candidates": [_decoder(each) for each in found.decoders],
+        "decode_candidates_omitted": found.decoders_omitted,
+        "not_candidates": [
+            {"worker": each.worker_id, "reason": each.absence.value, "detail": each.detail}
+            for each in found.bystanders
+        ],
+        "not_candidates_omitted": {
+            absence.value: count for absence, count in sorted(found.bystanders_omitted.items())
+        },
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    return {
+        "worker": one.worker_id,
+        "rank": one.rank,
+        "chosen": one.chosen,
+        "cost": _rounded(one.cost),
+        "lost_because": one.lost_because or None,
+        "matched_tokens": one.matched_tokens,
+        "safe_tokens": one.safe_tokens,
+        "fetched_tokens": one.fetched_tokens,
+        "uncached_tokens": one.uncached_tokens,
+        "backlog_s": _rounded(one.backlog_s),
+        "fetch_s": _rounded(one.fetch_s),
+        "room_s": _rounded(one.room_s),
+        "queue_s": _rounded(one.queue_s),
+        "prefill_s": _rounded(one.service_s),
+        "transfer_s": _rounded(one.transfer_s),
+        "spill_s": _rounded(one.spill_s),
+        "stall_s": _rounded(one.stall_s),
+        "x_s": _rounded(one.work_s),
+        "ttft_s": _rounded(one.ttft_s),
+        "later_requests_s": _rounded(one.later_s),
+        "has_room": one.has_room,
+        "bucket_steps": one.bucket_steps,
+        "link": one.link or None,
+    }
+
+
+def _decoder(one: DecodeCandidate) -> dict[str, Any]:
+    partner = one.partner
+    return {
+        "worker": one.worker_id,
+        "rank": one.rank,
+        "chosen": one.chosen,
+        "cost": _rounded(one.cost),
+        "lost_because": one.lost_because or None,
+        "room_s": _rounded(partner.wait_s),
+        "transfer_s": _rounded(partner.transfer_s),
+        "tpot_s": _rounded(partner.tpot_s),
+        "cached_tokens": round(partner.cached_tokens),
+    }
+
+
+def _rounded(value: float) -> float | None:
+    """To a millionth, or to nine digits; None stands for what is not considered, or never."""
+    if not isfinite(value):
+        return None
+    return round(value, 6) if abs(value) >= 1e-3 else float(f"{value:.9g}")

@@ -1,0 +1,248 @@
+"""``/settings``: what every setting is and why, and changing those that may change while the gateway serves.
+
+A change holds for all replicas (`router.live_settings`): it is judged as a whole, goes through the shared
+log, has a history, and can be rolled back. What is answered is what this replica knows; without Redis it is
+the only one that knows of a change, and says so (``shared``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from fastapi import FastAPI, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from policies import SettingsChanged
+from router.admin.audit import note_change
+from router.catalogue import CATALOGUE, Setting
+from router.live_settings import LiveSettings, Outcome, value_of
+from router.reference import shown
+from router.shared import LogStatus
+
+NOT_SHARED = (
+    "Redis is gone: this replica goes by it at once, the others when Redis is back, and if this one ends "
+    "before that it is lost"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPorts:
+    """What the routes may see and do.
+
+    Attributes:
+        replica: Who is asked.
+        live: The settings.
+        log_status: Whether others hear of a change.
+    """
+
+    replica: str
+    live: LiveSettings
+    log_status: Callable[[], LogStatus]
+
+
+class _Asked(BaseModel):
+    """What every change may say."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    comment: str = Field(
+        default="", max_length=300, description="Why; kept in the history.", examples=["try min_ttft"]
+    )
+    dry_run: bool = Field(default=False, description="Only judge it, and say what would change.")
+    expected_revision: str | None = Field(
+        default=None,
+        max_length=64,
+        description="The revision that GET /settings told: 409 if somebody has changed anything since.",
+    )
+
+
+class SettingsPatch(_Asked):
+    """New values for some settings."""
+
+    values: dict[str, Any] = Field(
+        min_length=1,
+        max_length=200,
+        description="By dotted key, typed as in the configuration file; null: what each replica was started "
+        "with.",
+        examples=[{"placement.policy": "min_ttft", "queue.size": 500}],
+    )
+
+
+class SettingsRollback(_Asked):
+    """Which change is undone, with all after it."""
+
+    change_id: str = Field(
+        min_length=1, max_length=64, description="From the history.", examples=["0123456789abcdef"]
+    )
+
+
+_CHANGED = {
+    "replica": "gw-1",
+    "revision": "8d7a4ff0c7a3c1b2",
+    "shared": True,
+    "note": None,
+    "refused": {},
+    "dry_run": False,
+    "change_id": "0123456789abcdef",
+    "changed": {"placement.policy": {"before": "expected_cost", "after": "min_ttft"}},
+}
+
+_REFUSED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "What was changed here, from what to what.",
+        "content": {"application/json": {"example": _CHANGED}},
+    },
+    400: {"description": "Something of it cannot be; the message says what may be. Nothing was changed."},
+    409: {"description": "Somebody has changed something since the revision that was expected."},
+}
+
+
+def add_settings(api: FastAPI, ports: SettingsPorts) -> None:
+    """Add the routes."""
+    live = ports.live
+
+    @api.get("/settings", tags=["settings"])
+    async def settings() -> dict[str, Any]:
+        """Every setting: what it is, what it was at the start and by default, who set it, and what it does.
+
+        Secrets are masked. Of a setting that may not change while the gateway serves ``live`` is false: it
+        needs a restart. ``refused`` says what this replica cannot use of what was changed.
+        """
+        return {
+            **_state(ports),
+            "settings": {key: _described(live, key, row) for key, row in CATALOGUE.items()},
+        }
+
+    @api.patch("/settings", tags=["settings"], responses=_REFUSED)
+    async def patch(request: Request, asked: SettingsPatch) -> dict[str, Any]:
+        """Change settings for all replicas, or none of them if anything is wrong.
+
+        ``changed`` tells what was another value before, here; ``change_id`` is null if nothing was.
+        """
+        outcome = live.change(
+            asked.values,
+            actor=request.state.actor,
+            comment=asked.comment,
+            expected=asked.expected_revision,
+            dry_run=asked.dry_run,
+        )
+        return _answer(ports, request, outcome, dry_run=asked.dry_run)
+
+    @api.get("/settings/history", tags=["settings"])
+    async def history(
+        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 50,
+    ) -> dict[str, Any]:
+        """The newest changes, the newest first, with what each value was before; null is as at the start."""
+        changes = live.overrides.history
+        return {
+            **_state(ports),
+            "changes": [_told(live, change) for change in reversed(changes[-limit:])],
+            "total": len(changes),
+        }
+
+    @api.post(
+        "/settings/rollback",
+        tags=["settings"],
+        responses={**_REFUSED, 404: {"description": "The history has no such change."}},
+    )
+    async def rollback(request: Request, asked: SettingsRollback) -> dict[str, Any]:
+        """Give every setting the value that it had before a change: undo that one, and all after it.
+
+        It is a change like any other, in the history, and can be rolled back itself.
+        """
+        outcome = live.roll_back(
+            asked.change_id,
+            actor=request.state.actor,
+            comment=asked.comment,
+            expected=asked.expected_revision,
+            dry_run=asked.dry_run,
+        )
+        return _answer(ports, request, outcome, dry_run=asked.dry_run)
+
+
+def _state(ports: SettingsPorts) -> dict[str, Any]:
+    """What every answer tells."""
+    shared = ports.log_status().connected
+    return {
+        "replica": ports.replica,
+        "revision": ports.live.overrides.digest(),
+        "shared": shared,
+        "note": None if shared else NOT_SHARED,
+        "refused": dict(ports.live.refused),
+    }
+
+
+def _answer(ports: SettingsPorts, request: Request, outcome: Outcome, *, dry_run: bool) -> dict[str, Any]:
+    """What is told of a change, to who made it and to the audit."""
+    changed = {
+        key: {"before": shown(before), "after": shown(after)}
+        for key, (before, after) in outcome.values.items()
+    }
+    note_change(
+        request,
+        target=", ".join(changed),
+        detail={"change_id": outcome.change_id, "changed": changed},
+        made=bool(outcome.change_id),
+    )
+    return {
+        **_state(ports),
+        "dry_run": dry_run,
+        "change_id": outcome.change_id or None,
+        "changed": changed,
+    }
+
+
+def _described(live: LiveSettings, key: str, row: Setting) -> dict[str, Any]:
+    """One setting."""
+    origin, change = live.origin(key), live.overrides.newest.get(key)
+    runtime = origin.kind == "runtime"
+    return {
+        "value": shown(value_of(live.current, key)),
+        "started": shown(value_of(live.started, key)),
+        "default": shown(row.default),
+        "source": origin.kind,
+        "place": "" if runtime else origin.place,
+        "live": row.live,
+        "refused": live.refused.get(key),
+        "change": _by(change) if runtime and change is not None else None,
+        "allowed": row.allowed,
+        "choices": list(row.choices),
+        "flag": row.flag,
+        "description": row.description,
+    }
+
+
+def _by(change: SettingsChanged) -> dict[str, Any]:
+    """Who made a change, when and why."""
+    return {
+        "change_id": change.change_id,
+        "at_unix_s": change.at_us / 1e6,
+        "replica": change.replica,
+        "actor": change.actor,
+        "comment": change.comment,
+        "undoes": change.undoes or None,
+    }
+
+
+def _told(live: LiveSettings, change: SettingsChanged) -> dict[str, Any]:
+    """One change of the history."""
+    before = live.overrides.before(change.change_id) or {}
+    return {
+        **_by(change),
+        "values": {
+            key: {"before": _value(before, key), "after": _value(change.values, key)}
+            for key in sorted(change.values)
+        },
+    }
+
+
+def _value(texts: Mapping[str, str | None], key: str) -> Any:
+    """An override as the value that it is; null where it is as at the start."""
+    text = texts.get(key)
+    if text is None:
+        return None
+    try:
+        return orjson.loads(text)
+    except ValueError:  # another version wrote it
+        return text

@@ -1,0 +1,38 @@
+"""The console: one page about the fleet, and the stream that feeds it.
+
+    gateway ──Sights──> Pulse (ten minutes of figures, always)
+                 └────> EventStream (while somebody listens) ──SSE──> assets/*.js in a browser
+
+The page is hand-written modules and styles without a build step or anything from elsewhere
+(`router.admin.console` serves them). What it changes, it changes through the admin API.
+"""
+
+from router.console.plain_words import Trouble, Troubles, troubles
+from router.console.ports import (
+    Conditions,
+    Counters,
+    Decisions,
+    ReplicaSight,
+    Sights,
+    WorkerFacts,
+    WorkerLoad,
+)
+from router.console.pulse import Pulse, Sample
+from router.console.stream import EventStream, TooManyListeners
+
+__all__ = [
+    "Conditions",
+    "Counters",
+    "Decisions",
+    "EventStream",
+    "Pulse",
+    "ReplicaSight",
+    "Sample",
+    "Sights",
+    "TooManyListeners",
+    "Trouble",
+    "Troubles",
+    "WorkerFacts",
+    "WorkerLoad",
+    "troubles",
+]

@@ -1,0 +1,59 @@
+// The page: one stream in, views that draw what it changed, once per frame at most.
+import { call } from "./api.js";
+import { Charts } from "./charts.js";
+import { Decisions } from "./decisions.js";
+import { startToken } from "./dialogs.js";
+import { byId, say } from "./dom.js";
+import { FleetMap } from "./fleet_map.js";
+import { Inspector } from "./inspector.js";
+import { switchPolicy } from "./policy.js";
+import { Sections } from "./sections.js";
+import { Store } from "./store.js";
+import { Stream } from "./stream.js";
+import { startTheme } from "./theme.js";
+import { TroubleList } from "./troubles.js";
+
+const store = new Store();
+let map;
+const inspector = new Inspector(store, (id) => map.focus(id));
+map = new FleetMap(store, (id) => inspector.openWorker(id));
+const decisions = new Decisions(store, (decision, button) => inspector.openDecision(decision, button));
+const sections = new Sections(store, () => switchPolicy(call));
+const stream = new Stream(heard, (connection) => troubles.connected(connection));
+const troubles = new TroubleList(store, () => stream.retry());
+const views = [new Charts(store), map, decisions, sections, troubles, inspector];
+
+let gathered = null;
+
+function heard(event) {
+  const changes = store.take(event);
+  if (gathered === null) requestAnimationFrame(draw);
+  gathered = merged(gathered, changes);
+}
+
+function merged(before, now) {
+  if (before === null) return now;
+  return {
+    all: before.all || now.all,
+    members: before.members || now.members,
+    samples: before.samples || now.samples,
+    decisions: before.decisions || now.decisions,
+    loads: new Set([...(before.loads ?? []), ...(now.loads ?? [])]),
+    sections: new Set([...(before.sections ?? []), ...(now.sections ?? [])]),
+  };
+}
+
+function draw() {
+  const changes = gathered;
+  gathered = null;
+  if (changes.all) {
+    say(byId("replica"), store.replica);
+    say(byId("version"), store.version);
+    document.title = `Cacheway – ${store.replica}`;
+  }
+  for (const view of views) view.update(changes);
+}
+
+startTheme();
+startToken(() => stream.retry());
+stream.run();

@@ -1,0 +1,119 @@
+// What stands below the map: the policy, length buckets, the queue, links between sites, replicas.
+import { byId, el, meter, pairs, say, table } from "./dom.js";
+import { bandwidth, bytes, count, counted, duration, percent, seconds, tokens } from "./units.js";
+import { linkState, spaced } from "./words.js";
+
+const EMPTY = {
+  buckets: "Requests are not divided by length.",
+  queue: "Nothing waits.",
+  links: "All workers stand in one site.",
+  replicas: "No replica was heard of yet.",
+};
+
+export class Sections {
+  constructor(store, switchPolicy) {
+    this.store = store;
+    this.switchPolicy = switchPolicy;
+    this.draw = { policy, buckets, queue, links, replicas };
+  }
+
+  update(changes) {
+    if (!changes.all && !changes.sections) return;
+    for (const [name, draw] of Object.entries(this.draw)) {
+      if (!changes.all && !changes.sections.has(name)) continue;
+      const box = byId(name);
+      const held = box.contains(document.activeElement) ? document.activeElement.id : "";
+      const drawn = draw(this.store.sections[name], this);
+      box.replaceChildren(drawn ?? el("p", { class: "empty" }, EMPTY[name]));
+      // Nobody loses what they have in hand because a figure changed.
+      if (held) byId(held)?.focus();
+    }
+  }
+}
+
+function policy(said, { switchPolicy }) {
+  if (!said) return el("p", { class: "empty" }, "Not known yet.");
+  return el(
+    "div",
+    {},
+    el("p", { class: "big" }, spaced(said.policy)),
+    pairs([
+      ["Shadow", said.shadow && `${spaced(said.shadow)}, asked about ${percent(said.shadow_ratio)} of the prompts`],
+      ["Of prefill workers", said.prefill && spaced(said.prefill)],
+      ["Of decode workers", said.decode && spaced(said.decode)],
+      ["Threshold of remote prefill", said.threshold_tokens && `${tokens(said.threshold_tokens)} uncached tokens`],
+    ]),
+    el("button", { type: "button", id: "switch", onclick: switchPolicy }, "Switch policy …"),
+  );
+}
+
+function buckets(said) {
+  say(byId("buckets-sum"), said?.length ? "requests and spills of late" : "");
+  if (!said?.length) return null;
+  return table(
+    [["Tokens"], ["Workers", "number"], ["Load"], ["Backlog", "number"], ["Requests", "number"], ["Spilled", "number"]],
+    said.map((bucket) => [
+      bucket.name,
+      count(bucket.workers),
+      bucket.load === null ? "–" : meter(bucket.load, percent(bucket.load), bucket.load > 0.9 ? "full" : ""),
+      seconds(bucket.backlog_s),
+      count(bucket.requests),
+      count(bucket.spilled),
+    ]),
+    "Length buckets",
+  );
+}
+
+function queue(said) {
+  say(byId("queue-sum"), said ? `${counted(said.requests, "request")}, oldest ${seconds(said.oldest_wait_s)}` : "");
+  if (!said?.classes?.length) return null;
+  return table(
+    [["Class"], ["Waiting", "number"], ["Oldest", "number"], ["Work", "number"]],
+    said.classes.map((each) => [
+      each.class ?? "others",
+      count(each.requests),
+      seconds(each.oldest_wait_s),
+      seconds(each.service_s),
+    ]),
+    "Requests that wait, by class",
+  );
+}
+
+function links(said) {
+  if (!said?.length) return null;
+  return table(
+    [["Link"], ["State"], ["In use"], ["Reserved", "number"], ["Lost", "number"]],
+    said.map((link) => [
+      link.link.replace(">", " → "),
+      el("span", { class: "badge", "data-link": link.state, title: linkState(link.state) }, link.state),
+      meter(link.utilisation, percent(link.utilisation), link.utilisation > 0.9 ? "full" : ""),
+      `${bandwidth(link.reserved_bytes_per_s)} of ${bandwidth(link.cap_bytes_per_s)}`,
+      percent(link.loss_ratio),
+    ]),
+    "Links between sites",
+  );
+}
+
+function replicas(said) {
+  if (!said?.length) return null;
+  return table(
+    [["Replica"], ["Version"], ["Up", "number"], ["In flight", "number"], ["Waiting", "number"], ["Log lag", "number"], ["CPU", "number"], ["Memory", "number"]],
+    said.map((each) => (each.known ? replica(each) : [each.id, "not heard of"])),
+    "Replicas of this gateway",
+  );
+}
+
+function replica(each) {
+  const name = el("span", {}, each.id, each.writes_snapshots && el("span", { class: "quiet" }, " writes snapshots"));
+  if (each.degraded?.length) name.append(el("span", { class: "problem" }, ` ! ${each.degraded.join("; ")}`));
+  return [
+    name,
+    each.version,
+    duration(Date.now() / 1000 - each.started_unix_s),
+    count(each.inflight),
+    count(each.waiting),
+    seconds(each.lag_s),
+    percent(each.cpu_ratio),
+    bytes(each.rss_bytes),
+  ];
+}

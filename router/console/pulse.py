@@ -1,0 +1,165 @@
+"""The fleet's figures over the last ten minutes, sampled all the time: somebody looks when it is too late.
+
+    replicas' totals ──every INTERVAL_S──> differences ──> one sample ──> ring of SAMPLES_MAX
+
+One look asks Redis once for all replicas' totals. A replica that restarted counts from zero again; one that
+is new, or was not seen for a while, counts from the next look on.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from router.console.plain_words import Troubles
+from router.console.ports import Counters, ReplicaSight, Sights, WorkerFacts
+
+INTERVAL_S = 5.0
+
+SAMPLES_MAX = 120
+"""Ten minutes."""
+
+
+class Sample(NamedTuple):
+    """The fleet in one interval. Ratios and times are None where nothing was measured.
+
+    Attributes:
+        at_unix_s: Its end.
+        requests_per_s: That ended.
+        hit_ratio: Cached share of prompt tokens, as engines say it.
+        ttft_p50_s: Median time to first token of streams, interpolated between a histogram's bounds.
+        ttft_p90_s: The ninth decile of the same.
+        waiting: Requests that wait, at its end.
+        inflight: Requests in flight, at its end.
+        rejected_per_s: Requests that were sent away.
+        failed_per_s: Requests that workers failed.
+    """
+
+    at_unix_s: float
+    requests_per_s: float
+    hit_ratio: float | None
+    ttft_p50_s: float | None
+    ttft_p90_s: float | None
+    waiting: int
+    inflight: int
+    rejected_per_s: float
+    failed_per_s: float
+
+
+class Pulse:
+    """Samples of the last ten minutes.
+
+    Args:
+        sights: Whom to ask.
+        interval_s: Between two samples.
+        now_unix_s: Wall clock.
+
+    Attributes:
+        samples: The oldest first.
+        replicas: What the last look saw.
+        troubles: What is wrong since when.
+    """
+
+    def __init__(
+        self, sights: Sights, interval_s: float = INTERVAL_S, now_unix_s: Callable[[], float] = time.time
+    ) -> None:
+        self._sights = sights
+        self._interval_s = interval_s
+        self._now_unix_s = now_unix_s
+        self._before: dict[str, Counters] = {}
+        self._looked_unix_s = now_unix_s()
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self.replicas: Sequence[ReplicaSight] = ()
+        self.troubles = Troubles()
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Take a sample."""
+        self.replicas = await self._sights.replicas()
+        facts = self._sights.facts()
+        now_unix_s = self._now_unix_s()
+        elapsed_s = max(now_unix_s - self._looked_unix_s, 1e-3)
+        self._looked_unix_s = now_unix_s
+        totals = {each.replica: each.counters for each in self.replicas if each.counters is not None}
+        gained = [gain(self._before[name], now) for name, now in totals.items() if name in self._before]
+        self._before = totals
+        if gained:
+            self.samples.append(self._sample(gained, now_unix_s, elapsed_s, facts))
+        self.wrong(facts)
+
+    def wrong(self, facts: Sequence[WorkerFacts]) -> list[dict[str, object]]:
+        """Say what is wrong now."""
+        conditions = self._sights.conditions()
+        if self.samples:
+            last = self.samples[-1]
+            conditions = replace(
+                conditions, rejected_per_s=last.rejected_per_s, failed_per_s=last.failed_per_s
+            )
+        return self.troubles.look(conditions, facts, self._now_unix_s())
+
+    def _sample(
+        self, gained: Sequence[Counters], now_unix_s: float, elapsed_s: float, facts: Sequence[WorkerFacts]
+    ) -> Sample:
+        prompt_tokens = sum(each.prompt_tokens for each in gained)
+        cached_tokens = sum(each.cached_tokens for each in gained)
+        bounds_s, counts = merged_ttft(gained)
+        return Sample(
+            at_unix_s=round(now_unix_s, 1),
+            requests_per_s=round(sum(each.requests for each in gained) / elapsed_s, 3),
+            hit_ratio=round(cached_tokens / prompt_tokens, 4) if prompt_tokens else None,
+            ttft_p50_s=quantile_s(bounds_s, counts, 0.5),
+            ttft_p90_s=quantile_s(bounds_s, counts, 0.9),
+            waiting=self._sights.waiting(),
+            inflight=sum(load.inflight for load in self._sights.loads(facts)),
+            rejected_per_s=round(sum(each.rejected for each in gained) / elapsed_s, 3),
+            failed_per_s=round(sum(each.failed for each in gained) / elapsed_s, 3),
+        )
+
+
+def gain(before: Counters, now: Counters) -> Counters:
+    """What was counted between two looks; everything, if the replica began again."""
+    if now.requests < before.requests or now.prompt_tokens < before.prompt_tokens:
+        return now
+    counts = now.ttft_counts
+    if before.ttft_bounds_s == now.ttft_bounds_s:
+        counts = tuple(new - old for new, old in zip(now.ttft_counts, before.ttft_counts, strict=True))
+    return Counters(
+        now.requests - before.requests,
+        now.failed - before.failed,
+        now.rejected - before.rejected,
+        now.prompt_tokens - before.prompt_tokens,
+        now.cached_tokens - before.cached_tokens,
+        counts,
+        now.ttft_bounds_s,
+    )
+
+
+def merged_ttft(gained: Sequence[Counters]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Bounds and counts of all replicas whose bounds are those of the first; of other versions, nothing."""
+    bounds_s = gained[0].ttft_bounds_s
+    same = [each.ttft_counts for each in gained if each.ttft_bounds_s == bounds_s]
+    return bounds_s, tuple(map(sum, zip(*same, strict=True)))
+
+
+def quantile_s(bounds_s: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """A quantile of a histogram, interpolated within its bucket as Prometheus does; None of nothing.
+
+    What is beyond the last bound counts as that bound.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below, lower_s = share * total, 0, 0.0
+    for bound_s, count in zip(bounds_s, counts, strict=False):
+        if count and below + count >= rank:
+            return round(lower_s + (bound_s - lower_s) * (rank - below) / count, 4)
+        below += count
+        lower_s = bound_s
+    return bounds_s[-1]

@@ -1,0 +1,253 @@
+"""Asks a Kubernetes API server for pods: the only place that knows how it speaks.
+
+lightkube finds the server (service account, ``KUBECONFIG``, ``~/.kube/config``) and makes an HTTP client with
+its certificates and credentials; a token that was rotated is read again when the old one is refused
+(``BearerTokenFileAuth``), and exec plugins are run. Lists and watches are our own, since those of lightkube
+1.0 (core/generic_client.py) wait for ever on a connection that died silently, know no bookmarks, take an
+HTTP 410 for any other error, begin again without a pause, and break lines where ``str.splitlines`` would:
+a pod whose annotation holds U+0085 would end the watch.
+
+What goes wrong is an `ApiFailure`; only `Gone` says more. It is never an empty list.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import httpx2
+import msgspec
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig, SingleConfig
+from lightkube.core.exceptions import ConfigError
+from yaml import YAMLError
+
+from router.discovery.pods import Pod
+from router.discovery.source import ALL_NAMESPACES, ApiFailure, Gone, PodEvent, PodList, Trouble
+
+CONNECT_S = 5.0
+REQUEST_S = 20.0
+"""Longest time for a page of a list, and until a watch begins."""
+
+PAGE_PODS = 200
+"""Pods of a page: about 3 MB, which take some 10 ms to decode."""
+
+PODS_MAX = 20_000
+"""More are not read: a selector that matches so many is a mistake."""
+
+LINE_BYTES_MAX = 8 * 1024 * 1024
+"""etcd keeps no object above 1.5 MB; as JSON with escapes it is no more than a few times that."""
+
+WATCH_GRACE_S = 15.0
+
+
+_OF_STATUS = {
+    401: Trouble.UNAUTHORIZED,
+    403: Trouble.FORBIDDEN,
+    410: Trouble.GONE,
+    429: Trouble.THROTTLED,
+}
+
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+    items: tuple[Pod, ...] = ()
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct, frozen=True):
+    message: str = ""
+    code: int = 0
+
+
+_page_decoder = msgspec.json.Decoder(_Page)
+_event_decoder = msgspec.json.Decoder(_Event)
+_pod_decoder = msgspec.json.Decoder(Pod)
+_status_decoder = msgspec.json.Decoder(_Status)
+
+
+def find_server(kubeconfig: str) -> SingleConfig:
+    """Where the API server is, and who we are there.
+
+    Args:
+        kubeconfig: Path of a file; empty to look where Kubernetes' own clients look.
+
+    Raises:
+        ApiFailure: It cannot be found out; the message says why.
+    """
+    try:
+        found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
+        config = found.get()
+    except KeyError as error:
+        raise ApiFailure(Trouble.CONFIG, f"the configuration of the cluster lacks {error}") from error
+    except (ConfigError, OSError, YAMLError, ValueError, TypeError, AttributeError) as error:
+        raise ApiFailure(Trouble.CONFIG, f"no API server is configured: {error}") from error
+    if config is None or config.user is None:
+        raise ApiFailure(Trouble.CONFIG, "the configuration of the cluster names no user")
+    return config
+
+
+class ApiServer:
+    """One API server.
+
+    Args:
+        kubeconfig: As for `find_server`, which is asked again by `renew`.
+
+    Attributes:
+        namespace: Where we are ourselves.
+        url: Where it is.
+    """
+
+    def __init__(self, kubeconfig: str = "") -> None:
+        self._kubeconfig = kubeconfig
+        config = find_server(kubeconfig)
+        self.namespace = config.namespace.strip()
+        self.url = config.cluster.server
+        self._client = _client(config)
+
+    async def renew(self) -> None:
+        """See `router.discovery.source.Source`."""
+        client = _client(find_server(self._kubeconfig))
+        known, self._client = self._client, client
+        await known.aclose()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def list_pods(self, namespace: str, selector: str) -> PodList:
+        """List pods, in pages; see `router.discovery.source.Source`."""
+        pods: list[Pod] = []
+        parameters = {"labelSelector": selector, "limit": str(PAGE_PODS)}
+        while True:
+            page = await self._page(namespace, parameters)
+            pods += page.items
+            if not page.metadata.continue_:
+                return PodList(tuple(pods), page.metadata.resource_version)
+            if len(pods) >= PODS_MAX:
+                raise ApiFailure(Trouble.REFUSED, f"more than {PODS_MAX} pods match {selector}; select fewer")
+            parameters["continue"] = page.metadata.continue_
+
+    async def watch_pods(
+        self, namespace: str, selector: str, version: str, lasts_s: int
+    ) -> AsyncGenerator[PodEvent, None]:
+        """Tell what happens to pods; see `router.discovery.source.Source`."""
+        parameters = {
+            "labelSelector": selector,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(lasts_s),
+        }
+        timeout = httpx2.Timeout(REQUEST_S, connect=CONNECT_S, read=lasts_s + WATCH_GRACE_S)
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                request = self._client.build_request(
+                    "GET", _path(namespace), params=parameters, timeout=timeout
+                )
+                response = await self._client.send(request, stream=True)
+            try:
+                await _check(response)
+                async for line in _lines(response):
+                    yield _event(line)
+            finally:
+                await response.aclose()
+        except _TROUBLES as error:
+            raise _failure(error) from error
+
+    async def _page(self, namespace: str, parameters: dict[str, str]) -> _Page:
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                response = await self._client.get(_path(namespace), params=parameters)
+                await _check(response)
+            return _page_decoder.decode(response.content)
+        except _TROUBLES as error:
+            raise _failure(error) from error
+
+
+def _client(config: SingleConfig) -> httpx2.AsyncClient:
+    timeout = httpx2.Timeout(REQUEST_S, connect=CONNECT_S)
+    try:
+        return AsyncClient(config, ConnectionParams(timeout=timeout, trust_env=False))
+    except (ConfigError, OSError, ValueError, httpx2.InvalidURL) as error:
+        raise ApiFailure(Trouble.CONFIG, f"cannot connect as configured: {error}") from error
+
+
+def _path(namespace: str) -> str:
+    return "api/v1/pods" if namespace == ALL_NAMESPACES else f"api/v1/namespaces/{namespace}/pods"
+
+
+async def _check(response: httpx2.Response) -> None:
+    """See that it is an answer.
+
+    Raises:
+        ApiFailure: It is an error.
+    """
+    if response.is_success:
+        return
+    body = await response.aread()
+    try:
+        message = _status_decoder.decode(body).message
+    except msgspec.DecodeError:
+        message = ""
+    raise _of_status(response.status_code, message)
+
+
+def _of_status(status: int, message: str) -> ApiFailure:
+    trouble = _OF_STATUS.get(status, Trouble.SERVER if status >= 500 or status == 0 else Trouble.REFUSED)
+    kind = Gone if trouble is Trouble.GONE else ApiFailure
+    return kind(trouble, f"HTTP {status} {message[:300]}".rstrip())
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """The lines of a stream, each ended by a line feed; what comes after the last one is half a line."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *lines, rest = (rest + chunk).split(b"\n") if b"\n" in chunk else (rest + chunk,)
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > LINE_BYTES_MAX:
+            raise ApiFailure(Trouble.MALFORMED, f"a line of more than {LINE_BYTES_MAX} bytes")
+
+
+def _event(line: bytes) -> PodEvent:
+    event = _event_decoder.decode(line)
+    if event.type == "ERROR":
+        status = _status_decoder.decode(event.object)
+        raise _of_status(status.code, status.message)
+    return PodEvent(_pod_decoder.decode(event.object), event.type)
+
+
+_TROUBLES = (
+    httpx2.HTTPError,
+    httpx2.StreamError,
+    httpx2.InvalidURL,
+    msgspec.DecodeError,
+    ConfigError,
+    OSError,
+    TimeoutError,
+    RuntimeError,
+)
+"""`RuntimeError` is what httpx raises when its client was closed meanwhile, by `ApiServer.renew`."""
+
+
+def _failure(error: Exception) -> ApiFailure:
+    """What an error of the libraries means."""
+    what = f"{type(error).__name__}: {error}".rstrip(": ")[:300]
+    match error:
+        case TimeoutError() | httpx2.TimeoutException():
+            return ApiFailure(Trouble.TIMEOUT, f"no answer in time ({what})")
+        case msgspec.DecodeError():
+            return ApiFailure(Trouble.MALFORMED, f"an answer that is none ({what})")
+        case ConfigError() | FileNotFoundError() | PermissionError():
+            return ApiFailure(Trouble.CONFIG, f"credentials cannot be read ({what})")
+        case _:
+            return ApiFailure(Trouble.UNREACHABLE, what)

@@ -1,0 +1,245 @@
+"""Keeps the fleet's workers as the pods are.
+
+`Discovery.run` is started by `router.app`. Whatever happens to a pod marks it; marked pods are settled at
+once (`router.discovery.settling`), all pods of a selection after each of its lists, and those that wait for
+something every `TICK_S`. Until the shared log was read, what people said of the workers is not known, so the
+first round waits for it, and goes on without it after `WARM_S`: what is said then gives way to the log.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from policies import FleetState, Op
+from router.discovery.pods import Pod, PodRules
+from router.discovery.settling import Settling
+from router.discovery.sighting import Sighting
+from router.discovery.source import Source
+from router.discovery.watch import PodWatch, Selection
+from router.discovery_metrics import DiscoverySample
+from router.fleet import Registry
+from router.fleet.discovered import note_of
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 1.0
+
+BATCH_PODS = 50
+"""Pods settled before the loop may turn: about 2 ms."""
+
+WARM_S = 10.0
+"""How long the shared log is waited for before the first workers are added without it."""
+
+LATE_S = 60.0
+"""How much later than twice its time a list may come before something is wrong."""
+
+
+class Discovery:
+    """The pods of all selections, and the workers that come of them.
+
+    Args:
+        watched: Each selection, with whom to ask for it.
+        rules: How pods are read.
+        fleet: The shared state.
+        registry: Has new workers probed.
+        publish: Changes the shared state, for all replicas.
+        now_us: Log time.
+        replica: Id of this replica.
+        warm: Whether the shared log was once read to its end.
+        resync_s: Time between two lists.
+        clock: Monotonic seconds.
+
+    Attributes:
+        clock: As given.
+        watches: One for each selection.
+        sightings: All pods, by uid.
+        first_settled: Set once all that the first lists brought is settled.
+    """
+
+    def __init__(
+        self,
+        watched: Sequence[tuple[Selection, Source]],
+        rules: PodRules,
+        *,
+        fleet: FleetState,
+        registry: Registry,
+        publish: Callable[[Op], None],
+        now_us: Callable[[], int],
+        replica: str,
+        warm: Callable[[], bool],
+        resync_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.watches = [
+            PodWatch(
+                source, selection, changed=self._changed, listed=self._listed, resync_s=resync_s, clock=clock
+            )
+            for selection, source in watched
+        ]
+        self.sightings: dict[str, Sighting] = {}
+        self.first_settled = asyncio.Event()
+        self._fleet = fleet
+        self._registry = registry
+        self._warm = warm
+        self._was_warm = False
+        self._resync_s = resync_s
+        self.clock = clock
+        self._scopes = frozenset(watch.selection.scope for watch in self.watches)
+        self._marked: dict[str, None] = {}
+        self._unswept: set[PodWatch] = set()
+        self._due: dict[str, float] = {}
+        """When pods are looked at again that wait for something."""
+        self._wake = asyncio.Event()
+        self._settling = Settling(
+            self.sightings,
+            self._scopes,
+            rules,
+            fleet=fleet,
+            publish=publish,
+            now_us=now_us,
+            replica=replica,
+            warm=warm,
+            mark=self._mark,
+            later=self._later,
+            clock=clock,
+        )
+
+    async def run(self) -> None:
+        """Follow the pods, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for watch in self.watches:
+                tasks.create_task(watch.run(), name=f"pods {watch.selection}")
+            tasks.create_task(self._acting(), name="workers of pods")
+
+    @property
+    def problem(self) -> str | None:
+        """Why pods may have changed without our knowing; None if nothing is wrong."""
+        for watch in self.watches:
+            if watch.problem is not None:
+                return f"{watch.selection}: {watch.problem}"
+            age_s = 0.0 if watch.listed_s is None else self.clock() - watch.listed_s
+            if age_s > 2 * self._resync_s + LATE_S:
+                return f"{watch.selection}: not listed for {age_s:.0f} s"
+        return None
+
+    def list_age_s(self) -> float | None:
+        """Age of the oldest of the newest lists; None while one never came."""
+        listed = [watch.listed_s for watch in self.watches if watch.listed_s is not None]
+        return self.clock() - min(listed) if len(listed) == len(self.watches) else None
+
+    def states(self) -> Counter[str]:
+        """How many pods are ``used``, and how many are not, by reason."""
+        return Counter(
+            "used" if sighting.refused is None else sighting.refused.reason.value
+            for sighting in self.sightings.values()
+        )
+
+    def sample(self) -> DiscoverySample:
+        """What metrics tell of it."""
+        failures: Counter[str] = Counter()
+        for watch in self.watches:
+            failures.update({trouble.value: count for trouble, count in watch.failures.items()})
+        return DiscoverySample(
+            self.states(),
+            self.list_age_s(),
+            failures,
+            restarts=sum(watch.restarts for watch in self.watches),
+            missed=sum(watch.missed for watch in self.watches),
+        )
+
+    # What watches tell.
+
+    def _changed(self, watch: PodWatch, uid: str, pod: Pod | None) -> None:
+        sighting = self.sightings.get(uid)
+        if pod is not None:
+            if sighting is None:
+                sighting = self.sightings[uid] = Sighting(pod, set())
+            sighting.selections.add(watch.selection)
+            if pod.version >= sighting.pod.version:
+                sighting.follow(pod, self.clock())
+        elif sighting is not None:
+            sighting.selections.discard(watch.selection)
+        self._mark(uid)
+
+    def _listed(self, watch: PodWatch) -> None:
+        self._unswept.add(watch)
+        self._wake.set()
+
+    def _mark(self, uid: str) -> None:
+        self._marked[uid] = None
+        self._wake.set()
+
+    def _later(self, uid: str, due_s: float) -> None:
+        self._due[uid] = min(due_s, self._due.get(uid, due_s))
+
+    # What becomes of it.
+
+    async def _acting(self) -> None:
+        await self._until_warm()
+        while True:
+            try:
+                async with asyncio.timeout(TICK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await self.settle()
+
+    async def _until_warm(self) -> None:
+        try:
+            async with asyncio.timeout(WARM_S):
+                while not self._warm():  # noqa: ASYNC110 - plain state, which nobody signals
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            logger.warning(
+                "workers are added before the shared log was read", extra={"event": "discovery.cold"}
+            )
+
+    async def settle(self) -> None:
+        """Make the workers of all marked pods what the pods say."""
+        now_s, added = self.clock(), self._settling.added
+        listed = [watch for watch in self.watches if watch.listed_s is not None]
+        for uid in [uid for uid, due_s in self._due.items() if due_s <= now_s]:
+            del self._due[uid]
+            self._marked[uid] = None
+        if self._warm() and not self._was_warm:
+            # The log may say otherwise than we did without it.
+            self._was_warm = True
+            self._unswept.update(listed)
+        while self._unswept:
+            self._sweep(self._unswept.pop())
+        while self._marked:
+            for uid in list(self._marked)[:BATCH_PODS]:
+                del self._marked[uid]
+                self._settle(uid)
+            await asyncio.sleep(0)
+        if self._settling.added != added:
+            self._registry.all()  # it follows the fold when it is asked
+        if len(listed) == len(self.watches):
+            self.first_settled.set()
+
+    def _sweep(self, watch: PodWatch) -> None:
+        """After a whole list: remove workers whose pods are gone, and have all looked at that are there."""
+        for worker in self._fleet.workers():
+            note = note_of(worker.labels)
+            if note is None:
+                continue
+            sighting = self.sightings.get(note.uid)
+            if sighting is not None:
+                sighting.urls.add(worker.url)
+            elif note.scope == watch.selection.scope and note.version <= watch.listed_version:
+                self._settling.remove(worker, "its pod is gone")
+        self._marked.update(dict.fromkeys(watch.pods))
+
+    def _settle(self, uid: str) -> None:
+        sighting = self.sightings.get(uid)
+        if sighting is None:
+            return
+        if sighting.selections:
+            self._settling.settle(sighting)
+            return
+        self._settling.withdraw(sighting, sighting.urls | sighting.claims.keys(), "its pod is gone")
+        del self.sightings[uid]
+        self._due.pop(uid, None)

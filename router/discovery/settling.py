@@ -1,0 +1,325 @@
+"""Makes the workers of one pod what the pod says, by operations in the shared log; see `router.discovery`.
+
+Nothing here awaits: between the look at the fold and what is published nothing changes.
+
+    no worker at the address           added, if the pod is ready
+    one without a note                 somebody else's: left alone
+    noted for this pod                 what the pod changed since is changed; drained, or no longer
+    noted for another pod              taken over if this one is ready, with an empty cache; else removed, if
+                                       the other is gone from our own selection
+    noted for a later state of a pod   left alone: another replica knows more
+
+A worker whose pod is being deleted is leaving: it is removed when it has drained (`policies.departures`).
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from policies import TURNING_LABEL, FleetState, Forget, Op, Worker, WorkerGone, WorkerPut
+from router.discovery.pods import CAPACITY, ROLE, PodRules, PodWorker, Refusal, Refused, read_pod
+from router.discovery.sighting import Sighting
+from router.fleet import worker_id_of
+from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 1.0
+"""When a pod is looked at again that has just been acted upon."""
+
+NOT_READY = Refusal.NOT_READY.value
+DELETING = Refusal.DELETING.value
+
+_WRONG = frozenset(
+    (
+        Refusal.ADDRESS_REFUSED,
+        Refusal.NO_PORT,
+        Refusal.BAD_LABEL,
+        Refusal.ROLE_CONFLICT,
+        Refusal.SAME_ADDRESS,
+    )
+)
+"""What somebody must mend."""
+
+
+class Settling:
+    """Acts for pods.
+
+    Args:
+        sightings: All pods that are seen, by uid.
+        scopes: Of our selections.
+        rules: How pods are read.
+        fleet: The shared state.
+        publish: Changes it, for all replicas.
+        now_us: Log time.
+        replica: Id of this replica.
+        warm: Whether the shared log was once read to its end.
+        mark: Has a pod settled soon.
+        later: Has a pod settled again at a time, in monotonic seconds.
+        clock: Monotonic seconds.
+
+    Attributes:
+        added: How many workers were added since the start.
+    """
+
+    def __init__(
+        self,
+        sightings: Mapping[str, Sighting],
+        scopes: frozenset[str],
+        rules: PodRules,
+        *,
+        fleet: FleetState,
+        publish: Callable[[Op], None],
+        now_us: Callable[[], int],
+        replica: str,
+        warm: Callable[[], bool],
+        mark: Callable[[str], None],
+        later: Callable[[str, float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.added = 0
+        self._sightings = sightings
+        self._scopes = scopes
+        self._rules = rules
+        self._fleet = fleet
+        self._publish = publish
+        self._now_us = now_us
+        self._replica = replica
+        self._warm = warm
+        self._mark = mark
+        self._later = later
+        self._clock = clock
+        self._claimants: dict[str, set[str]] = {}
+        """Pods that say a worker of theirs is at a URL."""
+
+    def settle(self, sighting: Sighting) -> None:
+        """Make the workers of a pod what it says."""
+        pod, before = sighting.pod, sighting.refused
+        read = read_pod(pod, [selection.role for selection in sighting.selections], self._rules)
+        if isinstance(read, Refused):
+            sighting.refused = read
+            self._unclaim(sighting, sighting.claims.keys())
+            if pod.ended:
+                self.withdraw(sighting, sighting.urls, "its pod has ended")
+            for url in sorted(sighting.urls):
+                self._heed(sighting, url)
+        else:
+            sighting.refused = sighting.not_now()
+            claims = {worker.url: worker for worker in read}
+            self.withdraw(sighting, sighting.urls - claims.keys(), "its pod has no such port any more")
+            sighting.claims = claims
+            sighting.urls.update(claims)
+            for url in claims:
+                self._claimants.setdefault(url, set()).add(pod.uid)
+                self._settle_url(url)
+        refused = sighting.refused
+        if refused is not None and refused != before and refused.reason in _WRONG:
+            logger.warning(
+                "a pod cannot be a worker as it is",
+                extra={
+                    "event": "discovery.refused",
+                    "pod": pod.name,
+                    "reason": refused.reason.value,
+                    "detail": refused.detail,
+                },
+            )
+
+    def withdraw(self, sighting: Sighting, urls: Iterable[str], why: str) -> None:
+        """Remove the workers that a pod had at some URLs."""
+        urls = sorted(urls)
+        self._unclaim(sighting, urls)
+        for url in urls:
+            sighting.urls.discard(url)
+            worker, note = self._noted(url)
+            ours = note is not None and note.uid == sighting.pod.uid and note.scope in self._scopes
+            if worker is not None and ours:
+                self.remove(worker, why)
+
+    def remove(self, worker: Worker, why: str) -> None:
+        """Remove a worker for all replicas; what is in flight there finishes."""
+        self._publish(WorkerGone(worker.worker_id, self._at_us(worker), self._replica))
+        logger.info(
+            "a worker is removed",
+            extra={
+                "event": "discovery.removed",
+                "pod": worker.labels.get(DISCOVERED_LABEL, ""),
+                "worker_id": worker.worker_id,
+                "reason": why,
+            },
+        )
+
+    def _unclaim(self, sighting: Sighting, urls: Iterable[str]) -> None:
+        for url in list(urls):
+            sighting.claims.pop(url, None)
+            claimants = self._claimants.get(url, set())
+            claimants.discard(sighting.pod.uid)
+            if not claimants:
+                self._claimants.pop(url, None)
+            for uid in claimants:
+                self._mark(uid)
+
+    def _noted(self, url: str) -> tuple[Worker | None, Note | None]:
+        worker = self._fleet.worker(worker_id_of(url))
+        return worker, None if worker is None else note_of(worker.labels)
+
+    def _settle_url(self, url: str) -> None:
+        """Make the worker at a URL what the pod says whose address it is."""
+        worker, note = self._noted(url)
+        owner = "" if note is None else note.uid
+
+        def rank(uid: str) -> tuple[bool, bool, str, str]:
+            claimant = self._sightings[uid]
+            return claimant.serves, uid == owner, claimant.pod.metadata.creation_timestamp or "", uid
+
+        claimants = {uid for uid in self._claimants[url] if self._sightings[uid].selections}
+        uid = max(claimants, key=rank)
+        sighting = self._sightings[uid]
+        for other in claimants - {uid}:
+            self._sightings[other].refused = Refused(
+                Refusal.SAME_ADDRESS, f"{url} is {sighting.pod.name}'s, which is more alive, or newer"
+            )
+        said, pod = sighting.claims[url], sighting.pod
+        if worker is not None and note is None:
+            sighting.refused = Refused(Refusal.BY_HAND, f"somebody else added a worker at {url}")
+        elif worker is not None and note is not None and note.uid == uid:
+            self._follow(sighting, worker, note, said)
+        elif note is not None and note.version > pod.version:
+            return
+        elif sighting.serves:
+            self._add(sighting, worker, said)
+        elif worker is not None and note is not None and self._is_past(note):
+            self.remove(worker, "another pod has its address")
+
+    def _is_past(self, note: Note) -> bool:
+        """Whether a worker's pod is one of ours, and there no more."""
+        return note.scope in self._scopes and note.uid not in self._sightings
+
+    def _add(self, sighting: Sighting, former: Worker | None, said: PodWorker) -> None:
+        """Add a worker, where another pod's may have been."""
+        worker_id, pod = worker_id_of(said.url), sighting.pod
+        labels = {**_labels(said.said), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
+        note = Note(pod.uid, pod.version, sighting.scope, said=dict(said.said))
+        at_us = self._at_us(former)
+        capacity_tokens = int(said.said.get(CAPACITY, 0))
+        if former is not None:
+            self._publish(Forget(worker_id, at_us))
+        self._publish(
+            WorkerPut(
+                worker_id,
+                at_us,
+                self._replica,
+                said.url,
+                said.said[ROLE],
+                False,  # noqa: FBT003 - it takes requests
+                capacity_tokens,
+                {**labels, NOTE_LABEL: note_text(note)},
+            )
+        )
+        self.added += 1
+        self._later(pod.uid, self._clock() + AGAIN_S)
+        logger.info(
+            "a pod is a worker now",
+            extra={
+                "event": "discovery.added",
+                "pod": pod.name,
+                "worker_id": worker_id,
+                "role": said.said[ROLE],
+                "labels": _labels(said.said),
+            },
+        )
+
+    def _heed(self, sighting: Sighting, url: str) -> None:
+        """Of a pod that says what cannot be, only heed whether it is ready."""
+        worker, note = self._noted(url)
+        if worker is not None and note is not None and note.uid == sighting.pod.uid:
+            self._follow(sighting, worker, note, PodWorker(url, note.said))
+
+    def _follow(self, sighting: Sighting, worker: Worker, note: Note, said: PodWorker) -> None:
+        """Change of a worker what its pod changed since it was last said."""
+        pod = sighting.pod
+        if pod.version < note.version:
+            return
+        drained, draining = self._drain_of(sighting, worker, note)
+        if (pod.version, sighting.scope) <= (note.version, note.scope):
+            # Known already; what people said since is theirs. Only the end of a drain may have had to wait.
+            if not (note.drained == NOT_READY and not drained):
+                return
+            said = PodWorker(worker.url, note.said)
+        new, known = said.said, note.said
+        labels = _merged(worker.labels, _labels(known), _labels(new))
+        role = worker.role if new.get(ROLE) == known.get(ROLE) else new[ROLE]
+        capacity_tokens = worker.capacity_tokens
+        if new.get(CAPACITY) != known.get(CAPACITY):
+            capacity_tokens = int(new.get(CAPACITY, 0))
+        leaving = draining and (worker.leaving or pod.deleting)
+        was = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, known)
+        if was == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:
+            return
+        note = msgspec.structs.replace(
+            note, version=pod.version, scope=sighting.scope, drained=drained, said=dict(new)
+        )
+        at_us = self._at_us(worker)
+        self._publish(
+            WorkerPut(
+                worker.worker_id,
+                at_us,
+                self._replica,
+                worker.url,
+                role,
+                draining,
+                capacity_tokens,
+                {**labels, NOTE_LABEL: note_text(note)},
+                (worker.drain_us or at_us) if draining else 0,
+                leaving,
+            )
+        )
+        # Somebody may have replaced the entry at the same moment without knowing of this.
+        self._later(pod.uid, self._clock() + AGAIN_S)
+        logger.info(
+            "a worker follows its pod",
+            extra={
+                "event": "discovery.changed",
+                "pod": pod.name,
+                "worker_id": worker.worker_id,
+                "draining": draining,
+                "drained": drained or None,
+                "role": role,
+                "labels": _labels(new),
+            },
+        )
+
+    def _drain_of(self, sighting: Sighting, worker: Worker, note: Note) -> tuple[str, bool]:
+        """Why discovery drains a worker, and whether it drains at all."""
+        pod = sighting.pod
+        reason = DELETING if pod.deleting else "" if pod.ready else NOT_READY
+        if reason:
+            # A drain that is somebody else's stays theirs.
+            return (reason if note.drained or not worker.draining else ""), True
+        if not note.drained:
+            return "", worker.draining
+        due_s = sighting.held_until_s()
+        if self._clock() < due_s:
+            self._later(pod.uid, due_s)
+            return note.drained, True
+        return "", TURNING_LABEL in worker.labels
+
+    def _at_us(self, worker: Worker | None) -> int:
+        """Log time of what is said now; until the log was read, as little as counts."""
+        known_us = 0 if worker is None else worker.version[0]
+        return max(self._now_us(), known_us + 1) if self._warm() else known_us + 1
+
+
+def _labels(said: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in said.items() if name not in (ROLE, CAPACITY)}
+
+
+def _merged(now: Mapping[str, str], known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
+    """Labels of a worker after its pod changed its own from ``known`` to ``new``; others' stay."""
+    labels = dict(now)
+    for name in known.keys() | new.keys():
+        if name in new and new[name] != known.get(name):
+            labels[name] = new[name]
+        elif name not in new and labels.get(name) == known[name]:
+            del labels[name]
+    return labels

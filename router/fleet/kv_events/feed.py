@@ -1,0 +1,246 @@
+"""One publisher of a worker: its socket, the order of its batches, and what they tell of the cache.
+
+    socket ── numbers ──> `Sequence` ── batches in order ──> `Decoder` ── events ──> residency
+                              └── what is missing ──> a task that asks for it
+
+A feed is read when its socket says so, by its worker's follower (`router.fleet.kv_events.follower`); only
+asking for old batches has a task of its own, which ends with the answer.
+ZeroMQ is imported when the first one is opened: it is an extra.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Protocol
+
+from router.fleet.kv_events.sequence import Loss, Sequence
+from router.fleet.kv_events.wire import Batch, Decoder
+from router.fleet.kv_sources import Source
+
+if TYPE_CHECKING:
+    import zmq
+
+    from router.fleet.kv_events.sockets import Subscription
+
+logger = logging.getLogger(__name__)
+
+READ_AT_ONCE = 16
+"""Batches between two looks at the clock: a batch of a long prompt takes a tenth of a millisecond."""
+
+TRIES = 3
+TRY_AGAIN_S = 2.0
+"""An engine that is busy starting may not answer at first."""
+
+SETTLE_S = 0.2
+"""Between a connection and the question for old batches: by then the subscription has arrived, too."""
+
+ASKING_AT_ONCE = 4
+"""Answers that a replica reads at a time; each may be 10,000 batches."""
+
+
+class Owner(Protocol):
+    """Who a feed belongs to."""
+
+    def told(self, feed: "Feed", batch: Batch) -> None:
+        """The cache changed."""
+
+    def lost(self, feed: "Feed", loss: Loss) -> None:
+        """All that was told is void."""
+
+
+class Feed:
+    """See the module.
+
+    Args:
+        owner: Told of what comes.
+        source: Which publisher.
+        now_us: Log time.
+        now_unix_s: Wall clock.
+        asking: Limits how many ask at a time.
+
+    Attributes:
+        source: As given.
+        sequence: Its numbers.
+        subscription: Its socket; None until `open`.
+        endpoint: Where it is subscribed, as an address.
+        understood_us: Log time at which the last batch was taken in; 0 if none was.
+        lag_s: How old it was then, by the engine's clock; None if it does not say.
+        doubted: Whether the worker is said to have lost everything, and its next batch will tell.
+        unproven: Whether it connected again without proving that it is the same process.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        source: Source,
+        now_us: Callable[[], int],
+        now_unix_s: Callable[[], float],
+        asking: asyncio.Semaphore,
+    ) -> None:
+        self.source = source
+        self.sequence = Sequence(self)
+        self.subscription: Subscription | None = None
+        self.endpoint = source.endpoint
+        self.understood_us = 0
+        self.lag_s: float | None = None
+        self.doubted = False
+        self.unproven = False
+        self._answered = 0
+        self._unanswered = 0
+        self._owner = owner
+        self._decoder = Decoder()
+        self._now_us = now_us
+        self._now_unix_s = now_unix_s
+        self._asking = asking
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._replay_at: str | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._connections = 0
+
+    def open(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        endpoint: str,
+        replay_at: str | None,
+        wake: Callable[[], None],
+    ) -> None:
+        """Subscribe.
+
+        Args:
+            context: Of the process.
+            endpoint: Where, as an address.
+            replay_at: Where old batches can be asked for, as an address.
+            wake: Called when there may be something to read.
+
+        Raises:
+            OSError: The endpoint cannot be used.
+        """
+        from router.fleet.kv_events.sockets import Subscription
+
+        self._context, self.endpoint, self._replay_at = context, endpoint, replay_at
+        self.subscription = Subscription(context, self.source, endpoint, wake)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the publisher is there."""
+        return self.subscription is not None and self.subscription.connected
+
+    def read(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> bool:
+        """Take in what has come, a bounded number of batches.
+
+        Args:
+            start: Starts a task.
+
+        Returns:
+            Whether there was anything.
+        """
+        self.look(start)
+        assert self.subscription is not None
+        batches = self.subscription.read(READ_AT_ONCE)
+        for number, payload in batches:
+            self.sequence.came(number, payload)
+        return bool(batches)
+
+    def arm(self) -> None:
+        """Wake the owner when there is something to read."""
+        if self.subscription is not None:
+            self.subscription.arm()
+
+    def look(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
+        """See whether the publisher is there (again), and ask for what is missing."""
+        subscription, sequence = self.subscription, self.sequence
+        assert subscription is not None
+        subscription.look()
+        if subscription.connections != self._connections:
+            self._connections = subscription.connections
+            self._end_asking()
+            self.unproven = bool(sequence.next)
+            sequence.connected()
+        if sequence.asked is not None and self._task is None and self._connections:
+            self._task = start(self._ask(), f"kv replay {self.source.endpoint}")
+
+    def counts(self) -> Counter[str]:
+        """What came and happened, by name."""
+        counts = Counter(self._decoder.counts)
+        counts["invalid"] += 0 if self.subscription is None else self.subscription.invalid
+        counts["gaps"] = self.sequence.gaps
+        counts["answered"], counts["unanswered"] = self._answered, self._unanswered
+        return counts
+
+    def close(self) -> None:
+        """Unsubscribe."""
+        self._end_asking()
+        if self.subscription is not None:
+            self.subscription.close()
+
+    # What the sequence tells.
+
+    def batch(self, payload: bytes) -> None:
+        """See `router.fleet.kv_events.sequence.Listener`."""
+        batch = self._decoder.decode(payload)
+        if batch.damaged:
+            if self.sequence.complete:
+                self.lost(Loss.GAP)
+                self.sequence.complete = False
+        elif batch.clears:
+            self.sequence.complete = True
+        self._owner.told(self, batch)
+        self.understood_us = self._now_us()
+        self.lag_s = self._now_unix_s() - batch.sent_unix_s if batch.sent_unix_s else None
+
+    def lost(self, loss: Loss) -> None:
+        """See `router.fleet.kv_events.sequence.Listener`."""
+        self.unproven = False
+        self._owner.lost(self, loss)
+
+    # Asking.
+
+    def _end_asking(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _ask(self) -> None:
+        """Ask until nothing is missing, or nobody answers."""
+        try:
+            await asyncio.sleep(SETTLE_S)
+            async with self._asking:
+                tries = 0
+                while self.sequence.asked is not None:
+                    answered = await self._answer()
+                    tries += 1
+                    if answered or self._replay_at is None or tries >= TRIES:
+                        self.unproven = self.unproven and not answered
+                        self.sequence.ended(answered=answered)
+                        tries = 0
+                    else:
+                        await asyncio.sleep(TRY_AGAIN_S)
+        except Exception:
+            logger.exception(
+                "asking for old KV events failed inside the gateway",
+                extra={"event": "kv_replay.crashed", "endpoint": self.source.replay},
+            )
+            self.sequence.ended(answered=False)
+        finally:
+            if self._task is asyncio.current_task():
+                self._task = None
+
+    async def _answer(self) -> bool:
+        """One question and what comes back; whether the answer was whole."""
+        if self._replay_at is None:
+            return False
+        from router.fleet.kv_events.sockets import replay
+
+        assert self._context is not None
+        assert self.sequence.asked is not None
+        try:
+            async for batches in replay(self._context, self._replay_at, self.sequence.asked):
+                for number, payload in batches:
+                    self.sequence.replayed(number, payload)
+                await asyncio.sleep(0)
+        except (OSError, TimeoutError):
+            self._unanswered += 1
+            return False
+        self._answered += 1
+        return True

@@ -1,0 +1,219 @@
+"""What of one publisher's numbered batches may be believed: gaps, replays, restarts, late joins.
+
+Batches are numbered from 0 by each process anew, and some may never come: ZeroMQ drops what a subscriber
+reads too slowly, and what is sent before a subscription has arrived. A publisher keeps its latest batches
+(10,000 in vLLM's distributed/kv_events.py) and sends them again to who asks. So:
+
+    joining ──replay from 0──> complete      all that the process ever said is known
+        └───────────────────> partial        only what came since: true, but not all
+    complete ── gap, or connected again ──> asked for what comes after the last batch, and for that one too:
+        the same bytes      the same process: go on
+        other bytes, none   another process with an empty cache: all is lost, join again
+        it is gone already  what is missing will never come: all is lost, partial
+    partial ── connected again ──> asked for everything: complete, or as before
+
+A number that comes again is another process's, unless it is the last batch, again. While an answer
+is awaited batches are kept, within bounds; what is dropped beyond them is one more gap.
+
+The last batch asked for once more tells processes apart for certain: its time stamp is in it. Without a
+replay endpoint nothing can be proved: who connects again is believed to be the same process if its numbers
+go on.
+
+Nothing here waits, and nothing raises: who owns it sees `asked` and brings the answer.
+"""
+
+from collections import deque
+from enum import StrEnum
+from typing import Protocol
+
+HELD_MAX = 10_000
+HELD_BYTES_MAX = 64 << 20
+"""Batches kept while an answer is awaited: as many as can be asked for."""
+
+
+class Loss(StrEnum):
+    """Why all that a publisher said is void."""
+
+    RESTART = "restart"
+    GAP = "gap"
+    AGAIN = "again"  # it is told once more, from the beginning
+
+
+class Listener(Protocol):
+    """Who is told what may be believed."""
+
+    def batch(self, payload: bytes) -> None:
+        """The next batch."""
+
+    def lost(self, loss: Loss) -> None:
+        """All that it said so far is void; `Sequence.complete` still says what it was."""
+
+
+class Sequence:
+    """The numbers of one publisher.
+
+    Args:
+        listener: Told of batches in their order.
+
+    Attributes:
+        complete: Whether all that its process ever said was told; the owner may set it, after a batch that
+        says
+            that nothing is cached any more.
+        asked: The number from which on batches are to be asked for; None if nothing is.
+        next: Number of the batch that is to come; None if any may.
+        gaps: How often a number was missing.
+        restarts: How often another process was noticed.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self.complete = False
+        self.asked: int | None = 0
+        self.next: int | None = None
+        self.gaps = 0
+        self.restarts = 0
+        self._last = b""  # the last batch told
+        self._missing = False  # whether a number is missing, or it is only to be seen whether one is
+        self._asked_at = 0  # `next` when it was asked
+        self._replies = 0
+        self._useless = False  # whether the rest of the answer is: another process, or a number is missing
+        self._other = False
+        self._held: deque[tuple[int, bytes]] = deque()
+        self._held_bytes = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether what was told is all there is, as far as anybody knows."""
+        return self.complete and self.asked is None
+
+    def connected(self) -> None:
+        """The publisher is there (again): see whether it is the same, and what it said meanwhile.
+
+        What waited for an answer came by another connection, perhaps from another process.
+        """
+        self._held.clear()
+        self._held_bytes = 0
+        self._ask()
+        if not self.complete:
+            self.asked = 0
+
+    def doubted(self) -> None:
+        """Something else says that the process is another one: all is lost, join again."""
+        self._begin_again()
+
+    def came(self, number: int, payload: bytes) -> None:
+        """A batch was published."""
+        if self.asked is not None or not self._taken(number, payload):
+            self._hold(number, payload)
+
+    def replayed(self, number: int, payload: bytes) -> None:
+        """A batch came that was asked for, after those before it."""
+        if self._useless or self.asked is None or number < self.asked:
+            return
+        first = not self._replies
+        if first and number == 0 and not self.complete and self.next is not None:
+            self._lose(Loss.AGAIN)
+            self.next = None
+        if self.next is not None and number < self.next - 1:
+            return
+        self._replies += 1
+        if self.next is None:
+            self.complete = number == 0
+            self._tell(number, payload)
+        elif first and number == self.next - 1:
+            self._useless = self._other = payload != self._last
+        elif first:
+            self._lose(Loss.GAP)
+            self._tell(number, payload)
+        elif number == self.next:
+            self._tell(number, payload)
+        elif number > self.next:
+            self._useless = self._missing = True
+
+    def ended(self, *, answered: bool) -> None:
+        """No more will come of what was asked for.
+
+        Args:
+            answered: Whether the publisher said so; False if it has no replay endpoint, or is silent.
+        """
+        if self.asked is None:
+            return
+        missing, useless, asked_at = self._missing, self._useless, self._asked_at
+        self._missing = self._useless = False
+        self.asked = None
+        if self._other or (answered and asked_at and not self._replies):
+            self._begin_again()
+            return
+        if answered and not self._replies:
+            self.complete, self.next = True, 0
+            missing = missing and bool(self._held)  # else it was another process that had said more
+        if missing and (self.next or 0) == asked_at:
+            self._give_up()
+        elif useless:
+            # Publishers drop replies too, if they are read too slowly: go on from there, as long as it helps.
+            self._miss()
+        self._release()
+
+    def _taken(self, number: int, payload: bytes) -> bool:
+        """Tell of a batch, unless something must be asked for before."""
+        if self.next is None:
+            self.complete = number == 0
+        elif number > self.next:
+            self._miss()
+            return False
+        elif number < self.next:
+            if number == self.next - 1 and payload == self._last:
+                return True
+            self._begin_again()
+            return False
+        self._tell(number, payload)
+        return True
+
+    def _tell(self, number: int, payload: bytes) -> None:
+        self.next = number + 1
+        self._last = payload
+        self._listener.batch(payload)
+
+    def _lose(self, loss: Loss) -> None:
+        self._listener.lost(loss)
+        self.complete = False
+
+    def _ask(self) -> None:
+        """Ask for the last batch and what comes after it; for all, if there was none."""
+        if not self.next:
+            self.next = None
+        self._asked_at = self.next or 0
+        self.asked = max(self._asked_at - 1, 0)
+        self._replies, self._useless, self._other = 0, False, False
+
+    def _miss(self) -> None:
+        self.gaps += 1
+        self._missing = True
+        self._ask()
+
+    def _begin_again(self) -> None:
+        self.restarts += 1
+        self._lose(Loss.RESTART)
+        self.next, self._missing = None, False
+        self._ask()
+
+    def _give_up(self) -> None:
+        """What is missing will never come: go on with what there is."""
+        self._lose(Loss.GAP)
+        self.next = None
+
+    def _hold(self, number: int, payload: bytes) -> None:
+        self._held.append((number, payload))
+        self._held_bytes += len(payload)
+        if len(self._held) > HELD_MAX or self._held_bytes > HELD_BYTES_MAX:
+            self._held.clear()
+            self._held_bytes = 0
+
+    def _release(self) -> None:
+        """Tell of what came meanwhile, until something is missing again."""
+        while self._held and self.asked is None:
+            number, payload = self._held[0]
+            if (self.next is None or number >= self.next) and not self._taken(number, payload):
+                return
+            self._held_bytes -= len(payload)
+            self._held.popleft()

@@ -1,0 +1,230 @@
+"""The sockets of KV events: a subscription, and asking for old batches.
+
+    SUB      [topic] [number: 8 bytes, big-endian] [batch]
+    DEALER   asks [] [number to begin with], and is answered by one message per batch
+             vLLM  [] [topic] [number] [batch]      SGLang  [] [number] [batch]      (both are read)
+             and one with number -1 behind the last
+
+ZeroMQ receives in a thread of its own context. Here a socket is read without waiting, a bounded number of
+messages at a time: some 2 µs for each, where `zmq.asyncio` takes 30. A socket that has nothing more is
+*armed*: its file descriptor wakes the loop. That descriptor tells only that something may have changed since
+the socket was last read to its end, so it is never armed before.
+
+A second socket tells of connections (``zmq_socket_monitor``): a publisher that was away may be another
+process.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from router.fleet.kv_events.sequence import HELD_MAX
+from router.fleet.kv_sources import Source
+
+MESSAGE_BYTES_MAX = 64 << 20
+"""A longer batch is none; the connection it came by is closed."""
+
+RECONNECT_MS, RECONNECT_MS_MAX = 100, 2_000
+HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 10_000, 30_000
+"""A host that vanished without a word is noticed within so long."""
+
+SILENCE_S = 3.0
+"""An answer that does not go on for so long has ended. vLLM's publisher looks ten times a second."""
+
+REPLIES_AT_ONCE = 32
+"""Batches of an answer that are handed on together."""
+
+Batch = tuple[int, bytes]
+
+_END = -1
+_GOOD = zmq.Event.HANDSHAKE_SUCCEEDED
+_GONE = zmq.Event.DISCONNECTED
+
+
+class Subscription:
+    """One SUB socket.
+
+    Args:
+        context: Of the process.
+        source: Which publisher.
+        endpoint: Where, as an address.
+        wake: Called when an armed socket may have something to read.
+
+    Attributes:
+        connected: Whether the publisher is there.
+        connections: How often it came.
+        invalid: Messages that are no batches.
+
+    Raises:
+        OSError: The endpoint cannot be used.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], source: Source, endpoint: str, wake: Callable[[], None]
+    ) -> None:
+        self.connected = False
+        self.connections = 0
+        self.invalid = 0
+        self._wake = wake
+        self._armed = False
+        self._loop = asyncio.get_running_loop()
+        self._socket = context.socket(zmq.SUB)
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            _prepare(self._socket, endpoint)
+            self._socket.set(zmq.RCVHWM, HELD_MAX)
+            self._socket.set(zmq.SUBSCRIBE, source.topic.encode())
+            self._monitor = self._socket.get_monitor_socket(_GOOD | _GONE)
+            if source.listens:
+                self._socket.bind(endpoint)
+            else:
+                self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(f"{endpoint}: {error}") from error
+
+    def look(self) -> None:
+        """See who came and went."""
+        monitor = self._monitor
+        assert monitor is not None
+        while _events(monitor) & zmq.POLLIN:
+            event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            self.connected = event == _GOOD
+            self.connections += event == _GOOD
+
+    def read(self, count_max: int) -> list[Batch]:
+        """The next batches; fewer than ``count_max`` if there are no more now."""
+        receive, batches = self._socket.recv, []
+        try:
+            for _ in range(count_max):
+                receive(zmq.NOBLOCK)
+                number = payload = b""
+                if self._socket.get(zmq.RCVMORE):
+                    number = receive(zmq.NOBLOCK)
+                    payload = receive(zmq.NOBLOCK)
+                if self._socket.get(zmq.RCVMORE) or len(number) != 8:
+                    self.invalid += 1
+                    while self._socket.get(zmq.RCVMORE):
+                        receive(zmq.NOBLOCK)
+                    continue
+                batches.append((int.from_bytes(number, "big"), payload))
+        except zmq.Again:
+            pass
+        return batches
+
+    def arm(self) -> None:
+        """Call `wake` when there may be something; the socket was read to its end."""
+        if not self._armed:
+            assert self._monitor is not None
+            self._armed = True
+            for socket in (self._socket, self._monitor):
+                self._loop.add_reader(_descriptor(socket), self._ready)
+
+    def disarm(self) -> None:
+        """Call nobody."""
+        if self._armed:
+            assert self._monitor is not None
+            self._armed = False
+            for socket in (self._socket, self._monitor):
+                self._loop.remove_reader(_descriptor(socket))
+
+    def close(self) -> None:
+        """Unsubscribe."""
+        self.disarm()
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _ready(self) -> None:
+        self.disarm()
+        self._wake()
+
+
+async def replay(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, start: int, silence_s: float = SILENCE_S
+) -> AsyncIterator[list[Batch]]:
+    """Ask for the batches from a number on.
+
+    Args:
+        context: Of the process.
+        endpoint: Where, as an address.
+        start: The first number.
+        silence_s: After so long without a word the answer has ended.
+
+    Yields:
+        Some of them, in their order.
+
+    Raises:
+        TimeoutError: The answer broke off, or none came.
+        OSError: The endpoint cannot be used.
+    """
+    socket = context.socket(zmq.DEALER)
+    try:
+        _prepare(socket, endpoint)
+        # Publishers drop what does not fit into the connection (ROUTER), so all of it is taken at once.
+        socket.set(zmq.RCVHWM, 2 * HELD_MAX)
+        try:
+            socket.connect(endpoint)
+            socket.send_multipart((b"", start.to_bytes(8, "big")), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            raise OSError(f"{endpoint}: {error}") from error
+        over = False
+        while not over:
+            batches: list[Batch] = []
+            while not over and len(batches) < REPLIES_AT_ONCE:
+                try:
+                    frames = socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    break
+                if len(frames) < 3 or len(frames[-2]) != 8:
+                    continue
+                number = int.from_bytes(frames[-2], "big", signed=True)
+                over = number == _END
+                if number >= 0:
+                    batches.append((number, frames[-1]))
+            if batches:
+                yield batches
+            elif not over:
+                async with asyncio.timeout(silence_s):
+                    await _readable(socket)
+    finally:
+        socket.close(linger=0)
+
+
+async def _readable(socket: zmq.Socket[bytes]) -> None:
+    """Wait until a socket that was read to its end may have something."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    descriptor = _descriptor(socket)
+    loop.add_reader(descriptor, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        if not _events(socket) & zmq.POLLIN:
+            await ready
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def _events(socket: zmq.Socket[bytes]) -> int:
+    events = socket.get(zmq.EVENTS)
+    assert isinstance(events, int)
+    return events
+
+
+def _descriptor(socket: zmq.Socket[bytes]) -> int:
+    descriptor = socket.get(zmq.FD)
+    assert isinstance(descriptor, int)
+    return descriptor
+
+
+def _prepare(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    socket.set(zmq.LINGER, 0)
+    socket.set(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+    socket.set(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
+    socket.set(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.set(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
+    if "[" in endpoint:
+        socket.set(zmq.IPV6, 1)

@@ -1,0 +1,145 @@
+"""Why a worker was no candidate for a request: for each one the first reason that holds.
+
+The order is that of the filters that a request passes (`router.gateway.dispatching`):
+
+    what it is    it encodes, serves another model, was started for another role
+    how it is     starting, unhealthy, draining, ejected, about to change its length bucket
+    this request  too long for it, no partner for it, not to be shared, a cache to be kept apart, slow start
+    this policy   it would not answer sooner than those at home; it decodes only; no link leads from it
+
+Each reason is read from the same state as the filter reads. Which workers passed is never judged here.
+"""
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from policies import Circuit, exceeded_tokens
+from router.fleet import Health, LocalWorker
+from router.gateway.rehearsal import Rehearsed
+from router.gateway.salting import OVERLOOKED_BY
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+
+class Absence(StrEnum):
+    """Why a worker is no candidate; stable words."""
+
+    ENCODER = "encoder"
+    OTHER_MODEL = "other_model"
+    MISNAMED = "misnamed"
+    STARTING = "starting"
+    UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
+    EJECTED = "ejected"
+    MOVING = "moving"
+    NO_PARTNER = "no_partner"
+    DECODES_ONLY = "decodes_only"
+    TOO_LONG = "too_long"
+    NOT_SHARED = "not_shared"
+    NOT_KEPT_APART = "not_kept_apart"
+    SLOW_START = "slow_start"
+    OTHER_BUCKET = "other_bucket"
+    NO_LINK = "no_link"
+    LEFT_OUT = "left_out"
+
+
+class Bystander(NamedTuple):
+    """A worker that is no candidate.
+
+    Attributes:
+        worker_id: Which.
+        absence: The first reason.
+        detail: The same in words.
+    """
+
+    worker_id: str
+    absence: Absence
+    detail: str
+
+
+def bystanders(gateway: "Gateway", rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[Bystander]:
+    """All workers but the candidates, each with the first reason that holds, in order of their ids.
+
+    Args:
+        gateway: Who would decide.
+        rehearsed: The request.
+        candidates: Slots of those that the policy priced.
+    """
+    registry, parsed, now_us = gateway.registry, rehearsed.parsed, rehearsed.now_us
+    eligible = frozenset(registry.eligible(parsed.model, now_us, rehearsed.bucket).tolist())
+    weighed = rehearsed.weighed
+    weighed_slots = frozenset(weighed.everyone.slots.tolist()) if weighed is not None else frozenset()
+    for local in registry.all():
+        slot = local.worker.slot
+        if slot in candidates:
+            continue
+        known = _of_itself(gateway, rehearsed, local)
+        if known is None:
+            if slot not in eligible:
+                known = _not_eligible(gateway, rehearsed, local)
+            elif slot not in weighed_slots:
+                known = _not_for_this(gateway, rehearsed, local)
+            elif weighed is not None and weighed.sides is not None:
+                known = Absence.NO_LINK, "no link leads from its site to a worker that decodes"
+            else:
+                known = (
+                    Absence.OTHER_BUCKET,
+                    "it is of another length bucket and would not answer sooner than all at home",
+                )
+        yield Bystander(local.worker.worker_id, *known)
+
+
+def _of_itself(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
+    """What holds for any request of this model."""
+    registry, worker, model = gateway.registry, local.worker, rehearsed.parsed.model
+    if worker.role == "encode":
+        return Absence.ENCODER, "it encodes media for the others"
+    if not local.serves(model):
+        served = ", ".join(sorted(each.model_id for each in local.models or ())[:3])
+        return Absence.OTHER_MODEL, f"it serves {served or 'no model'}"
+    if local.health is not Health.HEALTHY:
+        absence = Absence.STARTING if local.health is Health.STARTING else Absence.UNHEALTHY
+        return absence, f"its last health check said: {local.detail}"
+    if worker.draining:
+        return Absence.DRAINING, "it takes no new requests until it is put back in service"
+    if local.misnamed:
+        return Absence.MISNAMED, local.misnamed
+    known = registry.circuits.of(local)
+    if known is not None and known.state is not Circuit.CLOSED:
+        left_s = (known.until_us - rehearsed.now_us) / 1e6
+        when = f"it is probed in {left_s:.1f} s" if left_s > 0 else "a replica is probing it"
+        return Absence.EJECTED, f"its circuit is {known.state.value.replace('_', ' ')}; {when}"
+    if worker.slot in gateway.fleet.buckets.moving:
+        return Absence.MOVING, "it ends its prefills before it changes its length bucket"
+    return None
+
+
+def _not_eligible(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
+    """Why a worker that is well does not begin requests of this kind."""
+    role = local.worker.role
+    if role == "prefill":
+        missing = gateway.registry.pairs.missing((rehearsed.parsed.model, rehearsed.bucket))
+        return Absence.NO_PARTNER, missing or "no decode worker for it may be asked now"
+    if role == "decode":
+        return Absence.DECODES_ONLY, "it ends what prefill workers begin"
+    if exceeded_tokens(rehearsed.bucket):
+        return Absence.TOO_LONG, f"its engine takes {local.longest_tokens(rehearsed.parsed.model)} tokens"
+    return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
+
+
+def _not_for_this(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
+    """Why one that begins such requests is no candidate for this one."""
+    parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
+    handover = gateway.handovers.get(local.protocol)
+    if role == "prefill" and handover is not None and not handover.splits(parsed):
+        return Absence.NOT_SHARED, f"a request like this cannot be shared by two workers ({local.protocol})"
+    if rehearsed.tenant.salt and local.engine in OVERLOOKED_BY.get(parsed.endpoint, ()):
+        return Absence.NOT_KEPT_APART, f"{local.engine} cannot keep the tenant's cache apart here"
+    share = registry.share(local, rehearsed.now_us)
+    if share < 1.0:
+        return Absence.SLOW_START, f"it has just returned and takes {share:.0%} of the prompts; this is none"
+    if role == "decode":
+        return Absence.DECODES_ONLY, "this policy does not know what a prefill costs its decodes"
+    return Absence.LEFT_OUT, "it was left out of this decision"

@@ -1,0 +1,351 @@
+"""Why a request would go where it would: every candidate's price, who lost by how much, who was none.
+
+    rehearse ──> Weighed ──`policies.priced`──> costs of each side ──order──> the first of them
+        └──> outcome ──`router.gateway.verdict`──> one word, one sentence
+
+Prices are those of the decision, from the same function on the same view; nothing is priced here. It takes
+O(candidates) vector operations, one pass over the workers that are none, and some 20 us for each candidate
+that is shown.
+"""
+
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from math import inf
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies import (
+    Candidates,
+    Partner,
+    Policy,
+    RequestView,
+    Shed,
+    Weighed,
+    cheapest_row,
+    priced,
+)
+from router.gateway.bystanders import Absence, Bystander, bystanders
+from router.gateway.decision import Decision
+from router.gateway.plain_words import explained, lost_because, seconds
+from router.gateway.rehearsal import Rehearsed
+from router.gateway.verdict import Verdict
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+LIMIT = 50
+"""Candidates, decode workers and others that are shown, unless somebody asks for more or less."""
+
+
+class Candidate(msgspec.Struct, gc=False):
+    """One worker that might take the request; times in seconds.
+
+    Attributes:
+        worker_id: Which.
+        rank: Its place in the order of the policy, from 1; on the side of a link that was not chosen, behind
+            all of the one that was.
+        link: What its KV would cross; empty for none.
+        chosen: Whether the policy chose it.
+        cost: What the policy says, in its own unit; +inf is not considered.
+        matched_tokens: Prefix match.
+        safe_tokens: Window-safe match, with what it would fetch.
+        fetched_tokens: Of these, what it would fetch.
+        uncached_tokens: What it would prefill.
+        backlog_s: V: prefill reserved there by all replicas.
+        fetch_s: F: what it would fetch, beside the backlog.
+        room_s: W: until a decode worker has room for the KV.
+        queue_s: V' = max(V, F, W).
+        service_s: s: its prefill.
+        transfer_s: X: exposed transfer.
+        spill_s: P: what leaving the length bucket costs.
+        stall_s: What the requests lose that decode there.
+        work_s: x = s + X + P, with what they lose.
+        ttft_s: Predicted time to first token.
+        later_s: What later requests lose, if the policy prices that.
+        has_room: Whether it may be given more now.
+        bucket_steps: How many length buckets it is away; 0 at home.
+        lost_because: In words; empty for the chosen one.
+    """
+
+    worker_id: str
+    rank: int
+    link: str
+    chosen: bool
+    cost: float
+    matched_tokens: int
+    safe_tokens: int
+    fetched_tokens: int
+    uncached_tokens: int
+    backlog_s: float
+    fetch_s: float
+    room_s: float
+    queue_s: float
+    service_s: float
+    transfer_s: float
+    spill_s: float
+    stall_s: float
+    work_s: float
+    ttft_s: float
+    later_s: float
+    has_room: bool
+    bucket_steps: int
+    lost_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCandidate:
+    """One worker that might decode what the chosen one prefills.
+
+    Attributes:
+        worker_id: Which.
+        rank: Its place, from 1.
+        chosen: Whether it was chosen.
+        cost: In the unit of the decode policy; +inf is not considered.
+        partner: What is known of it.
+        lost_because: In words; empty for the chosen one.
+    """
+
+    worker_id: str
+    rank: int
+    chosen: bool
+    cost: float
+    partner: Partner
+    lost_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All that is to be said of one decision.
+
+    Attributes:
+        rehearsed: The decision.
+        outcome: ``place``, ``wait`` or ``reject``.
+        reason: Stable word: `policies.Reason`, why it waits, or the code of the error.
+        why: One sentence or two.
+        worker_id: Where it would go, or for whom it waits; empty for nobody in particular.
+        decode_worker_id: Who would decode it, if that is another one.
+        preferred: Whom the policy chose, whether or not it is the request's turn there; None for nobody.
+        queue_full: Whether it would find no place to wait, or only another's.
+        candidates: In order, the chosen one first.
+        omitted: How many more there are.
+        omitted_costs: The least and the greatest cost of those; None without any that are finite.
+        decoders: The same of those who might decode it.
+        decoders_omitted: How many more there are.
+        bystanders: Who was no candidate, and why.
+        bystanders_omitted: How many more there are, by reason.
+        side: Why it is prefilled on this side of a link; empty if there was no choice.
+    """
+
+    rehearsed: Rehearsed
+    outcome: str
+    reason: str
+    why: str
+    worker_id: str = ""
+    decode_worker_id: str = ""
+    preferred: str | None = None
+    queue_full: bool = False
+    candidates: list[Candidate] = field(default_factory=list)
+    omitted: int = 0
+    omitted_costs: tuple[float, float] | None = None
+    decoders: list[DecodeCandidate] = field(default_factory=list)
+    decoders_omitted: int = 0
+    bystanders: list[Bystander] = field(default_factory=list)
+    bystanders_omitted: dict[Absence, int] = field(default_factory=dict)
+    side: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """The candidates whose KV crosses one link, priced.
+
+    Attributes:
+        link: That link; empty for none.
+        workers: Those that are considered.
+        costs: Of each.
+        order: Their rows, the choice first.
+    """
+
+    link: str
+    workers: Candidates
+    costs: NDArray[np.float64]
+    order: NDArray[np.intp]
+
+
+def explain(gateway: "Gateway", rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
+    """Explain a decision, without awaiting.
+
+    Args:
+        gateway: Who would decide.
+        rehearsed: The decision, just made.
+        limit: Most candidates, and most others, that are shown; > 0.
+    """
+    weighed = rehearsed.weighed
+    sides = [] if weighed is None else _priced_sides(gateway, weighed)
+    shown = [] if weighed is None else _shown(gateway, weighed, sides, rehearsed, limit)
+    slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in sides))
+    standing = bystanders(gateway, rehearsed, slots)
+    named = list(islice(standing, limit))
+    more: dict[Absence, int] = {}
+    for other in standing:
+        more[other.absence] = more.get(other.absence, 0) + 1
+    omitted = len(slots) - len(shown)
+    partners, partners_omitted = _decoders(gateway, rehearsed, limit)
+    next_best = shown[1] if len(shown) > 1 else None
+    verdict = Verdict(
+        gateway, rehearsed, "" if next_best is None else f"{next_best.worker_id}: {next_best.lost_because}"
+    )
+    return Explanation(
+        rehearsed,
+        verdict.word,
+        verdict.reason,
+        verdict.why,
+        verdict.worker_id,
+        verdict.decode_worker_id,
+        verdict.preferred,
+        verdict.queue_full,
+        shown,
+        omitted,
+        _range(sides, shown) if omitted else None,
+        partners,
+        partners_omitted,
+        named,
+        more,
+        "" if weighed is None or weighed.verdict is None else explained(weighed.verdict),
+    )
+
+
+def _priced_sides(gateway: "Gateway", weighed: Weighed) -> list[_Priced]:
+    """The candidates of each side, the one that was chosen first."""
+    if weighed.sides is None or weighed.look is None:
+        return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
+    parts = [("", weighed.sides.local), *((side.link, side.slots) for side in weighed.sides.remote)]
+    chosen = weighed.candidates.slots.item(0)
+    sides = [
+        _priced(
+            weighed.view, link, gateway.fleet.among(weighed.everyone, slots, weighed.bucket), weighed.policy
+        )
+        for link, slots in parts
+        if len(slots)
+    ]
+    return sorted(sides, key=lambda side: not (side.workers.slots == chosen).any())
+
+
+def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy) -> _Priced:
+    workers, said, _ = priced(view, candidates, policy)
+    costs = np.asarray(said, dtype=np.float64)
+    order = costs.argsort(kind="stable")
+    first = cheapest_row(view.key, workers.worker_hash, costs)
+    if first is not None:
+        order = np.concatenate(([first], order[order != first]))
+    return _Priced(link, workers, costs, order)
+
+
+def _shown(
+    gateway: "Gateway", weighed: Weighed, sides: list[_Priced], rehearsed: Rehearsed, limit: int
+) -> list[Candidate]:
+    """The first candidates, the best of each side, and the one whose turn it is."""
+    outcome = rehearsed.outcome
+    turn = outcome.attempt.chosen.slot if isinstance(outcome, Decision) else -1
+    shown: list[Candidate] = []
+    before = 0
+    for number, side in enumerate(sides):
+        taken = max(limit - before, 1)
+        rows = side.order[:taken].tolist()
+        own = (side.workers.slots == turn).nonzero()[0].tolist()
+        rows += [row for row in own if row not in rows]
+        best: Candidate | None = None
+        for index, row in enumerate(rows):
+            if index >= taken:
+                index = int((side.order == row).nonzero()[0].item())
+            one = _candidate(gateway, weighed, side, row, 1 + before + index)
+            best = best or one
+            if one is not best:
+                one.lost_because = lost_because(one, best, weighed.policy)
+            elif number:
+                one.lost_because = "its side of the link was not chosen"
+            else:
+                one.chosen = one.cost < inf
+            shown.append(one)
+        before += len(side.order)
+    return shown
+
+
+def _candidate(gateway: "Gateway", weighed: Weighed, side: _Priced, row: int, rank: int) -> Candidate:
+    workers, look, policy = side.workers, weighed.look, weighed.policy
+    prices = workers.slow.prices_at(row)
+    timing = workers.timings(weighed.view.prompt_tokens, (prices,))[0]
+    slot, now_us, pool = timing.slot, workers.now_us, prices[6]
+    ttft_s = timing.ready_s + timing.work_s
+    cost = side.costs.item(row)
+    room_s = 0.0 if look is None else look.wait_s(slot)
+    spills = workers.slow.spills
+    has_room = gateway.admission.has_room(slot, now_us) and (look is None or look.has_room(slot))
+    return Candidate(
+        worker_id=gateway.fleet.at_slot(slot).worker_id,
+        rank=rank,
+        link=side.link,
+        chosen=False,
+        cost=cost,
+        matched_tokens=round(workers.matched_tokens_at(slot)),
+        safe_tokens=round(timing.safe_tokens),
+        fetched_tokens=round(timing.fetched_tokens),
+        uncached_tokens=round(weighed.view.prompt_tokens - timing.safe_tokens),
+        backlog_s=workers.loads.backlog_at_s(slot, now_us),
+        fetch_s=pool[1] + timing.fetched_tokens * pool[2] if pool and timing.fetched_tokens else 0.0,
+        room_s=room_s,
+        queue_s=timing.ready_s,
+        service_s=timing.service_s,
+        transfer_s=timing.transfer_s,
+        spill_s=max(timing.work_s - timing.service_s - timing.transfer_s - timing.stall_s, 0.0),
+        stall_s=timing.stall_s,
+        work_s=timing.work_s,
+        ttft_s=ttft_s - timing.stall_s,
+        later_s=max(cost - ttft_s, 0.0) if policy.price is not None and cost < inf else 0.0,
+        has_room=has_room,
+        bucket_steps=0 if spills is None else spills.steps.item(row),
+    )
+
+
+def _range(sides: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
+    """The least and the greatest finite cost of those that are not shown."""
+    ranks = {candidate.rank for candidate in shown}
+    before, left = 0, []
+    for side in sides:
+        hidden = [place_of for place_of in range(len(side.order)) if 1 + before + place_of not in ranks]
+        left.append(side.costs[side.order[hidden]])
+        before += len(side.order)
+    costs = np.concatenate(left)
+    costs = costs[np.isfinite(costs)]
+    return (costs.min().item(), costs.max().item()) if len(costs) else None
+
+
+def _decoders(gateway: "Gateway", rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
+    """Who might decode what the chosen worker prefills; nobody if it does all."""
+    weighed, outcome = rehearsed.weighed, rehearsed.outcome
+    if weighed is None or weighed.look is None:
+        return [], 0
+    chosen = outcome.attempt.chosen if isinstance(outcome, Decision) else weighed.first
+    if isinstance(chosen, Shed) or not weighed.look.splits(chosen.slot):
+        return [], 0
+    partners = weighed.look.partners(chosen)
+    first_cost, first = partners[0]
+    winner = gateway.fleet.at_slot(first.slot).worker_id
+    shown = []
+    for rank, (cost, partner) in enumerate(partners[:limit], 1):
+        won = rank == 1 and cost < inf
+        lost = ""
+        if cost == inf:
+            lost = f"it has no room for {seconds(partner.wait_s)}, and another has"
+        elif not won and cost - first_cost <= 1e-9 * abs(first_cost):
+            lost = f"it costs the same; hashing of the prompt gave it to {winner}"
+        elif not won:
+            lost = f"it costs {cost:,.6g} against {first_cost:,.6g} of {winner}"
+            if partner.tpot_s > first.tpot_s:
+                lost += f"; a token takes {seconds(partner.tpot_s)} there against {seconds(first.tpot_s)}"
+        shown.append(
+            DecodeCandidate(gateway.fleet.at_slot(partner.slot).worker_id, rank, won, cost, partner, lost)
+        )
+    return shown, len(partners) - len(shown)

@@ -1,0 +1,102 @@
+"""Decisions in plain words: what an operator reads who was woken up for it.
+
+Sentences compare: seconds against seconds, tokens against tokens, and name the worker that is meant. They
+say what was decided by; they decide nothing, and what they say can be checked in the figures beside them.
+"""
+
+from collections.abc import Iterable
+from math import inf
+from typing import TYPE_CHECKING
+
+from policies import OffloadVerdict, Policy, Reason
+
+if TYPE_CHECKING:
+    from router.gateway.explaining import Candidate
+
+NOTICED_S = 5e-5
+"""A shorter difference is not worth a word; costs to nine digits decide all the same."""
+
+REASONS = {
+    Reason.ONLY: "is the only candidate",
+    Reason.COLD: "is the policy's choice; no candidate has any start of the prompt cached",
+    Reason.AFFINITY: "is the policy's choice, and has the longest start of the prompt cached",
+    Reason.BALANCED: "is the policy's choice, although another has more of the prompt cached",
+    Reason.FETCHED: "is the policy's choice, with what it fetches from the cache that it shares",
+    Reason.SPILLED_UP: "is of a longer length bucket, and cheaper than those of its own",
+    Reason.SPILLED_DOWN: "is of a shorter length bucket, and cheaper than those of its own",
+}
+
+
+def seconds(value: float) -> str:
+    """A time, to what matters of it."""
+    if value >= 0.0995:
+        return f"{value:,.2f} s"
+    return f"{1e3 * value:.3g} ms" if value >= 1e-6 else "0 s"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Parts of a sentence."""
+    every = list(parts)
+    return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+def lost_because(one: "Candidate", winner: "Candidate", policy: Policy) -> str:
+    """Why a candidate was not chosen, against the one that was."""
+    if one.cost == inf:
+        return f"it {policy.left_out or 'is not considered by the policy'}"
+    more = one.cost - winner.cost
+    if more <= 1e-9 * abs(winner.cost):
+        text = f"it costs the same; hashing of the prompt gave it to {winner.worker_id}"
+    elif policy.price is not None:
+        return _by_seconds(one, winner, more)
+    else:
+        against = f"{one.cost:,.6g} against {winner.cost:,.6g} of {winner.worker_id}"
+        text = f"{against} ({policy.unit}; the least wins)"
+    later_s = one.ttft_s - winner.ttft_s
+    if policy.price is not None or abs(later_s) < NOTICED_S:
+        return text
+    which = "later" if later_s > 0 else "sooner"
+    return f"{text}; by the service-time model it would answer {seconds(abs(later_s))} {which}"
+
+
+def _by_seconds(one: "Candidate", winner: "Candidate", more_s: float) -> str:
+    tokens = abs(one.uncached_tokens - winner.uncached_tokens)
+    prefill = f"of prefill ({tokens:,} uncached tokens)" if tokens else "of prefill"
+    own = (
+        (one.queue_s - winner.queue_s, "of queue"),
+        (one.service_s - winner.service_s, prefill),
+        (one.transfer_s - winner.transfer_s, "of transfer"),
+    )
+    others = (
+        (one.spill_s - winner.spill_s, "for leaving the length bucket"),
+        (one.stall_s - winner.stall_s, "that requests decoding there lose"),
+        (one.later_s - winner.later_s, "that later requests lose"),
+    )
+    parts = (*own, *others)
+    worse = [f"{seconds(part)} {what}" for part, what in parts if part >= NOTICED_S]
+    saved = [f"{seconds(-part)} {what}" for part, what in parts if part <= -NOTICED_S]
+    alone = all(abs(part) < NOTICED_S for part, _ in others)
+    text = f"it would {'be' if alone else 'cost'} {seconds(more_s)} {'later' if alone else 'more'}"
+    if worse:
+        text += f": {listed(worse)}"
+        if saved:
+            text += f" against {listed(saved)} saved"
+    return text
+
+
+def explained(verdict: OffloadVerdict) -> str:
+    """Why a request is prefilled on its side of a link, in tokens, seconds and bytes."""
+    where = f"over {verdict.link}" if verdict.remote else "locally"
+    local = (
+        "nobody prefills locally"
+        if verdict.local_s < 0
+        else f"{verdict.uncached_local:,} uncached tokens take {verdict.local_s:.3f} s locally"
+    )
+    weight = f"{verdict.kv_bytes / 1e6:,.1f} MB of KV" if verdict.kv_bytes >= 0 else "KV of unknown weight"
+    limit = f", threshold {verdict.threshold_tokens:,}" if verdict.threshold_tokens else ""
+    alone = ", alone on it since a second cannot take it below the cap" if verdict.above_cap else ""
+    return (
+        f"prefilled {where} ({verdict.reason.value}): {local}; {verdict.uncached_remote:,} take "
+        f"{verdict.remote_s:.3f} s there, {verdict.link_s:.3f} s of it for {weight} on a link that is "
+        f"{verdict.state.value} and {verdict.utilisation:.0%} full{alone}{limit}"
+    )

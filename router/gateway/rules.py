@@ -1,0 +1,75 @@
+"""The settings as what a gateway's parts are told: plain rules, at the start and whenever one changes."""
+
+from policies import (
+    AdmissionRules,
+    LinkStateRules,
+    OffloadRules,
+    Policy,
+    RedispatchRules,
+    ServiceLevel,
+    decode_policy,
+    make_policy,
+)
+from router.gateway.waiting_room import RoomRules
+from router.settings import PlacementSettings, Settings
+
+
+def admission_rules(settings: Settings) -> AdmissionRules:
+    """How much a worker is given."""
+    admission = settings.admission
+    return AdmissionRules(
+        target_s=admission.backlog_target_s,
+        target_s_max=admission.backlog_target_s_max,
+        running_max=admission.worker_running_max,
+        kv_ratio_max=admission.kv_ratio_max,
+        stale_s=admission.report_age_s_max,
+    )
+
+
+def service_level(settings: Settings) -> ServiceLevel:
+    """What is promised."""
+    admission = settings.admission
+    return ServiceLevel(admission.ttft_slo_s, admission.ttft_slo_s_per_1k_tokens, admission.tpot_slo_s)
+
+
+def room_rules(settings: Settings) -> RoomRules:
+    """How much may wait."""
+    queue = settings.queue
+    return RoomRules(queue.size, queue.tokens_max, queue.drain_s_max, queue.timeout_s)
+
+
+def redispatch_rules(settings: Settings) -> RedispatchRules:
+    """What may be tried again."""
+    reliability = settings.reliability
+    return RedispatchRules(
+        retries_max=0 if reliability.disable_retries else reliability.retry_max_retries,
+        ratio=reliability.retry_budget_ratio,
+        timeout_s=settings.server.request_timeout_s,
+    )
+
+
+def offload_rules(settings: Settings) -> OffloadRules:
+    """What is prefilled in another site."""
+    offload = settings.offload
+    states = LinkStateRules(
+        scarce_above=offload.scarce_above,
+        abundant_below=offload.abundant_below,
+        wait_s_max=offload.wait_s_max,
+    )
+    return OffloadRules(states=states, surge_s=offload.wait_s_max)
+
+
+def placement_policy(placement: PlacementSettings) -> Policy:
+    """How a worker is chosen."""
+    return make_policy(placement.policy, placement.options_of(placement.policy))
+
+
+def prefill_policy(placement: PlacementSettings) -> Policy | None:
+    """How one is chosen where some only prefill; None: as everywhere."""
+    name = placement.prefill_policy
+    return make_policy(name, placement.options_of(name)) if name else None
+
+
+def decode_worker_policy(placement: PlacementSettings) -> Policy | None:
+    """How a decode worker is chosen; None: by what it costs (`policies.DECODE_COST`)."""
+    return decode_policy(placement.decode_policy, placement.options_of(placement.decode_policy))

@@ -1,0 +1,241 @@
+"""OpenTelemetry spans: where the time of a request went, told to the operator's tracing system.
+
+    POST /v1/chat/completions     server; a child of the client's traceparent, if it sent one
+    ├── queue                     each wait for a worker with room
+    ├── decision                  the choice of a worker, with what was predicted of it
+    └── dispatch                  client; one for each attempt: the traceparent that its worker gets
+        ├── prefill               sent ──> first byte; of a pair, ──> end of the prefill leg
+        ├── hand-over             of a pair: ──> the KV is at the decode worker
+        └── decode                ──> last byte
+
+An answer that is no stream begins when it is complete: of its dispatch nothing is told apart but the legs of
+a pair.
+
+Only ids, names and numbers are told, never text. Whether a request is traced is the client's choice, if it
+sent a traceparent, else drawn by trace id. Who is not traced costs the draw, and its headers pass through.
+While tracing is off the gateway has no `Spans`, nothing of this is imported, and a request looks at
+one attribute in a few places.
+
+Spans are sent by a thread in batches over OTLP/HTTP; when the collector does not answer, they are dropped,
+and nobody waits. Names follow the semantic conventions for HTTP and generative AI.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Thread
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from router.gateway.feedback import Attempt
+from router.gateway.forwarding import CONTEXT_HEADERS
+from router.gateway.usage import Usage
+from router.proxy import Header
+
+CLOSE_TIMEOUT_S = 2.0
+"""How long the end of the process waits for the last spans."""
+
+_PROPAGATOR = TraceContextTextMapPropagator()
+
+
+class RequestSpans:
+    """The spans of one request. Times are monotonic seconds of this process.
+
+    Args:
+        tracer: Makes them.
+        root: The request's own.
+        origin_ns: Unix time of monotonic zero, nanoseconds.
+    """
+
+    __slots__ = ("_attempt", "_context", "_legs_s", "_origin_ns", "_root", "_sent_s", "_tracer")
+
+    def __init__(self, tracer: Tracer, root: Span, origin_ns: int) -> None:
+        self._tracer = tracer
+        self._root = root
+        self._context = set_span_in_context(root)
+        self._origin_ns = origin_ns
+        self._attempt: Span | None = None
+        self._sent_s = 0.0
+        self._legs_s: list[float] = []
+
+    def waited(self, since_s: float, until_s: float) -> None:
+        """It waited for a worker with room."""
+        self._told("queue", self._root, since_s, until_s)
+
+    def sent(self, attempt: Attempt, workers: Mapping[str, str], now_s: float) -> bytes:
+        """An attempt begins.
+
+        Args:
+            attempt: What was predicted of it.
+            workers: Who serves it, by attribute.
+            now_s: The time.
+
+        Returns:
+            Header lines for the worker, in place of the client's of these names.
+        """
+        chosen = attempt.chosen
+        predicted: dict[str, str | int | float] = {
+            "cacheway.reason": chosen.reason,
+            "cacheway.cached_tokens": int(chosen.safe_tokens),
+            "cacheway.uncached_tokens": int(chosen.uncached_tokens),
+            "cacheway.estimated_ttft_s": float(chosen.estimated_ttft_s),
+        }
+        self._told("decision", self._root, attempt.started_s, now_s, {**predicted, **workers})
+        self._attempt = self._tracer.start_span(
+            "dispatch", self._context, SpanKind.CLIENT, dict(workers), start_time=self._ns(now_s)
+        )
+        self._sent_s = now_s
+        self._legs_s.clear()
+        carrier: dict[str, str] = {}
+        _PROPAGATOR.inject(carrier, set_span_in_context(self._attempt))
+        return b"".join(b"%b: %b\r\n" % (name.encode(), value.encode()) for name, value in carrier.items())
+
+    def leg_over(self, now_s: float) -> None:
+        """The prefill leg of a pair is over, or after it the hand-over."""
+        if len(self._legs_s) < 2:
+            self._legs_s.append(now_s)
+
+    def left(self, code: str, now_s: float) -> None:
+        """The attempt failed; another one may follow."""
+        if self._attempt is not None:
+            self._attempt.set_status(StatusCode.ERROR, code)
+            self._attempt.end(self._ns(now_s))
+            self._attempt = None
+
+    def ended(
+        self,
+        outcome: str,
+        status: int,
+        now_s: float,
+        *,
+        first_byte_s: float = 0.0,
+        streamed: bool = False,
+        fields: Mapping[str, str | int | bool] | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        """Nothing more happens to it.
+
+        Args:
+            outcome: As the request's log line says.
+            status: HTTP status that the client saw or would have seen.
+            now_s: The time of the last byte.
+            first_byte_s: That of the first; 0 if there was none.
+            streamed: Whether the answer came as it was made.
+            fields: What else is known of it.
+            usage: What the engine counted.
+        """
+        root, failed = self._root, outcome != "completed"
+        if self._attempt is not None:
+            self._tell_legs(self._attempt, now_s, first_byte_s if streamed else 0.0)
+            if failed:
+                self._attempt.set_status(StatusCode.ERROR, outcome)
+            self._attempt.end(self._ns(now_s))
+        root.set_attributes(
+            {**(fields or {}), "cacheway.outcome": outcome, "http.response.status_code": status}
+        )
+        if usage is not None:
+            root.set_attribute("gen_ai.usage.input_tokens", usage.prompt_tokens)
+            if usage.cached_tokens is not None:
+                root.set_attribute("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens)
+            if usage.completion_tokens is not None:
+                root.set_attribute("gen_ai.usage.output_tokens", usage.completion_tokens)
+        if failed:
+            root.set_attribute("error.type", outcome)
+        if status >= 500:  # a server's span: what the client did wrong, or did not wait for, is no error
+            root.set_status(StatusCode.ERROR, outcome)
+        root.end(self._ns(now_s))
+
+    def _tell_legs(self, attempt: Span, now_s: float, first_byte_s: float) -> None:
+        """Tell the phases of an attempt apart, as far as their ends are known."""
+        ends_s = [*self._legs_s] or ([first_byte_s] if first_byte_s else [])
+        if not ends_s:
+            return
+        begun_s = self._sent_s
+        for name, end_s in zip(("prefill", "hand-over"), ends_s, strict=False):
+            self._told(name, attempt, begun_s, end_s)
+            begun_s = end_s
+        if len(self._legs_s) != 1:  # a pair that was cut between its legs has not begun to decode
+            self._told("decode", attempt, begun_s, now_s)
+
+    def _told(
+        self,
+        name: str,
+        parent: Span,
+        since_s: float,
+        until_s: float,
+        attributes: dict[str, str | int | float] | None = None,
+    ) -> None:
+        context = self._context if parent is self._root else set_span_in_context(parent)
+        span = self._tracer.start_span(name, context, attributes=attributes, start_time=self._ns(since_s))
+        span.end(self._ns(max(until_s, since_s)))
+
+    def _ns(self, monotonic_s: float) -> int:
+        return self._origin_ns + int(monotonic_s * 1e9)
+
+
+class Spans:
+    """Makes the spans of all requests of a process.
+
+    Args:
+        processor: Where they go.
+        ratio: Share of the requests that are traced if their client does not say.
+        resource: Who tells them.
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        processor: SpanProcessor,
+        *,
+        ratio: float,
+        resource: Mapping[str, str],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._provider = TracerProvider(
+            sampler=ParentBased(TraceIdRatioBased(ratio)),
+            resource=Resource.create(dict(resource)),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("cacheway")
+        self._now_s = now_s
+
+    def begin(
+        self, method: bytes, path: bytes, headers: Sequence[Header], request_id: bytes, received_s: float
+    ) -> RequestSpans | None:
+        """Begin the spans of a request; None if it is not traced.
+
+        Args:
+            method: Of the request.
+            path: Of its endpoint.
+            headers: Where the client's context is, if it has one.
+            request_id: Its id.
+            received_s: Monotonic seconds when it was complete.
+        """
+        carrier = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in headers
+            if name in CONTEXT_HEADERS
+        }
+        origin_ns = time.time_ns() - int(self._now_s() * 1e9)
+        root = self._tracer.start_span(
+            f"{method.decode('latin-1')} {path.decode('latin-1')}",
+            _PROPAGATOR.extract(carrier) if carrier else None,
+            SpanKind.SERVER,
+            {
+                "http.request.method": method.decode("latin-1"),
+                "url.path": path.decode("latin-1"),
+                "cacheway.request_id": request_id.decode("latin-1"),
+            },
+            start_time=origin_ns + int(received_s * 1e9),
+        )
+        return RequestSpans(self._tracer, root, origin_ns) if root.is_recording() else None
+
+    def close(self) -> None:
+        """Send what is left, for at most `CLOSE_TIMEOUT_S`; a collector that is gone holds nobody up."""
+        thread = Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        thread.start()
+        thread.join(CLOSE_TIMEOUT_S)

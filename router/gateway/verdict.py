@@ -1,0 +1,153 @@
+"""What comes of a request, in one word and in a sentence, and why it waits or is turned away.
+
+    place    it would go now: to whom the policy chose, or, if that is busy, to another that is free
+    wait     it is not its turn: no room, none to decode, a full link, others first, or it follows one
+    reject   nobody may take it, or what is promised would be broken
+
+Said is what the decision was made of. Why one waits is found by the questions that the decision asks, in
+their order (`router.gateway.decision`). What is left when all others are answered is that it follows a
+prompt that is just prefilled (`policies.followers`).
+"""
+
+from typing import TYPE_CHECKING
+
+from policies import Chosen, Reason, Shed
+from router.errors import RouterError
+from router.gateway.decision import SLO_UNREACHABLE, Decision, Hold
+from router.gateway.plain_words import REASONS, seconds
+from router.gateway.rehearsal import Rehearsed
+
+if TYPE_CHECKING:
+    from router.gateway.gateway import Gateway
+
+
+class Verdict:
+    """The verdict on one request.
+
+    Args:
+        gateway: Who would decide.
+        rehearsed: The decision.
+        next_best: What is said of the worker that came second; empty for none.
+
+    Attributes:
+        word: ``place``, ``wait`` or ``reject``.
+        reason: Stable word: `policies.Reason`, why it waits, or the code of the error.
+        why: The sentence.
+        worker_id: Where it would go, or for whom it waits; empty for nobody in particular.
+        decode_worker_id: Who would decode it, if that is another one.
+        preferred: Whom the policy chose, whether or not it is the request's turn there; None for nobody.
+        queue_full: Whether it would find no place to wait, or only another's.
+    """
+
+    def __init__(self, gateway: "Gateway", rehearsed: Rehearsed, next_best: str = "") -> None:
+        self._gateway, self._rehearsed, self._next_best = gateway, rehearsed, next_best
+        self.worker_id = self.decode_worker_id = ""
+        self.queue_full = False
+        first = None if rehearsed.weighed is None else rehearsed.weighed.first
+        self._first = first if isinstance(first, Chosen) else None
+        self.preferred = None if self._first is None else self._name(self._first.slot)
+        match rehearsed.outcome:
+            case Decision() as decision:
+                self.word = "place"
+                self.reason, self.why = self._placed(decision)
+            case Hold() as hold:
+                self.word = "wait"
+                self.reason, self.why = self._waits(hold)
+            case Shed() as shed:
+                self.word = "reject"
+                self.reason, self.why = shed.reason, _shed(shed, rehearsed)
+            case RouterError() as error:
+                self.word = "reject"
+                self.reason, self.why = error.code, error.message
+
+    def _name(self, slot: int) -> str:
+        return self._gateway.fleet.at_slot(slot).worker_id
+
+    def _placed(self, decision: Decision) -> tuple[str, str]:
+        chosen = decision.attempt.chosen
+        self.worker_id = decision.attempt.worker_id
+        if decision.decode is not None:
+            self.decode_worker_id = decision.decode.attempt.worker_id
+        prompt_tokens = chosen.safe_tokens + chosen.uncached_tokens
+        text = f"{self.worker_id} {_because(chosen.reason)}"
+        first = self._first
+        if first is not None and first.slot != chosen.slot:
+            text = (
+                f"{self.preferred} {_because(first.reason)}, but {self._no_room(first.slot)}; "
+                f"{self.worker_id} is free"
+            )
+        text += (
+            f": {seconds(chosen.estimated_ttft_s)} to the first token, "
+            f"{seconds(chosen.queue_s)} of queue and {seconds(chosen.service_s)} to prefill "
+            f"{chosen.uncached_tokens:,} of {prompt_tokens:,} tokens"
+        )
+        if chosen.transfer_s:
+            text += f", {seconds(chosen.transfer_s)} of transfer"
+        if self.decode_worker_id:
+            text += f"; {self.decode_worker_id} decodes"
+        if self._next_best and first is not None and first.slot == chosen.slot:
+            text += f". Next, {self._next_best}"
+        return chosen.reason, f"{text}."
+
+    def _waits(self, hold: Hold) -> tuple[str, str]:
+        waiting, gateway = hold.waiting, self._gateway
+        tickets = gateway.fleet.tickets
+        self.worker_id = waiting.worker
+        self.queue_full = gateway.room.is_full(waiting.lane)
+        assert self._first is not None
+        slot = self._first.slot
+        whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
+        if hold.paced:
+            reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
+        elif hold.gated:
+            reason, why = "no_room_to_decode", "no decode worker has room for its KV"
+        elif not gateway.admission.has_room(slot, self._rehearsed.now_us):
+            reason, why = "no_room", self._no_room(slot)
+        elif not tickets.count:
+            reason = "follows"
+            why = f"{self.preferred} is just prefilling the start that it shares with another prompt"
+        else:
+            reason = "others_first"
+            why = f"requests that came earlier, or are less work, wait for {self.preferred} or its lane"
+        text = f"It would wait {whom}: {why}"
+        total = tickets.lane_totals().get(waiting.lane)
+        if total is not None and total.count:
+            ahead_s = tickets.ahead_service_us(waiting.lane, waiting.key_us) / 1e6
+            text += f". {total.count:,} wait in its lane, {seconds(ahead_s)} of prefill before it"
+        if self.queue_full:
+            text += ". The queue is full: it is rejected, unless it displaces a lesser one"
+        return reason, f"{text}."
+
+    def _no_room(self, slot: int) -> str:
+        """Why a worker may not be given more."""
+        gateway, now_us = self._gateway, self._rehearsed.now_us
+        admission, loads, name = gateway.admission, gateway.fleet.loads, self._name(slot)
+        backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
+        look = None if self._rehearsed.weighed is None else self._rehearsed.weighed.look
+        if admission.closed:
+            return "this replica has as many requests at workers as it may"
+        if backlog_s >= target_s:
+            before = f"{name} has {seconds(backlog_s)} of prefill before it"
+            return f"{before}, and gets more below {seconds(target_s)}"
+        if not admission.below_caps(slot, now_us):
+            running, most = loads.inflight_requests.item(slot), admission.running_max(slot)
+            if running >= most:
+                return f"{name} has {running:.0f} requests in flight, of {most:.0f}"
+            return f"{name} runs as many requests, or holds as much KV for them, as it may"
+        if look is not None and not look.has_room(slot):
+            return f"no decode worker has room for what {name} would prefill"
+        return f"others that wait go first at {name}"
+
+
+def _because(reason: str) -> str:
+    return REASONS[Reason(reason)]
+
+
+def _shed(shed: Shed, rehearsed: Rehearsed) -> str:
+    """Why nobody is given it."""
+    if shed.reason == SLO_UNREACHABLE:
+        return f"It would miss its service level: {shed.detail}."
+    weighed = rehearsed.weighed
+    if weighed is not None and weighed.policy.left_out:
+        return f"{weighed.policy.name} considers none of the candidates: each {weighed.policy.left_out}."
+    return "No candidate may be given it now."

@@ -1,0 +1,232 @@
+"""How many connections and requests clients may have at this process, by address.
+
+    a connection ──room for it, and for one more of its client?──no──> closed at once, counted
+    a request's head ──does its client's rate allow one more?──no──> 429 with Retry-After, and closed
+
+A client is an IPv4 address, or the /64 of an IPv6 address: a household has so many of the latter. Behind a
+load balancer all have its address, so both limits per client are off by default, and a peer that is one of
+``trusted_proxies`` is not limited itself: its requests count for the address that it forwards for
+(``x-forwarded-for``, from the right, past other trusted proxies). What anybody else writes there is ignored.
+
+The rate is a token bucket, kept as one number per client: when its bucket will be full again (the generic
+cell rate algorithm, ITU-T I.371). Who has a full bucket need not be remembered, so the table is bounded, and
+forgetting the client that asked least recently gives away at most one burst.
+"""
+
+import ipaddress
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from router.errors import RequestRejected
+from router.proxy.ports import Header
+
+logger = logging.getLogger(__name__)
+
+BUCKETS_MAX = 65_536
+"""Clients whose rate is remembered, in 10 MB at most."""
+
+FORWARDED_MAX = 16
+"""Addresses of ``x-forwarded-for`` that are looked at, from the right."""
+
+LOG_S = 60.0
+"""Between two log lines about clients that were refused for the same reason."""
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Refusal(StrEnum):
+    """Why a client is refused before anybody looks at its request."""
+
+    CONNECTIONS = "connections"
+    CONNECTIONS_PER_CLIENT = "connections_per_client"
+    REQUESTS_PER_CLIENT = "requests_per_client"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """What clients may have at one process; 0 turns a limit off.
+
+    Attributes:
+        connections_max: Connections at a time, of all clients.
+        connections_per_client_max: Connections at a time of one client.
+        requests_per_s: Requests per second that a client may keep up.
+        requests_burst: Requests that it may send at once, at least 1.
+        trusted_proxies: Networks whose ``x-forwarded-for`` is believed.
+    """
+
+    connections_max: int = 0
+    connections_per_client_max: int = 0
+    requests_per_s: float = 0.0
+    requests_burst: int = 1
+    trusted_proxies: tuple[str, ...] = ()
+
+
+class Client:
+    """Who is at the other end of a connection.
+
+    Attributes:
+        key: What its limits are counted by.
+        trusted: It forwards for others.
+    """
+
+    __slots__ = ("key", "trusted")
+
+    def __init__(self, key: str, *, trusted: bool) -> None:
+        self.key = key
+        self.trusted = trusted
+
+
+class Clients:
+    """Counts the clients of one process. For use from the event loop's thread.
+
+    Args:
+        quota: What they may have.
+        now_s: Monotonic seconds.
+        refused: Told of each refusal.
+
+    Attributes:
+        connections: How many there are.
+        watches_requests: Whether `forwarded_for` and `take` are to be asked for each request.
+    """
+
+    def __init__(
+        self, quota: ClientQuota, now_s: Callable[[], float], refused: Callable[[Refusal], None]
+    ) -> None:
+        self.connections = 0
+        self._now_s = now_s
+        self._refused = refused
+        self._trusted = tuple(ipaddress.ip_network(network) for network in quota.trusted_proxies)
+        self._counts: Counter[str] = Counter()
+        self._full_s: dict[str, float] = {}
+        self._logged_s: dict[Refusal, float] = {}
+        self.use(quota)
+
+    def use(self, quota: ClientQuota) -> None:
+        """Limit by this from now on, but for the trusted proxies, which stay; who is connected stays so."""
+        self._quota = quota
+        self.watches_requests = quota.requests_per_s > 0 or bool(self._trusted)
+        self._interval_s = 1 / quota.requests_per_s if quota.requests_per_s else 0.0
+        self._burst_s = (quota.requests_burst - 1) * self._interval_s
+
+    def enter(self, peer: str) -> Client | None:
+        """A connection was made; None if it is one too many, and to be closed without `leave`.
+
+        Args:
+            peer: Its address; empty if it has none, as a Unix socket.
+        """
+        quota = self._quota
+        if 0 < quota.connections_max <= self.connections:
+            self._refuse(Refusal.CONNECTIONS, peer)
+            return None
+        client = self._client(peer)
+        if client.key and not client.trusted:
+            if 0 < quota.connections_per_client_max <= self._counts[client.key]:
+                self._refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
+                return None
+            self._counts[client.key] += 1
+        self.connections += 1
+        return client
+
+    def leave(self, client: Client) -> None:
+        """A connection that was let in is gone."""
+        self.connections -= 1
+        if client.key and not client.trusted:
+            left = self._counts[client.key] - 1
+            if left:
+                self._counts[client.key] = left
+            else:
+                del self._counts[client.key]
+
+    def forwarded_for(self, client: Client, headers: Iterable[Header]) -> str:
+        """For whom a trusted proxy asks; empty if it does not say, or is none."""
+        if not client.trusted:
+            return ""
+        lines = [value for name, value in headers if name == b"x-forwarded-for"]
+        found = ""
+        for text in reversed(b",".join(lines).decode("latin-1").split(",")[-FORWARDED_MAX:]):
+            address = _address(text)
+            if address is None:
+                break
+            found = str(address)
+            if not self._is_trusted(address):
+                break
+        return found
+
+    def take(self, client: Client, forwarded_for: str) -> None:
+        """Count a request.
+
+        Raises:
+            RequestRejected: Its client sends too many.
+        """
+        if not self._interval_s:
+            return
+        if client.trusted:
+            address = _address(forwarded_for)
+            if address is None:
+                return
+            key = _key(address)
+        else:
+            key = client.key
+        if not key:
+            return
+        now_s = self._now_s()
+        full_s = max(self._full_s.pop(key, 0.0), now_s)
+        ahead_s = full_s - now_s - self._burst_s
+        # Rounding must not cost the last request of a burst.
+        if ahead_s > 1e-9:
+            self._full_s[key] = full_s
+            self._refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
+            raise RequestRejected(
+                f"More than {self._quota.requests_per_s:g} requests per second come from this address.",
+                retry_after_s=ahead_s,
+                code="client_rate_limit_exceeded",
+            )
+        self._full_s[key] = full_s + self._interval_s
+        if len(self._full_s) > BUCKETS_MAX:
+            del self._full_s[next(iter(self._full_s))]
+
+    def _client(self, peer: str) -> Client:
+        address = _address(peer)
+        if address is None:
+            return _ANYBODY
+        return Client(_key(address), trusted=self._is_trusted(address))
+
+    def _is_trusted(self, address: Address) -> bool:
+        return any(address in network for network in self._trusted)
+
+    def _refuse(self, why: Refusal, peer: str) -> None:
+        self._refused(why)
+        now_s = self._now_s()
+        if now_s - self._logged_s.get(why, -LOG_S) >= LOG_S:
+            self._logged_s[why] = now_s
+            logger.warning(
+                "clients are refused; a metric counts them",
+                extra={"event": "clients.refused", "reason": why.value, "client": peer},
+            )
+
+
+_ANYBODY = Client("", trusted=False)
+"""Nobody in particular: limits per client do not apply."""
+
+
+def _address(text: str) -> Address | None:
+    """An address as peers and proxies write it, perhaps with a port or a zone; None if it is none."""
+    text = text.strip().partition("%")[0]
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return (address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None) or address
+
+
+def _key(address: Address) -> str:
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))

@@ -1,0 +1,151 @@
+"""The settings as what the parts of a process are told: plain rules, at the start and whenever one changes.
+
+Those of a gateway's own parts are in `router.gateway.rules`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from policies import (
+    BOOTSTRAP_HOST_LABEL,
+    PROFILES,
+    BreakerRules,
+    CachePool,
+    FleetRules,
+    KvBytes,
+    LengthBuckets,
+    LinkRules,
+    RoleRules,
+)
+from router.destinations import Destinations
+from router.fleet import HealthRules, label_hosts
+from router.gateway import weights
+from router.proxy import ClientLimits, ClientQuota, UpstreamTimeouts
+from router.settings import FleetSettings, ServerSettings, Settings
+from router.values import token_count
+
+UNHEALTHY_INTERVAL_S_MAX = 2.0
+"""Between two probes of a worker that is not healthy, at most: that it is back should be seen soon."""
+
+
+def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) -> FleetRules:
+    """What the fold needs to know.
+
+    Args:
+        settings: All of them.
+        tenant_weight_of: Weight of a tenant, by its name.
+    """
+    placement = settings.placement
+    model = PROFILES["default"]
+    if placement.prefill_tokens_per_s is not None:
+        model = replace(model, b_s=1.0 / placement.prefill_tokens_per_s)
+    return FleetRules(
+        block_tokens=placement.block_tokens,
+        capacity_tokens=settings.fleet.worker_capacity_tokens,
+        blocks_max=placement.tree_blocks_max,
+        congestion_max_per_s=placement.congestion_max,
+        lifetime_s_max=2 * settings.server.request_timeout_s,
+        default_model=model,
+        buckets=None
+        if placement.bucket_mode == "off"
+        else LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
+        buckets_planned=placement.bucket_mode == "auto",
+        pools={
+            name: CachePool(
+                pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min
+            )
+            for name, pool in placement.cache_pools.items()
+        },
+        weight_of=weights(settings.queue.classes, tenant_weight_of),
+        quantum_s=settings.queue.fairness_quantum_s,
+        fairness_window_s=settings.queue.fairness_window_s,
+        links={
+            name: LinkRules(
+                bytes_per_s=link.gbps * 1e9 / 8,
+                rtt_s=link.rtt_ms / 1e3,
+                cap_ratio=link.cap_ratio,
+                loss_ratio_max=link.loss_ratio_max,
+            )
+            for name, link in settings.fleet.links.items()
+        },
+        site=settings.fleet.site,
+        kv_bytes={
+            name: KvBytes(
+                model.kv_bytes_per_token, model.window_bytes_per_token, model.window_tokens, model.state_bytes
+            )
+            for name, model in placement.models.items()
+        },
+    )
+
+
+def health_rules(settings: Settings) -> HealthRules:
+    """How workers are probed."""
+    fleet = settings.fleet
+    return HealthRules(
+        interval_s=fleet.health_check_interval_s,
+        unhealthy_interval_s=min(fleet.health_check_interval_s, UNHEALTHY_INTERVAL_S_MAX),
+        timeout_s=fleet.health_check_timeout_s,
+        endpoint=fleet.health_check_endpoint,
+    )
+
+
+def breaker_rules(settings: Settings) -> BreakerRules | None:
+    """When circuits move; None: never."""
+    reliability = settings.reliability
+    if reliability.disable_circuit_breaker:
+        return None
+    return BreakerRules(
+        failure_threshold=reliability.cb_failure_threshold,
+        success_threshold=reliability.cb_success_threshold,
+        open_us=round(reliability.cb_timeout_duration_secs * 1e6),
+    )
+
+
+def role_rules(settings: Settings) -> RoleRules:
+    """When roles change."""
+    roles = settings.roles
+    return RoleRules(
+        apply=roles.mode == "apply", gain_ratio_min=roles.gain_ratio_min, dwell_s=roles.dwell_s_min
+    )
+
+
+def upstream_timeouts(settings: Settings) -> UpstreamTimeouts:
+    """How long a worker may take."""
+    upstream = settings.upstream
+    return UpstreamTimeouts(
+        connect_s=upstream.connect_timeout_s,
+        first_byte_s=upstream.first_byte_timeout_s,
+        idle_s=upstream.idle_timeout_s,
+    )
+
+
+def destinations_of(fleet: FleetSettings) -> Destinations:
+    """Where workers may be."""
+    named = {urlsplit(worker.url).hostname or "" for worker in fleet.workers}
+    named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
+    named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
+    return Destinations(
+        fleet.worker_networks, fleet.worker_hosts, loopback=not fleet.disable_loopback_workers, named=named
+    )
+
+
+def client_limits(server: ServerSettings) -> ClientLimits:
+    """What a client may ask of one connection."""
+    return ClientLimits(
+        body_bytes_max=server.body_bytes_max,
+        headers_max=server.header_count_max,
+        head_bytes_max=server.header_bytes_max,
+        receive_s_max=server.read_timeout_s,
+    )
+
+
+def client_quota(server: ServerSettings, requests_max: int) -> ClientQuota:
+    """How much one client may take of a process that has open files for so many requests."""
+    return ClientQuota(
+        connections_max=server.connections_max or requests_max,
+        connections_per_client_max=server.connections_per_client_max,
+        requests_per_s=server.requests_per_client_per_s,
+        requests_burst=server.requests_per_client_burst,
+        trusted_proxies=server.trusted_proxies,
+    )

@@ -1,0 +1,107 @@
+"""Prompts as the very token ids that their engine sees.
+
+Text never matches token ids. Where engines tell what they hold (KV events), or clients send token ids, the
+tree knows ids; so prompts of such models are turned into ids before they are hashed, and history, events and
+both kinds of clients live in one tree.
+
+    tokenizing.py     when, in which thread, how long at most, and what is remembered
+    local.py          here: `conversation` -> `chat_template` -> `segments`, from a folder (`tokenizer_files`)
+    engine.py         or by asking an engine
+
+What tokenizes and renders is an extra, ``cacheway[tokenizers]``, and imported only where a model has a
+tokenizer.
+"""
+
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from router.settings import PlacementSettings
+from router.sources import SettingsError
+
+if TYPE_CHECKING:
+    from router.gateway import Gateway
+    from router.tokenizing.tokenizing import Counts, Tokenizing
+
+ENGINE = "engine"
+"""What a model's ``tokenizer`` says where engines are asked."""
+
+
+def check_tokenizers(placement: PlacementSettings) -> None:
+    """See that prompts can be tokenized, before anything starts.
+
+    Raises:
+        SettingsError: They cannot.
+    """
+    wanted = {name: model.tokenizer for name, model in placement.models.items() if model.tokenizer}
+    if not wanted:
+        return
+    if any(find_spec(package) is None for package in ("jinja2", "tokenizers")):
+        raise SettingsError(["placement.models: a tokenizer needs pip install 'cacheway[tokenizers]'"])
+    from router.tokenizing.local import LocalTokenizer
+    from router.tokenizing.lru import Remembered
+    from router.tokenizing.tokenizer_files import UnusableTokenizer
+
+    problems = []
+    for name, tokenizer in wanted.items():
+        try:
+            if tokenizer != ENGINE:
+                LocalTokenizer(Path(tokenizer), Remembered(0))
+        except UnusableTokenizer as error:
+            problems.append(f"placement.models.{name}.tokenizer: {error}")
+    if problems:
+        raise SettingsError(problems)
+
+
+def opened_tokenizing(
+    placement: PlacementSettings, gateway: "Gateway", client: httpx.AsyncClient, counts: "Counts"
+) -> "Tokenizing | None":
+    """Let a gateway tokenize as the settings say; None if no model has a tokenizer.
+
+    Args:
+        placement: The settings.
+        gateway: Whose prompts.
+        client: Talks to workers.
+        counts: Told what became of prompts.
+    """
+    if not any(model.tokenizer for model in placement.models.values()):
+        return None
+    from router.tokenizing.engine import EngineTokenizer
+    from router.tokenizing.local import LocalTokenizer
+    from router.tokenizing.lru import Remembered
+    from router.tokenizing.tokenizing import Tokenizing
+
+    turns = count()
+
+    def worker_of(model: str) -> str | None:
+        """The base URL of a worker of the model that is well; each in turn."""
+        slots = gateway.registry.eligible(model, gateway.clock.now_us())
+        if not len(slots):
+            return None
+        return gateway.registry.at_slot(slots.item(next(turns) % len(slots))).worker.url
+
+    # Ids of segments, and identities of whole prompts: the latter weigh a hundredth.
+    segments = Remembered[bytes, bytes](placement.tokenizing_cache_bytes_max // 10 * 9)
+    engine = EngineTokenizer(client, worker_of)
+    folders = {
+        model.tokenizer: LocalTokenizer(Path(model.tokenizer), segments)
+        for model in placement.models.values()
+        if model.tokenizer not in ("", ENGINE)
+    }
+    tokenizing = Tokenizing(
+        {
+            name: engine if model.tokenizer == ENGINE else folders.get(model.tokenizer)
+            for name, model in placement.models.items()
+        },
+        gateway.hasher,
+        gateway.loop,
+        limit_s=placement.tokenizing_s_max,
+        threads=placement.tokenizing_threads,
+        remembered=Remembered(placement.tokenizing_cache_bytes_max // 10),
+        counts=counts,
+    )
+    gateway.tokenize_with(tokenizing)
+    return tokenizing

@@ -1,0 +1,113 @@
+"""A dry run beside the real thing: what a gateway holds, and what it then really does."""
+
+from typing import Any
+
+from fakes.gateway import Bench
+
+from policies import Shed
+from radix import chain_bytes
+from router.errors import RouterError
+from router.gateway.decision import Decision, Hold
+from router.gateway.dispatching import Dispatching
+from router.gateway.endpoints import Endpoint
+from router.gateway.explaining import Explanation, explain
+from router.gateway.parsing import ParsedRequest
+from router.gateway.record import RequestRecord
+from router.gateway.rehearsal import rehearse
+from router.tenants import ANONYMOUS, Tenant
+
+
+def digest(bench: Bench) -> tuple[Any, ...]:
+    """All that a request may change, as it is seen now: rates fade with time, whoever looks."""
+    gateway = bench.gateway
+    gateway.fleet.loads.rates(bench.time.clock.now_us())
+    offloading = gateway.decider.offloading
+    signals = offloading.offload.states._signals
+    return (
+        bench.shared.fleet.snapshot(),
+        len(bench.shared.ops),
+        gateway.decider.placed_count,
+        repr(gateway._attempts),
+        gateway.decisions.cursor,
+        gateway.inflight,
+        [said.request_id for said in gateway.room.tickets()],
+        (dict(offloading.counts), list(offloading.latest), dict(offloading._left_to)),
+        (
+            dict(offloading.offload._surges),
+            {link: (each.at_us, each.utilisation, each.scarce) for link, each in signals.items()},
+        ),
+        bench.metrics.exposition()[0],
+        bench.log,
+    )
+
+
+def parsed_text(blocks: tuple[int, ...], more_bytes: int = 500, **changes: Any) -> ParsedRequest:
+    """A prompt of these blocks of text, each a number below 256, and some bytes that fill none."""
+    path = chain_bytes(bytes(blocks), root=1, block_bytes=1)
+    key = int.from_bytes(path[-8:], "little") ^ more_bytes
+    fields: dict[str, Any] = {
+        "endpoint": Endpoint.CHAT,
+        "model": "m",
+        "stream": True,
+        "output_tokens_max": None,
+        "n": 1,
+        "include_usage": False,
+        "priority": 0,
+        "tenant": "",
+        "session": "",
+        "lora": None,
+        "paths": (path,),
+        "prompt_bytes": 1024 * len(blocks) + more_bytes,
+        "prompt_token_ids": 0,
+        "key": key,
+        "prefix_key": int.from_bytes(path[:8], "little") if path else key,
+    }
+    return ParsedRequest(**{**fields, **changes})
+
+
+class Real(Dispatching):
+    """A request that is really decided, by the gateway itself, but not sent."""
+
+    __slots__ = ()
+
+    def __init__(self, bench: Bench, parsed: ParsedRequest, tenant: Tenant = ANONYMOUS) -> None:
+        gateway = bench.gateway
+        self._gateway = gateway
+        self._arrived_us, self._tried = 0, []
+        flow = gateway.flow_of(parsed, tenant, ())
+        self._record = RequestRecord(
+            gateway, b"", "", gateway.now_s(), 0, parsed=parsed, tenant=tenant, flow=flow
+        )
+
+    def outcome(self) -> Decision | Hold | Shed | RouterError:
+        try:
+            return self._decide("", -1)
+        except RouterError as error:
+            return error
+
+    def _send(self, decision: Decision) -> None:
+        raise AssertionError
+
+    def _fail(self, error: RouterError) -> None:
+        raise AssertionError
+
+
+def explained(bench: Bench, parsed: ParsedRequest, limit: int = 50, **how: Any) -> Explanation:
+    """Explain a request, and see that nothing has changed."""
+    before = digest(bench)
+    found = explain(bench.gateway, rehearse(bench.gateway, parsed, ANONYMOUS, **how), limit)
+    assert digest(bench) == before
+    return found
+
+
+def said(outcome: Decision | Hold | Shed | RouterError) -> tuple[str, ...]:
+    """What an explanation must say of what was really done."""
+    match outcome:
+        case Decision(attempt=attempt, decode=decode):
+            other = "" if decode is None else decode.attempt.worker_id
+            return "place", attempt.worker_id, other, attempt.chosen.reason
+        case Hold(waiting=waiting):
+            return "wait", waiting.worker, "", ""
+        case Shed(reason=reason):
+            return "reject", "", "", reason
+    return "reject", "", "", outcome.code

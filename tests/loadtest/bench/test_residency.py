@@ -1,0 +1,35 @@
+"""The benchmark of following KV events measures what it says, on a small scale."""
+
+from random import Random
+
+import pytest
+
+from loadtest.bench import residency as bench
+from radix import BlocksRemoved, Residency
+
+
+@pytest.mark.parametrize("mix", bench.MIXES, ids=lambda mix: mix.name)
+def test_the_engine_stays_full_and_says_what_it_holds(mix: bench.Mix) -> None:
+    engine = bench.Engine(mix, 1200, Random(1))
+    residency = Residency(mix.tree_tokens, lambda lora, salt: 1)
+    residency.apply(0, [*engine.fill(), *engine.events(2000)])
+    residency.changes("w", 1)
+
+    assert 500 < engine.held <= 1200
+    assert residency.blocks == engine.held
+    assert residency.readable
+    assert residency.ends_known == (mix.windows > 0)
+
+
+def test_most_of_what_a_full_engine_says_is_removals_of_one_block() -> None:
+    events = bench.Engine(bench.MIXES[0], 1200, Random(1)).events(3000)
+
+    removals = [event for event in events if isinstance(event, BlocksRemoved)]
+    assert len(removals) > len(events) / 2
+    assert all(len(event.hashes) == 1 for event in removals)
+
+
+def test_all_is_measured_with_a_tree_that_agrees() -> None:
+    figures = bench._measured(bench.MIXES[2], 500, 2000)
+
+    assert all(figure >= 0 for figure in figures)

@@ -1,0 +1,129 @@
+"""Each kind strikes and mends something that is there; and mends it whatever happens meanwhile."""
+
+import contextlib
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadtest.chaos.cast import DECODE, PLAIN, PREFILL, REPLICAS, Cast
+from loadtest.chaos.mischief import ALL, GROUPS, MISCHIEF, Mischief
+from loadtest.chaos.tcp_proxy import TcpProxy
+from loadtest.engine import EmulatedEngine, EngineSettings
+
+BY_NAME = {each.kind.name: each for each in MISCHIEF}
+ENGINE_FAULTS = (
+    *("worker answers 500", "worker answers 503", "worker resets", "worker talks rubbish"),
+    *("worker cuts streams", "worker truncates", "worker slow", "worker stalls streams", "worker unhealthy"),
+    *("KV late", "KV lost"),
+)
+
+
+@pytest.fixture
+async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
+    """Nothing of it runs but what a test starts."""
+    made = Cast(tmp_path, EngineSettings(), cabled=False, seed=1)
+    yield made
+    await made.control.aclose()
+
+
+def mischief(name: str) -> Mischief:
+    return BY_NAME[name]
+
+
+def test_every_kind_has_a_name_of_its_own_and_targets_that_exist() -> None:
+    assert len(BY_NAME) == len(MISCHIEF)
+    known = {*PLAIN, *PREFILL, *DECODE, *REPLICAS, ALL}
+    for each in MISCHIEF:
+        assert set(each.kind.targets) <= known
+        assert each.kind.lasts_s[0] <= each.kind.lasts_s[1]
+        assert each.kind.group in GROUPS
+
+
+def test_only_faults_of_the_network_need_cables() -> None:
+    assert {each.kind.group for each in MISCHIEF if each.cabled} == {"network"}
+    without = {each.kind.name for each in MISCHIEF if each.kind.group == "network" and not each.cabled}
+    assert without == {"slow to workers", "silent to workers"}
+
+
+async def test_without_cables_a_proxy_is_slow_or_silent_and_heals(cast: Cast) -> None:
+    async with EmulatedEngine(EngineSettings()) as engine, TcpProxy(("127.0.0.1", engine.port)) as proxy:
+        target = cast.engines["e2"]
+        target.port, target.proxy = engine.port, proxy
+        assert target.worker_id == f"127.0.0.1:{proxy.port}"
+        async with mischief("slow to workers").strike(cast, "r1"):
+            assert proxy.delay_s > 0
+        assert proxy.delay_s == 0
+        async with mischief("silent to workers").strike(cast, "r1"):
+            with pytest.raises(httpx.TimeoutException):
+                await cast.control.get(f"{target.worker_url}/health", timeout=0.2)
+        assert (await cast.control.get(f"{target.worker_url}/health")).status_code == 200
+
+
+@pytest.mark.parametrize("name", ENGINE_FAULTS)
+async def test_a_fault_of_an_engine_is_armed_and_ends(name: str, cast: Cast) -> None:
+    async with EmulatedEngine(EngineSettings()) as engine:
+        target = mischief(name).kind.targets[0]
+        cast.engines[target].port = engine.port
+        with contextlib.suppress(KeyError):
+            async with mischief(name).strike(cast, target):
+                assert engine.faults.armed or engine.faults.unhealthy
+                raise KeyError
+        assert not engine.faults.armed
+        assert not engine.faults.unhealthy
+
+
+@pytest.mark.parametrize("name", ["keys file is rubbish", "keys file gone", "keys file unreadable"])
+async def test_a_keys_file_is_whole_again(name: str, cast: Cast) -> None:
+    cast.write_keys()
+    good = cast.keys_file.read_text()
+    with contextlib.suppress(KeyError):
+        async with mischief(name).strike(cast, ALL):
+            with pytest.raises((OSError, ValueError)):
+                json.loads(cast.keys_file.read_text())
+            raise KeyError
+    assert cast.keys_file.read_text() == good
+
+
+class Sleeper:
+    """A process in the place of a gateway."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self.pids = [process.pid]
+        self.ready = True
+        self.told: list[int] = []
+
+    def signalled(self, number: signal.Signals) -> None:
+        self.told.append(number)
+
+
+@pytest.fixture
+def sleeper() -> Iterator[Sleeper]:
+    with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as process:
+        yield Sleeper(process)
+        process.communicate(b"\n")
+
+
+async def test_a_full_disk_is_a_limit_that_is_lifted_again(cast: Cast, sleeper: Sleeper) -> None:
+    cast.gateways["r1"] = sleeper  # type: ignore[assignment]
+    (pid,) = sleeper.pids
+    before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    async with mischief("disk full").strike(cast, "r1"):
+        assert resource.prlimit(pid, resource.RLIMIT_FSIZE)[0] == 1
+    assert resource.prlimit(pid, resource.RLIMIT_FSIZE) == before
+
+
+async def test_clocks_step_back_and_who_was_stopped_goes_on(cast: Cast, sleeper: Sleeper) -> None:
+    cast.gateways["r1"] = sleeper  # type: ignore[assignment]
+    async with mischief("clock a minute ahead").strike(cast, "r1"):
+        assert sleeper.told == [signal.SIGUSR1]
+    async with mischief("replica stopped").strike(cast, "r1"):
+        assert not sleeper.ready
+    assert sleeper.told == [signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP, signal.SIGCONT]
+    assert sleeper.ready

@@ -1,0 +1,90 @@
+from html.parser import HTMLParser
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from router.admin.console import add_console, read_assets
+
+
+@pytest.fixture
+def client() -> httpx.AsyncClient:
+    api = FastAPI()
+    add_console(api)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+
+
+class Links(HTMLParser):
+    """What a page loads, and what it may not hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.inline: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        said = dict(attrs)
+        self.inline += [name for name in said if name == "style" or name.startswith("on")]
+        self.inline += [tag for _ in (1,) if tag == "style" or (tag == "script" and not said.get("src"))]
+        self.loaded += [
+            value for name, value in attrs if name in ("src", "href") and value and value[0] != "#"
+        ]
+
+
+@pytest.mark.parametrize("path", ["/", "/console"])
+async def test_the_page_loads_only_its_own_files_and_holds_no_script_or_style(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    answer = await client.get(path)
+    links = Links()
+    links.feed(answer.text)
+
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert links.inline == []
+    assert len(links.loaded) == 3
+    for loaded in links.loaded:
+        assert (await client.get(f"/{loaded}")).status_code == 200
+
+
+async def test_every_answer_forbids_whatever_is_not_the_pages_own(client: httpx.AsyncClient) -> None:
+    for path in ("/", "/console/assets/main.js", "/console/assets/console.css", "/console/assets/icon.svg"):
+        policy = (await client.get(path)).headers["content-security-policy"]
+        assert policy == (
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+            "img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+        )
+
+
+async def test_a_file_is_sent_again_only_if_it_changed(client: httpx.AsyncClient) -> None:
+    first = await client.get("/console/assets/main.js")
+    again = await client.get("/console/assets/main.js", headers={"if-none-match": first.headers["etag"]})
+
+    assert first.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2f__init__.py", "console.py"])
+async def test_nothing_else_can_be_read(name: str) -> None:
+    api = FastAPI()
+    add_console(api)
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://gateway"
+    ) as client:
+        assert (await client.get(f"/console/assets/{name}")).status_code != 200
+
+
+def test_no_file_of_the_page_makes_markup_from_text_or_asks_anybody_else() -> None:
+    """``http://www.w3.org/`` is a namespace, which nobody asks."""
+    for name, asset in read_assets().items():
+        text = asset.body.decode()
+        for forbidden in (
+            "innerHTML =",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "https://",
+        ):
+            assert forbidden not in text, name
+        assert text.count("http://") == text.count("http://www.w3.org/"), name

@@ -1,0 +1,62 @@
+"""``GET /decisions``."""
+
+from typing import Any
+
+from fakes.gateway import Bench, chat
+from fakes.insight import client_of
+
+USAGE = (
+    b'{"usage":{"prompt_tokens":1250,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1024}}}'
+)
+
+
+async def listed(bench: Bench, query: str = "") -> dict[str, Any]:
+    async with client_of(bench) as client:
+        answer = await client.get(f"/decisions{query}")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_the_newest_comes_first_with_reason_prediction_and_what_came_true() -> None:
+    bench = Bench(workers=1)
+    bench.start(chat(stream=True), headers=[(b"x-request-id", b"first")])
+    bench.time.advance(0.5)
+    bench.upstream.answer(USAGE)
+    bench.start(b"{", headers=[(b"x-request-id", b"second")])
+
+    found = await listed(bench)
+
+    assert (found["replica"], found["cursor"]) == ("r1", 2)
+    second, first = found["decisions"]
+    assert (second["request_id"], second["outcome"], second["status"]) == ("second", "invalid_json", 400)
+    assert second["detail"].startswith("The body is not valid JSON")
+    assert (second["worker"], second["reason"], second["why"]) == (None, None, None)
+    assert (first["worker"], first["reason"]) == ("w0:80", "only")
+    assert first["why"] == "w0:80 is the only candidate"
+    assert (first["ttft_s"], first["ttft_since_arrival_s"], first["duration_s"]) == (0.5, 0.5, 0.5)
+    assert (first["predicted_cached_tokens"], first["reported_cached_tokens"]) == (0, 1024)
+    assert first["prompt_tokens"] == 1250
+    assert 0 < first["predicted_ttft_s"] < 1
+    assert "word" not in str(found)
+
+
+async def test_they_can_be_asked_for_by_what_they_are_about() -> None:
+    bench = Bench(workers=2)
+    for model in ("a", "b", "a"):
+        bench.start(chat(model=model))
+        bench.upstream.answer()
+    worker = (await listed(bench))["decisions"][0]["worker"]
+
+    assert len((await listed(bench, "?model=a"))["decisions"]) == 2
+    assert len((await listed(bench, "?outcome=completed&limit=1"))["decisions"]) == 1
+    assert (await listed(bench, "?outcome=no_worker_available"))["decisions"] == []
+    assert {each["worker"] for each in (await listed(bench, f"?worker={worker}"))["decisions"]} == {worker}
+    assert [each["number"] for each in (await listed(bench, "?after=2"))["decisions"]] == [3]
+    assert (await listed(bench, "?tenant=nobody"))["decisions"] == []
+
+
+async def test_limits_are_kept() -> None:
+    async with client_of(Bench()) as client:
+        for query in ("?limit=0", "?limit=501", "?after=-1"):
+            assert (await client.get(f"/decisions{query}")).status_code == 400

@@ -1,0 +1,88 @@
+"""Listeners beside the data port: they end whole, and speak TLS if they are told to."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import trustme
+from fakes.running import until_async
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+from router.admin import admin_tls, listen
+from router.settings import AdminSettings
+
+
+def endless() -> FastAPI:
+    api = FastAPI()
+
+    @api.get("/events")
+    async def events() -> StreamingResponse:
+        async def forever() -> AsyncIterator[str]:
+            yield "first"
+            await asyncio.Event().wait()
+
+        return StreamingResponse(forever())
+
+    return api
+
+
+async def test_streams_that_never_end_do_not_keep_it_open() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    task = asyncio.create_task(listen(endless(), listener))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+        await until_async(lambda: answers(client))
+        async with client.stream("GET", "/events") as answer:
+            assert await anext(answer.aiter_text()) == "first"
+            task.cancel()
+            async with asyncio.timeout(60):
+                await asyncio.gather(task, return_exceptions=True)
+        assert not await answers(client)
+
+
+async def answers(client: httpx.AsyncClient) -> bool:
+    try:
+        await client.get("/nowhere")
+    except httpx.TransportError:
+        return False
+    return True
+
+
+async def test_clients_without_a_certificate_are_turned_away_if_one_is_asked_for(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server, ours = authority.issue_cert("127.0.0.1"), authority.issue_cert("operator")
+    server.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
+    server.private_key_pem.write_to_path(tmp_path / "server.key")
+    tls = admin_tls(
+        AdminSettings(
+            ssl_certfile=str(tmp_path / "server.pem"),
+            ssl_keyfile=str(tmp_path / "server.key"),
+            ssl_ca_certs=str(tmp_path / "ca.pem"),
+        )
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    task = asyncio.create_task(listen(FastAPI(), listener, **tls))
+    bare, known = ssl.create_default_context(), ssl.create_default_context()
+    for context in (bare, known):
+        authority.configure_trust(context)
+    ours.configure_cert(known)
+    try:
+        async with (
+            httpx.AsyncClient(base_url=url, verify=known, trust_env=False) as operator,
+            httpx.AsyncClient(base_url=url, verify=bare, trust_env=False) as stranger,
+        ):
+            await until_async(lambda: answers(operator))
+            assert not await answers(stranger)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_without_files_there_is_no_tls() -> None:
+    assert admin_tls(AdminSettings()) == {}

@@ -1,0 +1,79 @@
+"""``GET /tree``, ``GET /tree/workers``, ``POST /tree/check``."""
+
+from fakes.gateway import Bench, chat
+from fakes.insight import client_of
+
+from policies import CachePool, FleetRules, Placed
+from radix import chain_bytes
+from router.admin.tree_view import checked
+
+USAGE = (
+    b'{"usage":{"prompt_tokens":1250,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1024}}}'
+)
+
+
+async def test_the_starts_that_save_most_are_named_by_hash_and_never_by_text() -> None:
+    bench = Bench(workers=1)
+    for number in range(3):
+        bench.start(chat("secret " * 700 + f"{number} " * 500))
+        bench.upstream.answer(USAGE)
+    async with client_of(bench) as client:
+        answer = await client.get("/tree?limit=5")
+    found = answer.json()
+    (prefix,) = found["prefixes"]
+    assert (prefix["requests"], prefix["saved_tokens"], prefix["reported_tokens"]) == (3, 3072, 3072)
+    assert (prefix["blocks"], prefix["branches"], prefix["holders"]) == (4, 3, ["w0:80"])
+    assert prefix["saved_ratio"] == round(3072 / 3750, 4)
+    assert len(prefix["prefix"]) == 16
+    assert found["savings"]["saved_tokens"] == 3072
+    assert found["blocks"] == bench.shared.fleet.tree.blocks > 4
+    assert "secret" not in answer.text
+
+
+async def test_a_start_that_nobody_holds_any_more_is_still_named() -> None:
+    bench = Bench(workers=1)
+    bench.start(chat())
+    bench.upstream.answer(USAGE)
+    bench.shared.fleet.tree.forget(0, bench.time.clock.now_us() + 10)
+    async with client_of(bench) as client:
+        (prefix,) = (await client.get("/tree")).json()["prefixes"]
+    assert (prefix["blocks"], prefix["holders"], prefix["holders_count"]) == (0, [], 0)
+
+
+async def test_each_worker_and_each_shared_cache_says_what_it_holds() -> None:
+    pool = CachePool(capacity_tokens=51_200)
+    bench = Bench(workers=2, rules=FleetRules(capacity_tokens=25_600, pools={"*": pool}))
+    path = chain_bytes(b"abcd", 1, 1)
+    bench.shared.publish(Placed("p", bench.time.clock.now_us(), "w1:80", "r2", 1, 1, 1, (path,)))
+    async with client_of(bench) as client:
+        found = (await client.get("/tree/workers")).json()
+        fewer = (await client.get("/tree/workers?limit=1")).json()
+    assert found["tree_blocks"] == 4
+    first = found["workers"][0]
+    assert (first["worker"], first["held_tokens"], first["capacity_tokens"]) == ("w1:80", 1024, 25_600)
+    assert (first["full_ratio"], first["tree_ratio"], first["runs"]) == (0.04, 1.0, 1)
+    assert {each["worker"] for each in found["workers"]} >= {"w0:80", "w1:80"}
+    assert len(found["workers"]) == 3
+    assert (len(fewer["workers"]), fewer["omitted"]) == (1, 2)
+
+
+async def test_a_sound_tree_is_called_so_and_a_damaged_one_is_not() -> None:
+    bench = Bench(workers=1)
+    bench.start(chat())
+    bench.upstream.answer()
+    async with client_of(bench) as client:
+        sound = (await client.post("/tree/check")).json()
+        assert (sound["sound"], sound["complete"], sound["totals_checked"]) == (True, True, True)
+        assert (sound["runs_checked"], sound["workers_checked"]) == (1, 1)
+        bench.shared.fleet.tree.blocks += 1
+        damaged = (await client.post("/tree/check?time_s=1")).json()
+    assert (damaged["sound"], damaged["wrong"]) == (False, 1)
+    assert damaged["findings"] == ["4 blocks in 1 runs, counted as 5 in 1"]
+
+
+async def test_a_check_ends_when_its_time_is_over() -> None:
+    bench = Bench(workers=1)
+    bench.start(chat())
+    bench.upstream.answer()
+    found = await checked(bench.shared.fleet, -1.0)
+    assert (found["complete"], found["sound"], found["totals_checked"]) == (False, True, False)

@@ -1,0 +1,18 @@
+"""Whether events can be received is seen before anything starts."""
+
+import importlib.util
+
+import pytest
+
+from router.fleet.kv_events import check_kv_events
+from router.settings import Settings
+from router.sources import SettingsError
+
+
+def test_without_zeromq_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = Settings.model_validate({"fleet": {"kv_events": "auto"}})
+    check_kv_events(wanted)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    check_kv_events(Settings())
+    with pytest.raises(SettingsError, match=r"cacheway\[kv-events\]"):
+        check_kv_events(wanted)

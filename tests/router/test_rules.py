@@ -1,0 +1,49 @@
+"""What settings become for the parts of a process."""
+
+from policies import PROFILES
+from router.rules import breaker_rules, fleet_rules, health_rules, role_rules, upstream_timeouts
+from router.settings import Settings
+
+
+def test_the_fold_is_told_what_counts_in_it() -> None:
+    settings = Settings.model_validate(
+        {
+            "server": {"request_timeout_s": 100},
+            "placement": {"prefill_tokens_per_s": 5_000, "congestion_max": 3, "bucket_mode": "off"},
+            "queue": {"classes": {"gold": 3, "tin": 1}, "default_class": "tin", "fairness_quantum_s": 2},
+        }
+    )
+    rules = fleet_rules(settings, {"acme": 7.0}.__getitem__)
+    assert rules.default_model.b_s == 1 / 5_000
+    assert rules.default_model.a_s == PROFILES["default"].a_s
+    assert (rules.congestion_max_per_s, rules.lifetime_s_max, rules.quantum_s) == (3, 200, 2)
+    assert rules.buckets is None
+    assert (rules.weight_of("gold"), rules.weight_of("tin/acme")) == (3, 7)
+
+
+def test_a_worker_that_is_not_healthy_is_probed_at_least_every_two_seconds() -> None:
+    slow = health_rules(Settings.model_validate({"fleet": {"health_check_interval_s": 60}}))
+    assert (slow.interval_s, slow.unhealthy_interval_s) == (60, 2)
+    fast = health_rules(Settings.model_validate({"fleet": {"health_check_interval_s": 0.5}}))
+    assert (fast.interval_s, fast.unhealthy_interval_s) == (0.5, 0.5)
+
+
+def test_without_circuits_there_are_no_rules_for_them() -> None:
+    assert breaker_rules(Settings.model_validate({"reliability": {"disable_circuit_breaker": True}})) is None
+    rules = breaker_rules(Settings.model_validate({"reliability": {"cb_timeout_duration_secs": 1.5}}))
+    assert rules is not None
+    assert rules.open_us == 1_500_000
+
+
+def test_roles_change_only_where_they_are_applied() -> None:
+    for mode, applies in (("off", False), ("recommend", False), ("apply", True)):
+        assert role_rules(Settings.model_validate({"roles": {"mode": mode}})).apply is applies
+
+
+def test_timeouts_of_workers_are_those_of_the_settings() -> None:
+    timeouts = upstream_timeouts(
+        Settings.model_validate(
+            {"upstream": {"connect_timeout_s": 1, "first_byte_timeout_s": 2, "idle_timeout_s": 3}}
+        )
+    )
+    assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)

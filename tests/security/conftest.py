@@ -1,0 +1,17 @@
+"""Gateways to attack."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from fakes.running import Fleet, until
+
+
+@pytest_asyncio.fixture
+async def fleet(redis_url: str, namespace: str) -> AsyncIterator[Fleet]:
+    """Engines and gateways for one test; whatever was done to them, nothing stays reserved."""
+    async with contextlib.AsyncExitStack() as stack:
+        fleet = Fleet(redis_url, namespace, stack)
+        yield fleet
+        for gateway in fleet.gateways:
+            await until(gateway.idle)

@@ -1,0 +1,120 @@
+"""A client opens connections, or sends requests, without end."""
+
+import json
+
+import pytest
+from fakes.attacker import HEALTH, LAST, Attacker
+from fakes.running import Fleet, RunningGateway
+
+
+async def refused(gateway: RunningGateway, reason: str) -> float:
+    """What the metric says."""
+    lines = gateway.process.metrics.exposition()[0].decode().splitlines()
+    prefix = f'cacheway_clients_refused_total{{reason="{reason}"}} '
+    return sum(float(line.removeprefix(prefix)) for line in lines if line.startswith(prefix))
+
+
+async def test_one_client_cannot_take_all_connections(fleet: Fleet) -> None:
+    gateway = await fleet.gateway(server={"connections_per_client_max": 3})
+    held = [await Attacker.connect(gateway, "127.0.0.2") for _ in range(3)]
+    assert all([await each.is_served() for each in held])
+
+    one_more = await Attacker.connect(gateway, "127.0.0.2")
+    assert await one_more.send(HEALTH).received() == b""
+    other = await Attacker.connect(gateway, "127.0.0.3")
+    assert await other.is_served()
+    assert await refused(gateway, "connections_per_client") == 1
+
+    held[0].close()
+    again = await Attacker.connect(gateway, "127.0.0.2")
+    while not await again.is_served():  # the gateway hears of the end a moment later
+        again = await Attacker.connect(gateway, "127.0.0.2")
+    for each in (*held, other, again):
+        each.close()
+
+
+async def test_connections_are_bounded_in_all(fleet: Fleet) -> None:
+    gateway = await fleet.gateway(server={"connections_max": 5})
+    held = [await Attacker.connect(gateway, f"127.0.0.{number}") for number in range(2, 7)]
+    assert all([await each.is_served() for each in held])
+
+    assert await (await Attacker.connect(gateway)).send(HEALTH).received() == b""
+    assert await refused(gateway, "connections") == 1
+    assert b"cacheway_client_connections 5.0" in gateway.process.metrics.exposition()[0]
+    for each in held:
+        each.close()
+
+
+async def test_without_a_limit_connections_are_bounded_by_the_files_there_are(fleet: Fleet) -> None:
+    gateway = await fleet.gateway()
+    quota = gateway.process._clients._quota
+    assert quota.connections_max == gateway.server.config.requests_max
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/nowhere"])
+async def test_a_client_that_asks_too_often_is_told_when_to_come_back(fleet: Fleet, path: bytes) -> None:
+    gateway = await fleet.gateway(server={"requests_per_client_per_s": 0.01, "requests_per_client_burst": 3})
+    flood = await Attacker.connect(gateway)
+    answers = await flood.send(HEALTH.replace(b"/health", path) * 10).answers()
+
+    assert [answer.status == 429 for answer in answers] == [False] * 3 + [True]
+    error = json.loads(answers[3].body)["error"]
+    assert (error["code"], error["type"]) == ("client_rate_limit_exceeded", "overloaded_error")
+    assert 90 <= int(answers[3].headers[b"retry-after"]) <= 100
+    assert await refused(gateway, "requests_per_client") == 1
+
+    other = await Attacker.connect(gateway, "127.0.0.9")
+    assert await other.is_served()
+    other.close()
+
+
+async def test_a_body_of_a_client_that_asks_too_often_is_not_read(fleet: Fleet) -> None:
+    gateway = await fleet.gateway(server={"requests_per_client_per_s": 0.01, "requests_per_client_burst": 1})
+    flood = await Attacker.connect(gateway)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length: 100000000\r\n\r\n"
+    statuses = [answer.status for answer in await flood.send(HEALTH + head).answers()]
+    assert statuses == [200, 429]
+
+
+async def test_nobody_escapes_by_claiming_to_be_a_proxy(fleet: Fleet) -> None:
+    gateway = await fleet.gateway(server={"requests_per_client_per_s": 0.01, "requests_per_client_burst": 1})
+    statuses = []
+    for number in range(3):
+        claim = b"x-forwarded-for: 192.0.2.%d\r\nforwarded: for=192.0.2.%d\r\nx-real-ip: 192.0.2.%d\r\n"
+        request = LAST.replace(b"\r\n\r\n", b"\r\n" + claim % (number, number, number) + b"\r\n")
+        (answer,) = await (await Attacker.connect(gateway)).send(request).answers()
+        statuses.append(answer.status)
+    assert statuses == [200, 429, 429]
+
+
+async def test_behind_a_trusted_proxy_each_client_has_its_own_rate(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway = await fleet.gateway(
+        server={
+            "requests_per_client_per_s": 0.01,
+            "requests_per_client_burst": 1,
+            "connections_per_client_max": 1,
+            "trusted_proxies": ["127.0.0.0/8"],
+        }
+    )
+    statuses = []
+    for number in (1, 2, 1):
+        request = LAST.replace(b"\r\n\r\n", b"\r\nx-forwarded-for: 10.0.0.1, 192.0.2.%d\r\n\r\n" % number)
+        (answer,) = await (await Attacker.connect(gateway)).send(request).answers()
+        statuses.append(answer.status)
+    assert statuses == [200, 200, 429]
+    assert [vars(record)["client"] for record in caplog.records if hasattr(record, "client")] == ["192.0.2.1"]
+
+
+async def test_a_thousand_pipelined_requests_are_answered_in_order_and_hold_nobody_up(fleet: Fleet) -> None:
+    gateway = await fleet.gateway()
+    flood = await Attacker.connect(gateway)
+    flood.send(HEALTH * 1000 + LAST)
+    beside = await Attacker.connect(gateway, "127.0.0.2")
+    assert await beside.is_served()  # while the flood goes on
+
+    answers = await flood.answers(60)
+    assert len(answers) == 1001
+    assert {answer.status for answer in answers} == {200}
+    beside.close()
