@@ -121,6 +121,7 @@ class Worker:
         site: Where it stands: its label ``site``, without one `FleetRules.site`.
         drain_us: Log time since which it drains, if somebody said so; else 0.
         leaving: Whether it is to be removed when it has drained.
+        knows: Which changes by whom are in this, as `WorkerPut.knows` has it; never empty.
     """
 
     worker_id: str
@@ -136,6 +137,7 @@ class Worker:
     site: str = ""
     drain_us: int = 0
     leaving: bool = False
+    knows: dict[str, int] = field(default_factory=dict)
 
     @property
     def worker_class(self) -> str:
@@ -532,6 +534,7 @@ class FleetState:
                     worker.labels,
                     worker.drain_us,
                     worker.leaving,
+                    worker.knows,
                 )
         yield from self.circuits.dump()
         yield from self.reports.dump()
@@ -759,6 +762,7 @@ class FleetState:
                 site=op.labels.get(SITE_LABEL) or self.rules.site,
                 drain_us=op.drain_us,
                 leaving=op.leaving,
+                knows=op.knows or {"": op.at_us},
             )
         )
 

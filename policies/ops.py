@@ -191,6 +191,8 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
         labels: Free labels (``worker_class`` selects the cost profile).
         drain_us: Log time at which somebody began to drain it; 0 if it does not drain, or nobody said.
         leaving: It is to be removed when it has drained (`policies.departures`).
+        knows: Which changes by whom are in it: replica to log time, the newest only; under the empty name,
+            since when there is such a worker. Empty if it replaces whatever there is.
     """
 
     worker: str
@@ -203,6 +205,7 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     labels: dict[str, str] = {}
     drain_us: int = 0
     leaving: bool = False
+    knows: dict[str, int] = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):

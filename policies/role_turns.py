@@ -238,4 +238,5 @@ def _put(worker: Worker, replica: str, now_us: int, role: str, draining: bool, t
         draining,
         worker.capacity_tokens,
         labels,
+        knows=worker.knows,
     )

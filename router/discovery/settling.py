@@ -272,6 +272,7 @@ class Settling:
                 {**labels, NOTE_LABEL: note_text(note)},
                 (worker.drain_us or at_us) if draining else 0,
                 leaving,
+                worker.knows,
             )
         )
         # Somebody may have replaced the entry at the same moment without knowing of this.

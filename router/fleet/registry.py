@@ -41,8 +41,8 @@ from policies import (
 )
 from router.errors import StreamBroken, UpstreamError, WorkerRefused, WorkerUnreachable
 from router.fleet.address import normal_url, worker_id_of
+from router.fleet.changes import Change, Changes
 from router.fleet.circuits import Circuits
-from router.fleet.discovered import kept
 from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
 from router.fleet.local_worker import Health, LocalWorker
@@ -109,6 +109,7 @@ class Registry:
         self._check_host = check_host
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
         self.pairs = Pairs(self.circuits, self._ready)
+        self._changes = Changes(publish=publish, now_us=now_us, replica=replica)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
@@ -375,6 +376,7 @@ class Registry:
     ) -> bool:
         """Change a worker for all replicas; None leaves a property as it is. False if unknown.
 
+        It is said again if another replica changes the worker at the same moment (`router.fleet.changes`).
         Only a worker that drains can be leaving: to be removed when it has drained (`policies.departures`).
 
         Raises:
@@ -385,26 +387,7 @@ class Registry:
             return False
         if labels is not None:
             self._check_labels(labels)
-        worker, now_us = local.worker, self.now_us()
-        drains = worker.draining if draining is None else draining
-        self._publish(
-            WorkerPut(
-                worker_id,
-                now_us,
-                self._replica,
-                worker.url,
-                worker.role if role is None else role,
-                drains,
-                worker.capacity_tokens if capacity_tokens is None else capacity_tokens,
-                kept(
-                    worker.labels,
-                    worker.labels if labels is None else labels,
-                    drain_said=draining is not None,
-                ),
-                (worker.drain_us or now_us) if drains else 0,
-                drains and (worker.leaving if leaving is None else leaving),
-            )
-        )
+        self._changes.say(local.worker, Change(role, draining, capacity_tokens, labels, leaving))
         self._sync()
         return True
 
@@ -592,6 +575,7 @@ class Registry:
         self._lists_changed()
         if fresh:
             self.on_change()
+        self._changes.insist(workers.values())
 
     def _drop(self, worker_id: str) -> None:
         """Use a worker no more; what it is sending is still received."""

@@ -93,6 +93,11 @@ class Known:
             and follower.settled
         )
 
+    def serves(self) -> bool:
+        """Whether the worker gets requests: its engine may tell of its cache before a probe finds it well."""
+        local = self.gateway.process.registry.get(self.worker_id)
+        return local is not None and local.state == "healthy"
+
     async def live(self) -> None:
         await until(self.tracks)
 

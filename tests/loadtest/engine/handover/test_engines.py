@@ -194,7 +194,7 @@ async def test_nixl_answers_as_one_engine_would(start: Any, pair: Any) -> None:
 
 async def test_metrics_tell_what_was_handed_over(pair: Any) -> None:
     """300 tokens are received cold; of the second, 288 are here."""
-    prefill, prefill_client, _, decode_client = await pair("nixl", lease_s=0.05)
+    prefill, prefill_client, _, decode_client = await pair("nixl", lease_s=3)
     for _ in range(2):
         await nixl(prefill_client, decode_client)
     await prefill_client.post("/v1/completions", json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK})
@@ -215,7 +215,7 @@ async def test_metrics_tell_what_was_handed_over(pair: Any) -> None:
 
 
 async def test_nixl_keeps_the_blocks_until_they_are_pulled(pair: Any) -> None:
-    prefill, prefill_client, _, _ = await pair("nixl", lease_s=0.2)
+    prefill, prefill_client, _, _ = await pair("nixl", lease_s=2)
     await prefill_client.post("/v1/completions", json=BODY | {"max_tokens": 1, "kv_transfer_params": ASK})
 
     assert prefill.scheduler.used_tokens >= 300

@@ -190,7 +190,7 @@ async def test_a_pull_that_is_aborted_lets_the_kv_go() -> None:
 
 @pytest.mark.parametrize("wrong", [{"remote_engine_id": "other"}, {"remote_port": 1}])
 async def test_an_engine_that_is_not_there_is_an_error(wrong: Any) -> None:
-    prefill, decode = nixl(lease_s=0.3)
+    prefill, decode = nixl(lease_s=2)
     async with engines(prefill, decode):
         leg = prefilled(prefill)
         job = decode.take(leg.transfer_params | wrong)
@@ -216,7 +216,7 @@ async def test_an_engine_is_known_by_its_id_after_the_first_hand_shake() -> None
 
 
 async def test_a_wrong_request_id_gets_its_kv_and_leaves_it_there() -> None:
-    prefill, decode = nixl(lease_s=0.3)
+    prefill, decode = nixl(lease_s=2)
     async with engines(prefill, decode):
         leg = prefilled(prefill)
         job = decode.take(leg.transfer_params | {"remote_request_id": "nope"})
