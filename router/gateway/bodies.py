@@ -59,6 +59,10 @@ class Scalars(msgspec.Struct, gc=False):
     service_tier: str | None = None
     cache_salt: str | msgspec.UnsetType | None = msgspec.UNSET
     prompt_cache_key: str | None = None
+    echo: Any = None
+    logprobs: Any = None
+    prompt_logprobs: Any = None
+    logprob_start_len: Any = None
 
 
 class Body(Scalars, gc=False):

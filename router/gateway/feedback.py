@@ -221,7 +221,7 @@ class Feedback:
             return
         if prompt_bytes := request.prompt_bytes or request.tokenized_bytes:
             self._learn_bytes(request.model or "", prompt_bytes, usage.prompt_tokens, now_us)
-        if usage.cached_tokens is not None:
+        if usage.cached_tokens is not None and not request.computes_all:
             answers = self._reporting.get(attempt.worker_id)
             if answers is not None:
                 answers.prompt_tokens += usage.prompt_tokens

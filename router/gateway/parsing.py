@@ -78,6 +78,9 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), where they may be found out
             (`router.tokenizing`); None if engines see more than ids.
         tokenized_bytes: Canonical bytes of the prompts whose ids were found out; 0 if they were not.
+        computes_all: Whether engines compute the whole prompt, whatever they have cached of it, since its log
+            probabilities are asked for (``skip_reading_prefix_cache`` in vLLM's sampling_params.py,
+            ``logprob_start_len`` in SGLang's schedule_policy.py).
 
     A struct, since making a frozen dataclass of this size costs 1.3 us more, an eighth of a short parse.
     """
@@ -101,6 +104,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     salt_span: Span | None = None
     ids_root: int | None = None
     tokenized_bytes: int = 0
+    computes_all: bool = False
 
 
 class Identifier:
@@ -280,6 +284,21 @@ def parsed_request(
         fields.service_tier or "",
         salt_span,
         ids_root,
+        0,
+        _computes_all(endpoint, fields),
+    )
+
+
+def _computes_all(endpoint: Endpoint, fields: Any) -> bool:
+    if fields.prompt_logprobs is not None:
+        return True
+    if fields.echo:
+        return endpoint is Endpoint.CHAT or fields.logprobs is not None
+    start = fields.logprob_start_len
+    if start is None or endpoint is not Endpoint.GENERATE:
+        return False
+    return any(
+        isinstance(each, int) and each >= 0 for each in (start if isinstance(start, list) else (start,))
     )
 
 

@@ -208,7 +208,14 @@ async def test_a_pair_says_what_one_engine_says(
 ) -> None:
     """New, again, longer, forked, shorter than a block, in two steps, and as token ids to the limit."""
     first, more = random_words(chance, 60), random_words(chance, 30)
-    for text in (first, first, f"{first} {more}", f"{first[:200]} {more}", "hi", random_words(chance, 150)):
+    for text in (
+        first,
+        first,
+        f"{first} {more}",
+        f"{first[:200]} {more}",
+        "hi hi",
+        random_words(chance, 150),
+    ):
         body = {"prompt": text} if path == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
         await pair.right(path, {**body, "stream": streamed})
     if path == COMPLETIONS:
@@ -217,7 +224,7 @@ async def test_a_pair_says_what_one_engine_says(
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "echo": (COMPLETIONS, {"echo": True}),
+    "echo": (COMPLETIONS, {"echo": True, "logprobs": None}),
     "stop": (COMPLETIONS, {"stop": ["a", "e"]}),
     "penalties": (COMPLETIONS, {"repetition_penalty": 1.3, "presence_penalty": 0.5}),
     "a client's own parameters": (COMPLETIONS, {"kv_transfer_params": {"do_remote_decode": True}}),
@@ -254,6 +261,8 @@ async def test_what_a_request_asks_for_is_done_by_a_pair_too(
 async def test_what_cannot_be_split_the_decode_engine_does_alone(pair: Pair, chance: random.Random) -> None:
     samples = {"prompt": random_ids(chance, 70), "n": 2, "temperature": 1.0, "seed": 7}
     assert len((await pair.right(COMPLETIONS, samples, split=False)).json()["choices"]) == 2
+    scored = {"prompt": random_ids(chance, 70), "echo": True}
+    assert len(_said(await pair.right(COMPLETIONS, scored, split=False))[1]) == 77
     prompts = {"prompt": [random_ids(chance, 70), random_ids(chance, 40)]}
     assert len((await pair.right(COMPLETIONS, prompts, split=False)).json()["choices"]) == 2
     answer = await pair.ask("/v1/responses", {"input": random_words(chance, 30), "max_output_tokens": 4})
@@ -418,6 +427,7 @@ async def test_clients_that_leave_between_the_legs_leave_nothing_behind(
 async def test_a_prefill_engine_killed_in_mid_transfer_costs_a_prefill_and_comes_back(
     pair: Pair, chance: random.Random, model: str
 ) -> None:
+    await pair.right(*_each_kind(chance)[0])  # they have shaken hands, else it is that which fails
     pair.gate.close()
     asked = Asked(pair, chance)
     await asked.held()

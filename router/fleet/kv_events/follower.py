@@ -55,9 +55,6 @@ wrong but no token ids: prompts with images, of which events say nothing that co
 OPS_AT_ONCE = 200
 """Operations that a worker publishes between two looks at the clock: a millisecond or two."""
 
-_NOBODY = -1
-"""A rank that no engine has: losing it tells everything once more (`Residency.lost`)."""
-
 Start = Callable[[Coroutine[None, None, None], str], "asyncio.Task[None]"]
 
 
@@ -205,7 +202,8 @@ class Follower:
     def lost(self, feed: Feed, loss: Loss) -> None:
         """See `router.fleet.kv_events.feed.Owner`."""
         feed.doubted = False
-        self._forgets = self._forgets or loss is Loss.RESTART or feed.sequence.complete
+        # History stays only while it is all there is. What is told from the beginning is all there is itself.
+        self._forgets = self._forgets or loss is not Loss.GAP or feed.sequence.complete
         self._residency.lost(feed.source.rank)
         self._change()
         self._counts[loss.value] += 1
@@ -340,7 +338,7 @@ class Follower:
         """Ask what all replicas must be told."""
         if self._retells and not any(feed.doubted for feed in self.feeds):
             self._retells = False
-            self._residency.lost(_NOBODY)
+            self._residency.retell()
             self._changed = True
         if not self._changed:
             return

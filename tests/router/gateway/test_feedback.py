@@ -444,6 +444,7 @@ class Worker:
         *,
         busy: bool = False,
         sent_us: int = 0,
+        computes_all: bool = False,
     ) -> bool:
         """Answer one prompt; whether the worker is now thought to have lost everything."""
         before = len(self.setup.shared.said(Forget))
@@ -451,7 +452,7 @@ class Worker:
         placed_us = sent_us or self.now_us
         blocks = path(16, branch)
         self.setup.place(blocks, placed_us, f"a{self.now_us}")
-        asked = request(paths=(blocks,), prompt_bytes=0, prompt_token_ids=4096)
+        asked = request(paths=(blocks,), prompt_bytes=0, prompt_token_ids=4096, computes_all=computes_all)
         tried = attempt(predicted_blocks, placed_us=placed_us, guard_us=placed_us - busy)
         usage = Usage(4096, 256 * cached_blocks, 1)
         self.setup.feedback.answered(asked, tried, usage, None, self.now_us + 500_000)
@@ -478,6 +479,18 @@ def test_three_complete_failures_in_a_row_are_a_flush(worker: Worker) -> None:
 def test_an_engine_that_would_say_so_is_not_taken_to_be_flushed(worker: Worker) -> None:
     worker.setup.shared.publish(Tracked("w:80", NOW_US, "r1", exact=True))
     assert not any(worker.answers(branch, 0) for branch in (1, 2, 3, 1, 2, 3))
+
+
+def test_an_engine_that_must_compute_whole_prompts_was_not_flushed(setup: Setup) -> None:
+    """Evaluations ask for the log probabilities of prompts: nothing is read from the cache for them."""
+    setup.place(path(16), NOW_US - 10)
+    worker = Worker(setup)
+    for branch in range(4):
+        worker.answers(branch, 0, 0)
+    worker.answers(0, 16)
+    assert not any(worker.answers(branch, 0, computes_all=True) for branch in (1, 2, 3, 1, 2, 3))
+    assert not setup.shared.said(Trim)
+    assert setup.feedback.hits("w:80") == (5 * 4096, 4096)
 
 
 def test_failures_that_are_not_in_a_row_are_no_flush(worker: Worker) -> None:

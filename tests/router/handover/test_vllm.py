@@ -66,11 +66,15 @@ def test_a_prefill_leg_stops_after_its_first_token_and_answers_whole(
         (Endpoint.COMPLETIONS, {"prompt": [[1], [2]]}, False),
         (Endpoint.COMPLETIONS, {"prompt": "a", "n": 2}, False),
         (Endpoint.CHAT, {"messages": [], "n": 4}, False),
+        (Endpoint.CHAT, {"messages": [], "prompt_logprobs": 0}, False),
+        (Endpoint.CHAT, {"messages": [], "logprobs": True}, True),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 1}, False),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "echo": True}, True),
         (Endpoint.RESPONSES, {"input": "a"}, False),
         (Endpoint.EMBEDDINGS, {"input": "a"}, False),
     ],
 )
-def test_only_one_sequence_is_split(endpoint: Endpoint, sent: dict[str, Any], split: bool) -> None:
+def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, Any], split: bool) -> None:
     parsed = Identifier("test").parse(endpoint, json.dumps({"model": "m"} | sent).encode())
 
     assert splits(parsed) is split
