@@ -4,8 +4,9 @@ A connector's parameters travel in ``kv_transfer_params``, which requests have a
 ``/v1/completions`` and ``/v1/messages`` (``entrypoints/openai/*/protocol.py``,
 ``entrypoints/anthropic/protocol.py``), but not at ``/v1/responses``. They are for one sequence: the first
 of several samples or prompts that has fetched the KV lets it go
-(``distributed/kv_transfer/kv_connector/v1``). Nor is anything fetched for a request for the log probabilities of
-its prompt. What is not split a decode worker does alone: it computes prompts, too, if nobody hands them over.
+(``distributed/kv_transfer/kv_connector/v1``). Nor is anything fetched where the log probabilities of the
+prompt are asked for. What is not split a decode worker does alone: it computes prompts, too, if nobody hands
+them over.
 """
 
 from collections.abc import Sequence

@@ -118,10 +118,21 @@ class Pair:
         before = await self.crossed_tokens()
         answer = await self.ask(path, body)
         assert answer.status_code == 200, answer.text
-        assert ("x-cacheway-prefill-worker" in answer.headers) == split
+        assert ("x-cacheway-prefill-worker" in answer.headers) == split, await self.told()
         assert (await self.crossed_tokens() > before) == split
         _compare(answer, await self.alone(path, body))
         return answer
+
+    async def told(self) -> str:
+        """What the gateway says of its last decision, and what failed so far."""
+        decisions = (await self.gateway.client.get("/decisions", params={"limit": 1})).text
+        page = self.gateway.process.metrics.exposition()[0].decode()
+        failed = [
+            line
+            for line in page.splitlines()
+            if re.match(r"cacheway_(leg_failures|handover_events|retries|upstream_errors)", line)
+        ]
+        return "\n".join((decisions, *failed))
 
     async def crossed_tokens(self) -> float:
         """Tokens whose KV the decode engine has fetched so far."""

@@ -162,6 +162,30 @@ def test_the_limit_of_output_tokens_goes_by_many_names(
 
 
 @pytest.mark.parametrize(
+    ("endpoint", "body", "all_of_it"),
+    [
+        (Endpoint.CHAT, {"logprobs": True, "top_logprobs": 3}, False),
+        (Endpoint.CHAT, {"prompt_logprobs": 0}, True),
+        (Endpoint.CHAT, {"prompt_logprobs": None, "echo": False}, False),
+        (Endpoint.CHAT, {"echo": True}, True),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "logprobs": 1}, False),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "echo": True}, False),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "echo": True, "logprobs": 0}, True),
+        (Endpoint.COMPLETIONS, {"prompt": [["a"], 1], "echo": True, "logprobs": 0}, True),
+        (Endpoint.GENERATE, {"text": "a", "logprob_start_len": -1}, False),
+        (Endpoint.GENERATE, {"text": "a", "logprob_start_len": 0}, True),
+        (Endpoint.GENERATE, {"text": ["a", "b"], "logprob_start_len": [-1, 5]}, True),
+        (Endpoint.GENERATE, {"text": "a", "logprob_start_len": "x"}, False),
+        (Endpoint.COMPLETIONS, {"prompt": "a", "logprob_start_len": 0}, False),
+    ],
+)
+def test_log_probabilities_of_a_prompt_need_all_of_it(
+    endpoint: Endpoint, body: dict[str, Any], all_of_it: bool
+) -> None:
+    assert parse(endpoint, {"model": "m", **body}).computes_all is all_of_it
+
+
+@pytest.mark.parametrize(
     ("body", "code", "param"),
     [
         (b"", "invalid_json", None),

@@ -232,5 +232,27 @@ class Streams(RuleBasedStateMachine):
             assert not self.fleet.tree.held_blocks(self.slot)
 
 
+def test_history_ends_where_everything_is_told_from_the_beginning() -> None:
+    """Of one process not everything came; the next tells all of what it has, which is little."""
+    streams = Streams()
+    streams.begin(ENGINES[0], 3)
+    for text in ("aaaa", "bbbb", "abab"):
+        streams.serve(text, "comes")
+    streams.serve("aabb", "waits")
+    streams.repeat()
+    streams.damage(0.2)
+    streams.serve("bb", "comes")
+    streams.tell()
+    assert not streams.follower.knows_all
+    assert streams.predicted("bbbb")
+
+    streams.restart()
+    streams.serve("aaaa", "comes")
+    streams.tell()
+    assert streams.sequence.live
+    assert streams.follower.knows_all
+    assert not streams.predicted("bbbb")
+
+
 TestStreams = Streams.TestCase
 TestStreams.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
