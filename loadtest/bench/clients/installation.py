@@ -96,9 +96,14 @@ def _python(install: Install) -> str:
         return sys.executable
     for minor in range(high[1], low[1] - 1, -1):
         found = shutil.which(f"python{low[0]}.{minor}")
-        if found is not None:
+        if found is not None and _runs(found):
             return found
     raise InstallFailed(f"it needs Python {low[0]}.{low[1]} to {high[0]}.{high[1]}, and none is on the path")
+
+
+def _runs(python: str) -> bool:
+    """Whether there is an interpreter behind a name: pyenv has shims for versions that it does not use."""
+    return subprocess.run((python, "-c", ""), capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
 def _run(*command: str) -> None:

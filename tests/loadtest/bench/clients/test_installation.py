@@ -10,7 +10,7 @@ import pytest
 
 from loadtest.bench.clients.client import Install
 from loadtest.bench.clients.field import CLIENTS
-from loadtest.bench.clients.installation import Installation, InstallFailed
+from loadtest.bench.clients.installation import Installation, InstallFailed, _python
 from loadtest.vllm import EnginesHome
 
 
@@ -95,3 +95,15 @@ def test_a_python_that_is_not_there_is_asked_for(commands: list[list[str]], tmp_
     future = Named(Install("future", "future", python=((3, 97), (3, 99)), steps=(("future==1",),)))
     with pytest.raises(InstallFailed, match=r"needs Python 3\.97 to 3\.99"):
         place.install(future)  # type: ignore[arg-type]
+
+
+def test_a_name_behind_which_there_is_no_python_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What pyenv leaves on the path for versions that it does not use."""
+    for minor, status in ((98, 0), (99, 127)):
+        shim = tmp_path / f"python3.{minor}"
+        shim.write_text(f"#!/bin/sh\nexit {status}\n")
+        shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert _python(Install("future", "future", python=((3, 97), (3, 99)))) == str(tmp_path / "python3.98")
