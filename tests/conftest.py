@@ -1,9 +1,11 @@
 """One real Valkey for the whole test session, and a namespace of its own for every test.
 
-No example of a property test has a deadline: how long it takes says more of the machine than of the code.
+No example of a property test has a deadline: how long it takes says more of the machine than of the code. In
+CI (the variable ``CI``) the examples are the same every time, so that a change is judged by itself.
 """
 
 import logging
+import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -14,7 +16,13 @@ from hypothesis import HealthCheck, settings
 from router import logs
 from router.shared import EmbeddedValkey
 
-settings.register_profile("cacheway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "cacheway",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    database=None if "CI" in os.environ else settings.default.database,
+)
 settings.load_profile("cacheway")
 
 

@@ -196,7 +196,7 @@ async def shake_hands(prefill: VllmServer, decode: VllmServer) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_S) as client:
 
         async def met() -> bool:
-            body = {"model": MODEL_NAME, "prompt": random_ids(random.Random(), 40), "max_tokens": 1}  # noqa: S311
+            body = {"model": MODEL_NAME, "prompt": random_ids(random.Random(), 40), "max_tokens": 1}
             first = await client.post(
                 f"{prefill.url}/v1/completions", json=body | {"kv_transfer_params": asked}
             )
