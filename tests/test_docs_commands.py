@@ -17,13 +17,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fakes.running import free_port
+
+from loadtest.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -53,14 +53,13 @@ def free_ports(wanted: set[int]) -> dict[str, str]:
     for port in sorted(wanted):
         if port not in ports:
             row = next(length for length in itertools.count(1) if port + length not in wanted)
-            base = next(base for base in iter(free_port, 0) if all(map(is_free, range(base, base + row))))
+            base = next(
+                base
+                for base in iter(free_port, 0)
+                if all(free_port(port) == port for port in range(base, base + row))
+            )
             ports |= {port + step: base + step for step in range(row)}
     return {str(port): str(found) for port, found in ports.items()}
-
-
-def is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        return port < 65536 and listener.connect_ex(("127.0.0.1", port)) != 0
 
 
 RUN = [page for page in PAGES if script(page)]

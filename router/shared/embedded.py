@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
-
 from router.errors import StateError
+from router.shared.address import Endpoint, Login
+from router.shared.connection import Connection
+from router.shared.failures import RedisLost
 from router.tether import TetheredProcess
 
 logger = logging.getLogger(__name__)
@@ -116,16 +116,19 @@ class EmbeddedValkey:
             ) from error
 
     async def _answers(self) -> None:
+        """Wait until it takes a connection; redis-py would now and then swallow a cancellation."""
         assert self._process is not None
-        async with Redis(unix_socket_path=str(self._socket)) as client:
-            while True:
-                status = self._process.returncode
-                if status is not None:
-                    raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
-                with contextlib.suppress(RedisError, OSError):
-                    if self._socket.exists() and await client.ping():
-                        return
-                await asyncio.sleep(0.02)
+        while True:
+            status = self._process.returncode
+            if status is not None:
+                raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
+            with contextlib.suppress(RedisLost):
+                connection = await Connection.open(
+                    Endpoint(str(self._socket), 0), Login(), None, START_TIMEOUT_S
+                )
+                await connection.aclose()
+                return
+            await asyncio.sleep(0.02)
 
     async def _keep(self, binary: Path) -> None:
         """Start the server again whenever it dies; survivors refill it (`router.shared.state`).

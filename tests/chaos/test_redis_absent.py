@@ -3,9 +3,10 @@
 import asyncio
 
 from fakes.replicas import RunningReplica, Start
-from fakes.running import free_port, until_async
+from fakes.running import until_async
 
 from loadtest.chaos import SteadyLoad, ValkeyServer, disagreements, settled
+from loadtest.processes import free_port
 
 
 async def all_degraded(replicas: list[RunningReplica]) -> bool:

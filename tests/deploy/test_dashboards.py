@@ -17,12 +17,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from fakes.running import Fleet, RunningGateway, free_port, until, until_async
+from fakes.running import Fleet, RunningGateway, until, until_async
 
 from deploy.panels import COLUMNS, HERE, Dashboard, Query, dashboard_json, dashboards
 from loadtest.engine import EngineSettings
 from loadtest.engine.handover import HandoverSettings
 from loadtest.engine.link.server import LinkServer
+from loadtest.processes import free_port
 from router.fleet import Health
 from router.metric_families import FAMILIES
 

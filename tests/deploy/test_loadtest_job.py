@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes.manifests import ROOT, containers, environment, needs_kubectl, rendered
-from fakes.running import FAST_ENGINE, free_port
+from fakes.running import FAST_ENGINE
 
 from loadtest.engine import EmulatedEngine
+from loadtest.processes import free_port
 from loadtest.workload import MODEL
 
 WAIT_S = 90

@@ -8,10 +8,11 @@ from typing import Any
 
 import uvicorn
 from fakes.console import MadeUpFleet
-from fakes.running import free_port, until
+from fakes.running import until
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from loadtest.processes import free_port
 from router.admin.console import add_console
 from router.admin.events import add_events
 from router.console import EventStream, Pulse

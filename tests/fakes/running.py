@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import httpx
 
 from loadtest.engine import EmulatedEngine, EngineSettings
+from loadtest.processes import free_port
 from router.app import GatewayProcess
 from router.server import GatewayServer
 from router.serving import GatewayConfig, bound
@@ -134,14 +134,6 @@ async def until_async(condition: Callable[[], Awaitable[object]], within_s: floa
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 - it is another process's state
             await asyncio.sleep(0.02)
-
-
-def free_port() -> int:
-    """A port nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

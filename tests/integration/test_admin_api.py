@@ -14,13 +14,14 @@ from typing import Any
 import httpx
 import requests
 import schemathesis
-from fakes.running import Fleet, command, free_port
+from fakes.running import Fleet, command
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.schemas import APIOperation
 
+from loadtest.processes import free_port
 from router.tenants.keys import digest_of
 
 load_all_checks()

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, command, free_port, serving, until, until_async, warmed
+from fakes.running import Fleet, command, serving, until, until_async, warmed
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 from router.tenants.keys import digest_of
 
 SLOW = EngineSettings(prefill_base_ms=1, tpot_ms=40, emit_interval_ms=1)

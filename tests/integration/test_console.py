@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fakes.browser import chromium, live, needs_chromium, visited
-from fakes.running import Fleet, RunningGateway, free_port, until
+from fakes.running import Fleet, RunningGateway, until
 from playwright.async_api import Browser, expect
+
+from loadtest.processes import free_port
 
 pytestmark = needs_chromium
 

@@ -8,9 +8,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from fakes.running import Fleet, free_port, until, until_async
+from fakes.running import Fleet, until, until_async
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 
 MODEL = "emulated"
 LONG = "The quick brown fox jumps over the lazy dog. " * 200

@@ -21,10 +21,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fakes.journal import ANSWERED, LEGAL, PREDICTED_ONLY, TAKEN_BACK
-from fakes.running import command, free_port, until, until_async
+from fakes.running import command, until, until_async
 from fakes.scripted_client import ScriptedClient
 from fakes.scripted_worker import Fault, ScriptedWorker, Step
 from fakes.stage import SEEN, At, Course, Stage, chat, course, no_task_left, open_stage
+
+from loadtest.processes import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

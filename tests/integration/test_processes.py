@@ -17,9 +17,10 @@ import httpx
 import pytest
 import redis.asyncio
 import trustme
-from fakes.running import FAST_ENGINE, Fleet, command, free_port, until_async
+from fakes.running import FAST_ENGINE, Fleet, command, until_async
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 
 LONG = "The quick brown fox jumps over the lazy dog. " * 200
 Process = asyncio.subprocess.Process

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fakes.running import Fleet, command, free_port
+from fakes.running import Fleet, command
 
+from loadtest.processes import free_port
 from loadtest.simulator.bounds import infinite_hit_tokens
 from loadtest.simulator.readers import TraceFormat, detect_format, read_auto
 

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 from fakes.balancer import Balancer, balancer
-from fakes.running import Fleet, command, free_port, until
+from fakes.running import Fleet, command, until
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 
 ENGINE = EngineSettings(prefill_tokens_per_s=1e6, prefill_base_ms=1, tpot_ms=4, emit_interval_ms=4)
 REPLICAS = 4

@@ -5,8 +5,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from fakes.running import Fleet, RunningGateway, free_port
+from fakes.running import Fleet, RunningGateway
 
+from loadtest.processes import free_port
 from router.catalogue import CATALOGUE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "runtime-settings.md").read_text()

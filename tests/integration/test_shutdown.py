@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 import redis.asyncio
-from fakes.running import Fleet, command, free_port, serving, until, until_async
+from fakes.running import Fleet, command, serving, until, until_async
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 from policies import Finished, Left, Op, Placed, decode_ops
 
 ENGINE = EngineSettings(prefill_base_ms=1, tpot_ms=20, emit_interval_ms=20)

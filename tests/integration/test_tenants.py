@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.running import FAST_ENGINE, Fleet, RunningGateway, command, free_port, until
+from fakes.running import FAST_ENGINE, Fleet, RunningGateway, command, until
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 from router.tenants.keys import digest_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "tenants.md"

@@ -17,8 +17,9 @@ import pytest
 import pytest_asyncio
 import trustme
 from fakes.answers import read_answers
-from fakes.running import Fleet, command, free_port, until, until_async
+from fakes.running import Fleet, command, until, until_async
 
+from loadtest.processes import free_port
 from router.shared import EmbeddedValkey
 
 HOST = "127.0.0.1"

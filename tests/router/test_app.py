@@ -11,9 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes.running import FAST_ENGINE, free_port, until, until_async
+from fakes.running import FAST_ENGINE, until, until_async
 
 from loadtest.engine import EmulatedEngine
+from loadtest.processes import free_port
 from policies import PROFILES, Circuit, FleetState, KvBytes, LinkRules, Placed, Waiting
 from router.app import GatewayProcess
 from router.errors import WorkerSilent

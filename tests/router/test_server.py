@@ -14,9 +14,10 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from fakes.running import Fleet, QuietServer, RunningGateway, free_port, until
+from fakes.running import Fleet, QuietServer, RunningGateway, until
 
 from loadtest.engine import EngineSettings
+from loadtest.processes import free_port
 from router.server import SIGNALS, GatewayServer
 from router.serving import GatewayConfig
 from router.settings import Settings

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.running import free_port
 from uvicorn.config import STARTUP_FAILURE
 
+from loadtest.processes import free_port
 from router.gateway import Gateway
 from router.serving import GatewayConfig, bound, serve
 from router.settings import Settings

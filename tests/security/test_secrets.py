@@ -8,8 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fakes.running import command, free_port, until_async
+from fakes.running import command, until_async
 
+from loadtest.processes import free_port
 from router.settings import Settings
 
 SECRETS = {

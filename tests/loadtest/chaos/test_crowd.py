@@ -4,11 +4,12 @@ import asyncio
 from collections import Counter
 
 import pytest
-from fakes.running import free_port, until
+from fakes.running import until
 
 from loadtest.chaos import Crowd, End
 from loadtest.chaos.crowd import KINDS, PRIORITIES, Client, Draw, mean_service_s
 from loadtest.engine import EmulatedEngine, EngineSettings
+from loadtest.processes import free_port
 from loadtest.workload import MODEL
 
 FAST = EngineSettings(models=(MODEL,), prefill_base_ms=0.5, prefill_tokens_per_s=1e7, tpot_ms=0.2)

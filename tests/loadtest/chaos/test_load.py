@@ -1,12 +1,13 @@
 """The steady load sends what it says, at the rate it says, and hides no failure."""
 
 import pytest
-from fakes.running import free_port, until
+from fakes.running import until
 
 from loadtest.chaos import SteadyLoad
 from loadtest.chaos.load import TURNS
 from loadtest.engine import EmulatedEngine, EngineSettings
 from loadtest.engine.faults import Fault
+from loadtest.processes import free_port
 from loadtest.workload import MODEL
 
 FAST = EngineSettings(models=(MODEL,), prefill_base_ms=0.5, prefill_tokens_per_s=1e6, tpot_ms=0.2)

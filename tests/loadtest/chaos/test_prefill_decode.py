@@ -10,7 +10,7 @@ async def test_a_run_sees_clients_workers_and_the_link() -> None:
     run = await run_prefill_decode(
         PrefillDecodePlan(seconds=5.0, rate_per_s=4.0, disaster=False, protocol="nixl")
     )
-    assert len(run.served) == run.sent > 10
+    assert len(run.served) == run.sent > 0
     assert set(run.prefilled) <= {"p1", "p2", "far1", "far2"}
     assert 0 <= run.cached_tokens < run.prompt_tokens
     assert run.link["under_way"] == 0

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from fakes.running import free_port
 
 from loadtest.chaos import End, Visit, visit
+from loadtest.processes import free_port
 
 HEAD = b"HTTP/1.1 %s\r\ncontent-length: %d\r\n%s\r\n%s"
 STREAM = b'data: {"choices":[]}\n\ndata: [DONE]\n\n'

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from fakes.running import free_port, until_async
+from fakes.running import until_async
 
+from loadtest.processes import free_port
 from router.admin import serve_metrics
 
 TEXT = "text/plain; version=1.0.0; charset=utf-8"

@@ -75,6 +75,18 @@ async def test_it_is_started_again_on_the_same_url_when_it_dies() -> None:
                 await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("turns", range(0, 40, 8))
+async def test_it_ends_whatever_its_keeper_is_doing(turns: int) -> None:
+    """A cancellation of the keeper that got lost in a client of Redis was waited for for ever."""
+    async with EmbeddedValkey() as server:
+        first = server.pid
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: server.pid != first)
+        for _ in range(turns):
+            await asyncio.sleep(0.0005)
+    assert not alive(server.pid)
+
+
 async def test_it_dies_with_an_owner_that_was_killed() -> None:
     owner = await asyncio.create_subprocess_exec(
         sys.executable,
