@@ -160,7 +160,7 @@ class Residency:
         return bool(self._ends.get(block_hash, 0) & 1)
 
     def changes(self, worker: str, at_us: int) -> list[TreeOp]:
-        """What the tree must be told since the last call; nothing for what changed and changed back.
+        """What the tree must be told since the last call; nothing for what went and came again.
 
         Args:
             worker: Worker id.
@@ -330,10 +330,16 @@ class Residency:
         return run.reach * self.groups.block_tokens // self.block_tokens
 
     def _trims(self, settled: Iterable[tuple[Run, int]], worker: str, at_us: int) -> list[TreeOp]:
-        """Say what is gone: of a run that broke off the first block, unless that is below another's."""
+        """Say what is gone: of a run that broke off the first block, unless that is below another's.
+
+        Also of what came and went since the last call: the tree may believe it of a prompt that was placed.
+        """
         ops: list[TreeOp] = []
         cuts: dict[int, int] = {}
         for run, told in settled:
+            if run.shed:
+                told = max(told, run.first + len(run.keys) // HASH_BYTES)  # noqa: PLW2901 - what it had at most
+                run.shed = False
             cut = None if run.parent is None else cuts.get(run.parent.number)
             if cut is not None and cut < run.first:
                 cuts[run.number] = cut

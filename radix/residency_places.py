@@ -190,6 +190,8 @@ class Places:
     def removed(self, rank: Rank, lane: int, hashes: Iterable[Handle]) -> None:
         """A lane lost one copy of each block."""
         places, runs, again, dirty = rank.places, self.runs, rank.again, self.dirty
+        full = self.groups.full
+        sheds = not full or self.groups.owner(lane) in full
         for handle in hashes:
             place = places.get(handle)
             if place is None:
@@ -213,6 +215,7 @@ class Places:
                         again[handle, lane] = copies - 1
                     continue
             lanes[lane] = bits ^ bit
+            run.shed = run.shed or sheds
             for others in lanes.values():
                 if others & bit:
                     break

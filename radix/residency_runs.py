@@ -79,6 +79,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
         valid: Boundaries from which the engine can go on, as bits: bit i behind block i.
         low: First block that changed since the tree was told.
         high: Last one.
+        shed: Whether blocks without which the engine cannot get further were removed since the tree was told.
     """
 
     number: int
@@ -99,6 +100,7 @@ class Run(msgspec.Struct, eq=False, gc=False):
     valid: int = 0
     low: int = RUN_BLOCKS_MAX
     high: int = -1
+    shed: bool = False
 
     def changed(self, low: int, high: int) -> None:
         """Note that blocks have changed."""
