@@ -338,7 +338,7 @@ class Residency:
         cuts: dict[int, int] = {}
         for run, told in settled:
             if run.shed:
-                told = max(told, run.first + len(run.keys) // HASH_BYTES)  # noqa: PLW2901 - what it had at most
+                told = max(told, run.first + len(run.keys) // HASH_BYTES)
                 run.shed = False
             cut = None if run.parent is None else cuts.get(run.parent.number)
             if cut is not None and cut < run.first:
