@@ -6,6 +6,7 @@ CI (the variable ``CI``) the examples are the same every time, so that a change 
 
 import logging
 import os
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -24,6 +25,10 @@ settings.register_profile(
     database=None if "CI" in os.environ else settings.default.database,
 )
 settings.load_profile("cacheway")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in the background of a shell, and every process that a test interrupts would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
