@@ -142,7 +142,7 @@ def _on(worker: Worker, said: _Said) -> Change:
     labels = {
         name: value
         for name, value in worker.labels.items()
-        if name in change.labels or name not in said.before
+        if name in change.labels or said.before.get(name) != value
     }
     labels |= {name: value for name, value in change.labels.items() if said.before.get(name) != value}
     return Change(change.role, change.draining, change.capacity_tokens, labels, change.leaving)
