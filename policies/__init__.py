@@ -43,6 +43,7 @@ from policies.ops import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpRefused,
     Placed,
     Reported,
     SettingsChanged,
@@ -56,6 +57,7 @@ from policies.ops import (
     decode_ops,
     encode_op,
     encode_ops,
+    encode_sound_ops,
 )
 from policies.optimum import (
     Curve,
@@ -205,6 +207,7 @@ __all__ = [
     "OffloadRules",
     "OffloadVerdict",
     "Op",
+    "OpRefused",
     "Optimum",
     "Outlook",
     "Overrides",
@@ -277,6 +280,7 @@ __all__ = [
     "egress_bytes_per_s",
     "encode_op",
     "encode_ops",
+    "encode_sound_ops",
     "exceeded_tokens",
     "kv_bytes_per_s",
     "link_name",

@@ -20,10 +20,48 @@ replicas share one log during a roll-out.
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from radix import EndGone, Forget, Insert, Trim
+from radix.bounds import (
+    KEYS_MAX,
+    PATHS_MAX,
+    WORKERS_MAX,
+    Amount,
+    ContextTokens,
+    Count,
+    CountOrUnknown,
+    KvBytes,
+    Labels,
+    LogTime,
+    Micros,
+    Name,
+    Path,
+    Rate,
+    Real,
+    Seconds,
+    Share,
+    Text,
+    TokenBytes,
+    Tokens,
+    TokenSeconds,
+    TokensOrUnknown,
+    Url,
+    WholeNumber,
+    WorkerId,
+)
+
+Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
+TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
+Bounds = Annotated[tuple[Tokens, ...], msgspec.Meta(max_length=KEYS_MAX)]
+NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
+_OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
+NumbersOfWorkers = Annotated[dict[WorkerId, Count], _OfWorkers]
+MovesOfWorkers = Annotated[dict[WorkerId, tuple[CountOrUnknown, CountOrUnknown]], _OfWorkers]
+RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
+TimesOfWorkers = Annotated[dict[WorkerId, LogTime], _OfWorkers]
 
 
 class Circuit(StrEnum):
@@ -62,26 +100,26 @@ class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
             (`radix.windows`). 0 for none.
     """
 
-    request_id: str
-    at_us: int
-    worker: str
-    replica: str
-    service_us: int
-    uncached_tokens: int
-    context_tokens: int
-    paths: tuple[bytes, ...] = ()
+    request_id: Name
+    at_us: LogTime
+    worker: WorkerId
+    replica: Name
+    service_us: Micros
+    uncached_tokens: Tokens
+    context_tokens: Tokens
+    paths: Paths = ()
     ends: bool = True
-    flow: str = ""
-    safe_blocks: int = 0
-    home_uncached_tokens: int = -1
-    junction_blocks: int = 0
+    flow: Name = ""
+    safe_blocks: Count = 0
+    home_uncached_tokens: TokensOrUnknown = -1
+    junction_blocks: Count = 0
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag=11, gc=False):
     """The prefill of a request is done: its prefill reservation ends, its context stays in flight."""
 
-    request_id: str
-    at_us: int
+    request_id: Name
+    at_us: LogTime
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
@@ -94,16 +132,16 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=12, gc=False):
             and then this. 0 if it was said, or if there was none.
     """
 
-    request_id: str
-    at_us: int
-    prefilled_us: int = 0
+    request_id: Name
+    at_us: LogTime
+    prefilled_us: LogTime = 0
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag=13, gc=False):
     """A replica is gone: drop what it had in flight or waiting that was said at or before ``at_us``."""
 
-    replica: str
-    at_us: int
+    replica: Name
+    at_us: LogTime
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
@@ -127,18 +165,18 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True, tag=14, gc=False):
         link: The link that has no room for its KV, if that is what it lacks; else empty.
     """
 
-    request_id: str
-    at_us: int
-    replica: str
-    arrived_us: int
-    key_us: int
-    lane: str
-    worker: str
-    flow: str
-    service_us: int
-    uncached_tokens: int
-    context_tokens: int
-    link: str = ""
+    request_id: Name
+    at_us: LogTime
+    replica: Name
+    arrived_us: LogTime
+    key_us: LogTime
+    lane: Text
+    worker: WorkerId
+    flow: Name
+    service_us: Micros
+    uncached_tokens: Tokens
+    context_tokens: Tokens
+    link: Text = ""
 
 
 class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
@@ -159,22 +197,22 @@ class Shipping(msgspec.Struct, frozen=True, array_like=True, tag=15, gc=False):
         ready_us: How long that takes; 0 if nobody knows.
     """
 
-    request_id: str
-    at_us: int
-    replica: str
-    link: str
-    kv_bytes: int
-    start_us: int
-    end_us: int
-    ready_bytes: int = 0
-    ready_us: int = 0
+    request_id: Name
+    at_us: LogTime
+    replica: Name
+    link: Text
+    kv_bytes: KvBytes
+    start_us: LogTime
+    end_us: LogTime
+    ready_bytes: KvBytes = 0
+    ready_us: LogTime = 0
 
 
 class Shipped(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     """The KV of a request has arrived, or never will: its part of the link is free."""
 
-    request_id: str
-    at_us: int
+    request_id: Name
+    at_us: LogTime
 
 
 class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
@@ -195,25 +233,25 @@ class WorkerPut(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
             since when there is such a worker. Empty if it replaces whatever there is.
     """
 
-    worker: str
-    at_us: int
-    replica: str
-    url: str
-    role: str = "plain"
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    url: Url
+    role: Name = "plain"
     draining: bool = False
-    capacity_tokens: int = 0
-    labels: dict[str, str] = {}
-    drain_us: int = 0
+    capacity_tokens: Tokens = 0
+    labels: Labels = {}
+    drain_us: LogTime = 0
     leaving: bool = False
-    knows: dict[str, int] = {}
+    knows: TimesByName = {}
 
 
 class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
     """A worker was removed. Competes with `WorkerPut` on ``(at_us, replica)``."""
 
-    worker: str
-    at_us: int
-    replica: str
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
 
 
 class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
@@ -228,12 +266,12 @@ class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False)
         successes: Good probes in a row.
     """
 
-    worker: str
-    at_us: int
-    replica: str
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
     state: Circuit
-    until_us: int = 0
-    successes: int = 0
+    until_us: LogTime = 0
+    successes: Count = 0
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
@@ -247,10 +285,10 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
         cold: It is another process than the one known before: what was used before ``at_us`` is gone.
     """
 
-    worker: str
-    at_us: int
-    replica: str
-    started_unix_ms: int
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    started_unix_ms: LogTime
     cold: bool = False
 
 
@@ -273,15 +311,15 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
         inflight_tokens: The same of their prompts and expected outputs.
     """
 
-    worker: str
-    at_us: int
-    replica: str
-    running: int = -1
-    waiting: int = -1
-    kv_tokens: int = -1
-    running_max: int = 0
-    inflight_requests: int = 0
-    inflight_tokens: int = 0
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    running: CountOrUnknown = -1
+    waiting: CountOrUnknown = -1
+    kv_tokens: TokensOrUnknown = -1
+    running_max: Count = 0
+    inflight_requests: Count = 0
+    inflight_tokens: WholeNumber = 0
 
 
 class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
@@ -298,14 +336,14 @@ class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False)
         cost_before_s: The same had nothing been changed; 0 if there was no plan.
     """
 
-    at_us: int
-    replica: str
-    tokens_max: tuple[int, ...]
-    workers: dict[str, int]
-    moved: dict[str, tuple[int, int]] = {}
-    reason: str = ""
-    cost_s: float = 0.0
-    cost_before_s: float = 0.0
+    at_us: LogTime
+    replica: Name
+    tokens_max: Bounds
+    workers: NumbersOfWorkers
+    moved: MovesOfWorkers = {}
+    reason: Text = ""
+    cost_s: Seconds = 0.0
+    cost_before_s: Seconds = 0.0
 
 
 class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
@@ -322,12 +360,12 @@ class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=Fals
         loss_ratio: Share of the latest transfers that failed, 0 to 1.
     """
 
-    link: str
-    at_us: int
-    replica: str
-    bytes_per_s: float
-    rtt_s: float = 0.0
-    loss_ratio: float = 0.0
+    link: Text
+    at_us: LogTime
+    replica: Name
+    bytes_per_s: Rate
+    rtt_s: Seconds = 0.0
+    loss_ratio: Share = 0.0
 
 
 class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
@@ -352,20 +390,20 @@ class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False
         stuck_us: Log time at which a worker was last given up that did not get free.
     """
 
-    at_us: int
-    replica: str
-    threshold_tokens: int = -1
-    prefill: int = 0
-    decode: int = 0
-    roles: dict[str, str] = {}
-    gain_ratio: float = 0.0
-    reason: str = ""
-    requests_per_s: float = 0.0
-    remote_ratio: float = 0.0
-    egress_bytes_per_s: float = 0.0
-    changed_us: int = 0
-    turned: dict[str, str] = {}
-    stuck_us: dict[str, int] = {}
+    at_us: LogTime
+    replica: Name
+    threshold_tokens: TokensOrUnknown = -1
+    prefill: Count = 0
+    decode: Count = 0
+    roles: RolesOfWorkers = {}
+    gain_ratio: Real = 0.0
+    reason: Text = ""
+    requests_per_s: Amount = 0.0
+    remote_ratio: Share = 0.0
+    egress_bytes_per_s: Rate = 0.0
+    changed_us: LogTime = 0
+    turned: RolesOfWorkers = {}
+    stuck_us: TimesOfWorkers = {}
 
 
 class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
@@ -374,21 +412,21 @@ class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     The newest ``(at_us, replica)`` wins, so all replicas price with the same numbers.
     """
 
-    worker_class: str
-    at_us: int
-    replica: str
-    a_s: float
-    b_s: float
-    c0_tokens: float
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    a_s: Seconds
+    b_s: TokenSeconds
+    c0_tokens: ContextTokens
 
 
 class BytesPerToken(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):
     """A replica's newest estimate of prompt bytes per token of one model. The newest wins."""
 
-    model: str
-    at_us: int
-    replica: str
-    bytes_per_token: float
+    model: Name
+    at_us: LogTime
+    replica: Name
+    bytes_per_token: TokenBytes
 
 
 class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
@@ -404,10 +442,10 @@ class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False)
             if it was late.
     """
 
-    worker_class: str
-    at_us: int
-    replica: str
-    ratio: float
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    ratio: Share
 
 
 class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=False):
@@ -425,13 +463,13 @@ class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=Fals
         decode_s: Mean time from first to last token.
     """
 
-    worker_class: str
-    at_us: int
-    replica: str
-    base_s: float
-    slope_s: float
-    requests: float
-    decode_s: float
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    base_s: Seconds
+    slope_s: Seconds
+    requests: Amount
+    decode_s: Seconds
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
@@ -449,13 +487,13 @@ class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=F
         undoes: Id of the change before which these values counted; empty if it is no rollback.
     """
 
-    change_id: str
-    at_us: int
-    replica: str
-    values: dict[str, str | None]
-    actor: str = ""
-    comment: str = ""
-    undoes: str = ""
+    change_id: Name
+    at_us: LogTime
+    replica: Name
+    values: NewValues
+    actor: Name = ""
+    comment: Text = ""
+    undoes: Name = ""
 
 
 class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, order=True):
@@ -474,16 +512,16 @@ class Audited(msgspec.Struct, frozen=True, array_like=True, tag=41, gc=False, or
         unix_us: Wall-clock time, for people.
     """
 
-    at_us: int
-    replica: str
-    request_id: str
-    actor: str = ""
-    client: str = ""
-    action: str = ""
-    target: str = ""
-    status: int = 0
-    detail: str = "{}"
-    unix_us: int = 0
+    at_us: LogTime
+    replica: Name
+    request_id: Name
+    actor: Name = ""
+    client: Name = ""
+    action: Text = ""
+    target: Text = ""
+    status: Count = 0
+    detail: Text = "{}"
+    unix_us: LogTime = 0
 
 
 class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, order=True):
@@ -495,9 +533,9 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, ord
         request_id: As in `Waiting`.
     """
 
-    at_us: int
-    replica: str
-    request_id: str
+    at_us: LogTime
+    replica: Name
+    request_id: Name
 
 
 class Tracked(msgspec.Struct, frozen=True, array_like=True, tag=43, gc=False):
@@ -510,9 +548,9 @@ class Tracked(msgspec.Struct, frozen=True, array_like=True, tag=43, gc=False):
         exact: Whether its events describe it, followed without a gap since it started or was cleared.
     """
 
-    worker: str
-    at_us: int
-    replica: str
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
     exact: bool
 
 
@@ -551,10 +589,29 @@ _decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(list[Op])
 _raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(Op)
 
+ENTRY_BYTES_MAX = 1 << 26
+ENTRY_OPS_MAX = 1 << 16
+"""A longer log entry is skipped whole: reading it would hold the event loop for a second."""
+
+
+class OpRefused(ValueError):
+    """An operation that no replica would accept, by its bounds: nothing was published, nothing changed."""
+
 
 def encode_op(op: Op) -> bytes:
-    """Encode one operation: an item of the array that `encode_ops` makes."""
-    return _encoder.encode(op)
+    """Encode one operation: an item of the array that `encode_ops` makes.
+
+    It is read back as the other replicas will read it, since only that checks its bounds (0.2 to 0.6 us).
+
+    Raises:
+        OpRefused: It has a value that exceeds its bounds, or cannot be encoded.
+    """
+    try:
+        body = _encoder.encode(op)
+        _one_decoder.decode(body)
+    except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise OpRefused(f"{type(op).__name__}: {error}") from error
+    return body
 
 
 def encode_ops(ops: Sequence[Op]) -> bytes:
@@ -562,26 +619,50 @@ def encode_ops(ops: Sequence[Op]) -> bytes:
     return _encoder.encode(ops)
 
 
-def decode_ops(data: bytes) -> tuple[list[Op], int]:
-    """Decode one log entry.
+def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
+    """Encode those of some operations that can be, as one log entry.
 
     Returns:
-        The operations this version understands, in order, and how many it had to skip.
-        An entry that is not a msgpack array at all counts as one skipped operation.
+        The entry, and how many operations were left out.
     """
     try:
+        return _encoder.encode(ops), 0
+    except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError):
+        pass
+    sound: list[Op] = []
+    for op in ops:
+        try:
+            encode_op(op)
+        except OpRefused:
+            continue
+        sound.append(op)
+    return _encoder.encode(sound), len(ops) - len(sound)
+
+
+def decode_ops(data: bytes) -> tuple[list[Op], int]:
+    """Decode one log entry; whatever its bytes are, nothing is raised.
+
+    Returns:
+        The operations that this version understands and whose values are within bounds, in order, and how
+        many it had to skip. An entry that is not a msgpack array at all counts as one skipped operation.
+    """
+    if len(data) > ENTRY_BYTES_MAX:
+        return [], 1
+    try:
         return _decoder.decode(data), 0
-    except (msgspec.ValidationError, msgspec.DecodeError):
+    except (ValueError, RecursionError, MemoryError):
         pass
     ops: list[Op] = []
     skipped = 0
     try:
         raws = _raw_decoder.decode(data)
-    except (msgspec.ValidationError, msgspec.DecodeError):
+    except (ValueError, RecursionError, MemoryError):
         return [], 1
+    if len(raws) > ENTRY_OPS_MAX:
+        return [], len(raws)
     for raw in raws:
         try:
             ops.append(_one_decoder.decode(raw))
-        except (msgspec.ValidationError, msgspec.DecodeError):
+        except (ValueError, RecursionError):
             skipped += 1
     return ops, skipped

@@ -18,6 +18,7 @@ from typing import assert_never
 
 import msgspec
 
+from radix.bounds import Count, LogTime, Path, WorkerId
 from radix.tree import PrefixTree
 
 
@@ -34,11 +35,11 @@ class Insert(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
             operation says what engines tell of a whole run (`radix.residency`).
     """
 
-    worker: str
-    path: bytes
-    at_us: int
+    worker: WorkerId
+    path: Path
+    at_us: LogTime
     end: bool = True
-    ends: int = 1
+    ends: Count = 1
 
 
 class Trim(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -50,16 +51,16 @@ class Trim(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
         before_us: Blocks last used strictly before this log time are removed.
     """
 
-    worker: str
-    path: bytes
-    before_us: int
+    worker: WorkerId
+    path: Path
+    before_us: LogTime
 
 
 class Forget(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     """A worker lost its whole cache (restart, flush): drop everything last used before ``before_us``."""
 
-    worker: str
-    before_us: int
+    worker: WorkerId
+    before_us: LogTime
 
 
 class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
@@ -72,10 +73,10 @@ class EndGone(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
         ends: So many boundaries, counted back from the end of the path.
     """
 
-    worker: str
-    path: bytes
-    before_us: int
-    ends: int = 1
+    worker: WorkerId
+    path: Path
+    before_us: LogTime
+    ends: Count = 1
 
 
 TreeOp = Insert | Trim | Forget | EndGone

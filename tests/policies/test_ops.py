@@ -1,5 +1,8 @@
 """Operations survive the wire, and what this version does not know is skipped, not fatal."""
 
+import math
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -10,6 +13,7 @@ from policies import (
     Circuit,
     CircuitSet,
     DecodeFitted,
+    EarlyRatio,
     EndGone,
     Expire,
     Finished,
@@ -21,7 +25,9 @@ from policies import (
     LinkMeasured,
     OffloadPlan,
     Op,
+    OpRefused,
     Placed,
+    Reported,
     SettingsChanged,
     Shipped,
     Shipping,
@@ -34,6 +40,7 @@ from policies import (
     decode_ops,
     encode_op,
     encode_ops,
+    encode_sound_ops,
 )
 
 ALL: list[Op] = [
@@ -86,6 +93,63 @@ def test_an_unknown_tag_is_skipped_and_counted() -> None:
 def test_fields_added_at_the_end_by_a_newer_version_are_ignored() -> None:
     raw = msgspec.msgpack.decode(encode_ops([ALL[1]]))
     assert decode_ops(msgspec.msgpack.encode([[*raw[0], "added later"]])) == ([ALL[1]], 0)
+
+
+BEYOND: list[Any] = [
+    Placed("r", 5, "a:1", "one", 5, 5, 10**17),
+    Placed("r", 5, "a:1", "one", 5, 2**64, 5),
+    Placed("r", 5, "a:1", "one", -1, 5, 5),
+    Placed("r", 2**60, "a:1", "one", 5, 5, 5),
+    Placed("r", 5, "a:1", "one", 5, 5, 5, flow="x" * 257),
+    WorkerPut("a:1", 9, "one", "http://a:1", capacity_tokens=10**30),
+    WorkerPut("a:1", 9, "one", "http://a:1", labels={"x": "\ud800"}),
+    WorkerPut("a:1", 9, "one", "http://a:1", labels={f"l{number}": "" for number in range(65)}),
+    WorkerPut("a:1", 9, "one", "not a url"),
+    WorkerPut("a:1", 9, "one", "file:///etc/passwd"),
+    Fitted("default", 11, "one", math.inf, 1e-4, 1e5),
+    Fitted("default", 11, "one", 0.01, math.nan, 1e5),
+    Fitted("default", 11, "one", 0.01, 1e-4, 0.0),
+    BytesPerToken("m", 12, "one", 0.0),
+    BytesPerToken("m" * 300, 12, "one", 4.0),
+    EarlyRatio("default", 12, "one", 2.0),
+    Reported("a:1", 12, "one", kv_tokens=2**40),
+    LinkMeasured("far>", 22, "one", math.inf),
+    Left("one", -1),
+]
+
+
+@pytest.mark.parametrize("op", BEYOND, ids=lambda op: type(op).__name__)
+def test_a_value_beyond_its_bounds_is_neither_encoded_nor_decoded(op: Op) -> None:
+    """Encoding such values raw is what a hostile or broken replica would do."""
+    with pytest.raises(OpRefused):
+        encode_op(op)
+    try:
+        raw = msgspec.msgpack.encode([op])
+    except (OverflowError, UnicodeEncodeError):  # nobody can write it at all
+        return
+    assert decode_ops(raw) == ([], 1)
+    assert decode_ops(b"\x92" + raw[1:] + encode_op(ALL[0])) == (ALL[:1], 1)
+
+
+def test_operations_that_cannot_be_encoded_are_left_out_and_counted() -> None:
+    data, left_out = encode_sound_ops([ALL[0], BEYOND[6], ALL[1]])
+    assert (decode_ops(data), left_out) == ((ALL[:2], 0), 1)
+    assert encode_sound_ops(ALL) == (encode_ops(ALL), 0)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes.fromhex("91930ca2fffe01"),  # Finished, whose request id is no UTF-8
+        b"\x91" * 100_000 + b"\xc0",  # too deep
+        b"\xdd\xff\xff\xff\xff",  # four billion operations, none of which is there
+        b"\xdd\x00\x01\x00\x01" + b"\xc0" * 65_537,
+        bytes((1 << 26) + 1),
+    ],
+)
+def test_no_bytes_raise(data: bytes) -> None:
+    ops, skipped = decode_ops(data)
+    assert (ops, skipped > 0) == ([], True)
 
 
 @pytest.mark.parametrize("data", [b"", b"junk", msgspec.msgpack.encode({"not": "a list"})])
