@@ -41,6 +41,7 @@ from policies.buckets import ANY_BUCKET, LengthBuckets
 from policies.costs import Floats, ServiceModel
 from policies.length_histogram import ROW_TOKENS_MAX, ROWS
 from policies.ops import BucketPlan
+from radix.bounds import AMOUNT_MAX
 
 LOAD_MAX = 0.95
 """Load up to which the formula of the wait is believed."""
@@ -290,7 +291,8 @@ class _Saying:
         loads = f"{cost_s:.2f} s to the first token"
         reason = f"{why}: {loads} instead of {before_s:.2f}" if before_s else f"{why}: {loads}"
         workers = {**self.absent, **assigned}
-        op = BucketPlan(self.now_us, self.replica, found.tokens_max, workers, moved, reason, cost_s, before_s)
+        costs_s = min(cost_s, AMOUNT_MAX), min(before_s, AMOUNT_MAX)
+        op = BucketPlan(self.now_us, self.replica, found.tokens_max, workers, moved, reason, *costs_s)
         return BucketVerdict(reason, op, before_s, found, cost_s, needed)
 
 

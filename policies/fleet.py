@@ -74,6 +74,7 @@ from policies.ops import (
 )
 from policies.overrides import Overrides
 from policies.pairing import SITE_LABEL
+from policies.registers import Registers
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.views import Candidates, Ships, Slots
@@ -87,8 +88,10 @@ from radix import (
     Match,
     PrefixTree,
     Trim,
+    check_path,
     finished,
 )
+from radix.bounds import WORKERS_MAX, is_base_url
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
@@ -239,15 +242,17 @@ class FleetState:
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
         """The newest of them."""
+        self.left_out_ops = 0
+        """Operations that snapshots left out, since they could not be encoded."""
         self._workers: dict[str, Worker] = {}
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
-        self._fits: dict[str, Fitted] = {}
-        self._bytes_per_token: dict[str, BytesPerToken] = {}
-        self._early: dict[str, EarlyRatio] = {}
-        self._decode_fits: dict[str, DecodeFitted] = {}
-        self._started: dict[str, Started] = {}
+        self._fits: Registers[Fitted] = Registers(lambda op: op.worker_class)
+        self._bytes_per_token: Registers[BytesPerToken] = Registers(lambda op: op.model)
+        self._early: Registers[EarlyRatio] = Registers(lambda op: op.worker_class)
+        self._decode_fits: Registers[DecodeFitted] = Registers(lambda op: op.worker_class)
+        self._started: Registers[Started] = Registers(lambda op: op.worker, WORKERS_MAX)
         self._pool_writes = PoolWrites(self.loads, self._hold)
         self._apply: dict[type, Callable[[Any], None]] = {
             Placed: self._placed,
@@ -328,7 +333,7 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
-                self._started.pop(worker.worker_id, None)
+                self._started.discard(worker.worker_id)
                 self.circuits.drop(worker.worker_id, worker.slot, now_us)
                 self.buckets.gone(worker.slot)
                 self.reports.drop(worker.worker_id, worker.slot, now_us)
@@ -542,15 +547,12 @@ class FleetState:
         yield from self.links.dump()
         yield from self.audit
         yield from self.expires
-        for registers in (
-            self._started,
-            self._gone,
-            self._fits,
-            self._bytes_per_token,
-            self._early,
-            self._decode_fits,
-        ):
-            yield from [registers[key] for key in sorted(registers)]
+        yield from [self._gone[key] for key in sorted(self._gone)]
+        yield from self._started
+        yield from self._fits
+        yield from self._bytes_per_token
+        yield from self._early
+        yield from self._decode_fits
         yield from self.buckets.dump()
         if self.offload_plan is not None:
             yield self.offload_plan
@@ -574,15 +576,19 @@ class FleetState:
 
     def restore_steps(
         self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False
-    ) -> Generator[float, None, None]:
+    ) -> Generator[float, None, int]:
         """The same in steps, between which operations may be applied. All is checked before anything changes.
 
         Yields:
             Progress, 0 to 1.
+
+        Returns:
+            How many of its operations were skipped.
         """
-        yield from merged(self, pieces, own, self._slot, missed=missed)
+        skipped = yield from merged(self, pieces, own, self._slot, missed=missed)
         self.columns.refresh_soon()
         self._relieve_all()
+        return skipped
 
     # Inside.
 
@@ -591,10 +597,16 @@ class FleetState:
         return bool(worker.url) and not worker.gone
 
     def _slot(self, worker_id: str) -> int:
-        """The worker's slot; a worker that only operations have named so far gets one too."""
+        """The worker's slot; a worker that only operations have named so far gets one too.
+
+        Raises:
+            ValueError: There are `WORKERS_MAX` workers, and this is another one.
+        """
         worker = self._workers.get(worker_id)
         if worker is not None:
             return worker.slot
+        if len(self._workers) >= WORKERS_MAX:
+            raise ValueError(f"there are {WORKERS_MAX} workers already")
         slot = self._free.pop() if self._free else len(self._by_slot)
         if slot == len(self._by_slot):
             self._by_slot.append(None)
@@ -641,6 +653,8 @@ class FleetState:
         self.tree.set_capacity(worker.slot, blocks)
 
     def _placed(self, op: Placed) -> None:
+        for path in op.paths:
+            check_path(path)  # before anything is reserved
         slot = self._slot(op.worker)
         if self.tickets.count:
             self.placed_paths.extend(op.paths)
@@ -737,6 +751,8 @@ class FleetState:
             del self._gone[oldest.worker]
 
     def _worker_put(self, op: WorkerPut) -> None:
+        if not is_base_url(op.url):
+            raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
         version = (op.at_us, op.replica, False)
         gone = self._gone.get(op.worker)
         if gone is not None:
@@ -814,22 +830,16 @@ class FleetState:
         if op.cold:
             self.tree.forget(slot, op.at_us)
             self.returns(slot, op.at_us)
-        known = self._started.get(op.worker)
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
-            self._started[op.worker] = op
+        self._started.put(op)
 
     def _fitted(self, op: Fitted) -> None:
-        known = self._fits.get(op.worker_class)
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
-            self._fits[op.worker_class] = op
+        if self._fits.put(op):
             for worker in self._workers.values():
                 if worker.worker_class == op.worker_class:
                     self.columns.price(worker.slot, self.service_model(op.worker_class))
 
     def _learned_bytes(self, op: BytesPerToken) -> None:
-        known = self._bytes_per_token.get(op.model)
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
-            self._bytes_per_token[op.model] = op
+        self._bytes_per_token.put(op)
 
     def _bucket_plan(self, op: BucketPlan) -> None:
         if self.buckets.planned(op):
@@ -837,9 +847,7 @@ class FleetState:
             self.revision += 1
 
     def _decode_fitted(self, op: DecodeFitted) -> None:
-        known = self._decode_fits.get(op.worker_class)
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
-            self._decode_fits[op.worker_class] = op
+        self._decode_fits.put(op)
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan
@@ -849,7 +857,5 @@ class FleetState:
                 self.role_changes.append(op)
 
     def _learned_early(self, op: EarlyRatio) -> None:
-        known = self._early.get(op.worker_class)
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
-            self._early[op.worker_class] = op
+        if self._early.put(op):
             self.early_revision += 1

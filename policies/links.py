@@ -41,6 +41,7 @@ import msgspec
 import numpy as np
 
 from policies.ops import LinkMeasured, Shipping
+from policies.registers import Registers
 from policies.timetable import Piece, Timetable
 
 OVERDUE_US_MAX = 30_000_000
@@ -175,7 +176,7 @@ class Links:
         self._ended: set[str] = set()
         self._old_ended: set[str] = set()
         self._loads: dict[str, Load] = {}
-        self._measured: dict[str, LinkMeasured] = {}
+        self._measured: Registers[LinkMeasured] = Registers(lambda op: op.link)
 
     # The fold. Which requests have finished and which replicas have left, `policies.loads` knows.
 
@@ -237,9 +238,7 @@ class Links:
 
     def measured(self, op: LinkMeasured) -> None:
         """Take in a measurement, unless a newer one is known."""
-        known = self._measured.get(op.link)
-        if known is None or _measured_version(op) > _measured_version(known):
-            self._measured[op.link] = op
+        self._measured.put(op)
 
     def dump_steps(self) -> Iterator[Shipping | None]:
         """What is under way, as operations, while it goes on changing; None for what ended meanwhile."""
@@ -249,7 +248,7 @@ class Links:
 
     def dump(self) -> list[LinkMeasured]:
         """All measurements."""
-        return [self._measured[link] for link in sorted(self._measured)]
+        return list(self._measured)
 
     # Questions.
 
@@ -488,7 +487,3 @@ def _alone(pieces: list[Piece]) -> float:
 
 def _version(op: Shipping) -> tuple[object, ...]:
     return op.at_us, op.replica, op.link, op.kv_bytes, op.start_us, op.end_us
-
-
-def _measured_version(op: LinkMeasured) -> tuple[int, str]:
-    return op.at_us, op.replica

@@ -20,7 +20,7 @@ replicas share one log during a roll-out.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple, get_args
 
 import msgspec
 
@@ -57,6 +57,7 @@ Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
 Bounds = Annotated[tuple[Tokens, ...], msgspec.Meta(max_length=KEYS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
+Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
 NumbersOfWorkers = Annotated[dict[WorkerId, Count], _OfWorkers]
 MovesOfWorkers = Annotated[dict[WorkerId, tuple[CountOrUnknown, CountOrUnknown]], _OfWorkers]
@@ -392,7 +393,7 @@ class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False
 
     at_us: LogTime
     replica: Name
-    threshold_tokens: TokensOrUnknown = -1
+    threshold_tokens: Threshold = -1
     prefill: Count = 0
     decode: Count = 0
     roles: RolesOfWorkers = {}
@@ -585,13 +586,17 @@ Op = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(list[Op])
-_raw_decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(Op)
 
 ENTRY_BYTES_MAX = 1 << 26
 ENTRY_OPS_MAX = 1 << 16
 """A longer log entry is skipped whole: reading it would hold the event loop for a second."""
+
+_few = msgspec.Meta(max_length=ENTRY_OPS_MAX)
+_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(Annotated[list[Op], _few])
+_raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(
+    Annotated[list[msgspec.Raw], _few]
+)
 
 
 class OpRefused(ValueError):
@@ -639,30 +644,54 @@ def encode_sound_ops(ops: Sequence[Op]) -> tuple[bytes, int]:
     return _encoder.encode(sound), len(ops) - len(sound)
 
 
-def decode_ops(data: bytes) -> tuple[list[Op], int]:
-    """Decode one log entry; whatever its bytes are, nothing is raised.
+class Decoded(NamedTuple):
+    """What one log entry says.
 
-    Returns:
-        The operations that this version understands and whose values are within bounds, in order, and how
-        many it had to skip. An entry that is not a msgpack array at all counts as one skipped operation.
+    Attributes:
+        ops: The operations that this version understands and whose values are within bounds, in order.
+        unknown: Operations of a kind that this version does not know.
+        invalid: Operations that are none, or have a value beyond its bounds; an entry that is not a msgpack
+            array at all counts as one.
     """
+
+    ops: list[Op]
+    unknown: int = 0
+    invalid: int = 0
+
+
+def decode_ops(data: bytes) -> Decoded:
+    """Decode one log entry; whatever its bytes are, nothing is raised."""
     if len(data) > ENTRY_BYTES_MAX:
-        return [], 1
+        return Decoded([], invalid=1)
     try:
-        return _decoder.decode(data), 0
+        return Decoded(_decoder.decode(data))
     except (ValueError, RecursionError, MemoryError):
         pass
     ops: list[Op] = []
-    skipped = 0
+    unknown = invalid = 0
     try:
         raws = _raw_decoder.decode(data)
     except (ValueError, RecursionError, MemoryError):
-        return [], 1
-    if len(raws) > ENTRY_OPS_MAX:
-        return [], len(raws)
+        return Decoded([], invalid=1)
     for raw in raws:
         try:
             ops.append(_one_decoder.decode(raw))
         except (ValueError, RecursionError):
-            skipped += 1
-    return ops, skipped
+            if _is_unknown(raw):
+                unknown += 1
+            else:
+                invalid += 1
+    return Decoded(ops, unknown, invalid)
+
+
+_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(Op))
+_tag_decoder = msgspec.msgpack.Decoder(Count)
+
+
+def _is_unknown(raw: msgspec.Raw) -> bool:
+    """True if an operation is well formed and of a kind that a newer version added."""
+    try:
+        items = _raw_decoder.decode(raw)
+        return bool(items) and _tag_decoder.decode(items[0]) not in _TAGS
+    except (ValueError, RecursionError):
+        return False

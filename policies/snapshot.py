@@ -25,9 +25,10 @@ from policies.fairness import Fairness
 from policies.length_histogram import ROWS, WINDOW_MINUTES, LengthHistogram
 from policies.links import Links
 from policies.loads import RATE_WINDOW_S, Loads
-from policies.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_ops
+from policies.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_sound_ops
 from policies.waiting import Tickets
 from radix import PrefixTree, TreeMarks, TreePage, TreeSnapshot, check_steps
+from radix.bounds import WORKERS_MAX, Count, Name, WholeNumber, WorkerId
 
 SNAPSHOT_VERSION = 2
 """Counts changes of the pieces, and of their layout in Redis (`router.shared.snapshot`)."""
@@ -36,10 +37,9 @@ PIECE_OPS = 1000
 """Operations in one piece of a snapshot, some 100 bytes each."""
 
 _Second = Annotated[int, msgspec.Meta(ge=0, le=2**43)]
-_Whole = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-_Window = Annotated[list[_Whole], msgspec.Meta(min_length=RATE_WINDOW_S, max_length=RATE_WINDOW_S)]
+_Window = Annotated[list[WholeNumber], msgspec.Meta(min_length=RATE_WINDOW_S, max_length=RATE_WINDOW_S)]
 _Table = Annotated[
-    list[_Whole], msgspec.Meta(min_length=ROWS * WINDOW_MINUTES, max_length=ROWS * WINDOW_MINUTES)
+    list[WholeNumber], msgspec.Meta(min_length=ROWS * WINDOW_MINUTES, max_length=ROWS * WINDOW_MINUTES)
 ]
 
 
@@ -60,13 +60,13 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     """
 
     version: int
-    workers: list[str]
+    workers: Annotated[list[WorkerId], msgspec.Meta(max_length=WORKERS_MAX)]
     ops: bytes
-    inflight: Annotated[int, msgspec.Meta(ge=0)]
-    pages: Annotated[int, msgspec.Meta(ge=0)]
-    histories: list[tuple[_Second, _Window, _Window, _Whole]]
+    inflight: Count
+    pages: Count
+    histories: list[tuple[_Second, _Window, _Window, WholeNumber]]
     marks: TreeMarks
-    charges: list[tuple[_Whole, dict[str, _Whole]]] = []
+    charges: list[tuple[WholeNumber, dict[Name, WholeNumber]]] = []
     lengths: tuple[_Second, _Table, _Table] | None = None
     uncached_lengths: tuple[_Second, _Table, _Table] | None = None
 
@@ -81,6 +81,7 @@ class Parts(Protocol):
     fairness: Fairness
     lengths: LengthHistogram
     uncached_lengths: LengthHistogram
+    left_out_ops: int
 
     def apply(self, op: Op) -> None:
         """Apply one operation."""
@@ -124,11 +125,12 @@ def written(
     for op in registers:
         ops.append(op)
         yield None
+    encoded = _encoded(parts, ops)
     yield msgspec.msgpack.encode(
         Summary(
             SNAPSHOT_VERSION,
             list(slots),
-            encode_ops(ops),
+            encoded,
             inflight,
             pages,
             histories,
@@ -149,17 +151,24 @@ def _requests(parts: Parts, name_at: Callable[[int], str]) -> Generator[bytes | 
         if op is not None:
             ops.append(op)
         if len(ops) >= PIECE_OPS:
-            yield encode_ops(ops)
+            yield _encoded(parts, ops)
             ops.clear()
         else:
             yield None
     if ops:
-        yield encode_ops(ops)
+        yield _encoded(parts, ops)
+
+
+def _encoded(parts: Parts, ops: Sequence[Op]) -> bytes:
+    """Encode operations; those that cannot be are left out and counted, so that the others are kept."""
+    data, left_out = encode_sound_ops(ops)
+    parts.left_out_ops += left_out
+    return data
 
 
 def merged(
     parts: Parts, pieces: Sequence[bytes], own: str, slot_of: Callable[[str], int], *, missed: bool
-) -> Generator[float, None, None]:
+) -> Generator[float, None, int]:
     """Merge a snapshot, as if its operations were applied.
 
     Args:
@@ -172,15 +181,18 @@ def merged(
     Yields:
         Progress, 0 to 1.
 
+    Returns:
+        How many of its operations were skipped: they are unknown, invalid, or the fold refused them.
+
     Raises:
         ValueError: They are not one that this version can read; nothing was changed.
     """
-    summary, requests, pages = yield from _decoded(pieces)
+    summary, requests, pages, skipped = yield from _decoded(pieces)
     rows = yield from check_steps(TreeSnapshot(summary.marks, pages), len(summary.workers))
     listed: set[str] = set()
     shipped: set[str] = set()
     passed_over: set[str] = set()
-    for ops in (decode_ops(summary.ops)[0], *requests):
+    for ops in requests:
         for op in ops:
             if isinstance(op, Placed | Waiting):
                 (passed_over if op.replica == own else listed).add(op.request_id)
@@ -190,7 +202,10 @@ def merged(
                 not isinstance(op, Placed | FirstToken | Waiting | Shipping)
                 or op.request_id not in passed_over
             ):
-                parts.apply(op)
+                try:
+                    parts.apply(op)
+                except ValueError:
+                    skipped += 1
             yield 0.0
     if missed:
         parts.loads.retain(listed, own)
@@ -207,37 +222,46 @@ def merged(
     # Only now, and the tree looks at them at once: a slot may have been given to another worker meanwhile.
     slots = [slot_of(worker_id) for worker_id in summary.workers]
     yield from parts.tree.load_steps(rows, slots)
+    return skipped
 
 
 def _decoded(
     pieces: Sequence[bytes],
-) -> Generator[float, None, tuple[Summary, list[list[Op]], list[TreePage]]]:
+) -> Generator[float, None, tuple[Summary, list[list[Op]], list[TreePage], int]]:
     """Decode the pieces of a snapshot.
 
     Yields:
         The progress of restoring it, which has not begun.
 
     Returns:
-        The summary, requests in flight, and the pages of the tree.
+        The summary, its operations and the requests in flight, the pages of the tree, and how many operations
+        were skipped.
 
     Raises:
         ValueError: They are not one, or of another version.
     """
     try:
         version = msgspec.msgpack.decode(pieces[-1] if pieces else b"", type=list[msgspec.Raw])[0]
-        if msgspec.msgpack.decode(version) != SNAPSHOT_VERSION:
-            raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
+        known = msgspec.msgpack.decode(version) == SNAPSHOT_VERSION
+    except (ValueError, IndexError, RecursionError) as error:
+        raise ValueError(f"not a readable snapshot: {error}") from error
+    if not known:
+        raise ValueError(f"a snapshot of another version; this replica reads {SNAPSHOT_VERSION}")
+    try:
         summary = msgspec.msgpack.decode(pieces[-1], type=Summary)
-        inflight: list[list[Op]] = []
-        for piece in pieces[: summary.inflight]:
-            inflight.append(decode_ops(piece)[0])
+        ops: list[list[Op]] = []
+        skipped = 0
+        for piece in (summary.ops, *pieces[: summary.inflight]):
+            decoded = decode_ops(piece)
+            ops.append(decoded.ops)
+            skipped += decoded.unknown + decoded.invalid
             yield 0.0
         pages: list[TreePage] = []
         for piece in pieces[summary.inflight : -1]:
             pages.append(msgspec.msgpack.decode(piece, type=TreePage))
             yield 0.0
-    except (msgspec.MsgspecError, IndexError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not a readable snapshot: {error}") from error
     if len(summary.histories) != len(summary.workers) or len(pieces) != summary.inflight + summary.pages + 1:
         raise ValueError("not a readable snapshot: its columns contradict each other")
-    return summary, inflight, pages
+    return summary, ops, pages, skipped

@@ -7,6 +7,7 @@ from radix.blocks import (
     BlockChain,
     chain_bytes,
     chain_token_ids,
+    check_path,
     root_hash,
 )
 from radix.engine_events import BlocksRemoved, BlocksStored, CacheCleared, EngineEvent
@@ -50,6 +51,7 @@ __all__ = [
     "apply",
     "chain_bytes",
     "chain_token_ids",
+    "check_path",
     "check_steps",
     "finished",
     "inspect_tree",

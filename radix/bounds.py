@@ -10,6 +10,7 @@ adds at most 2**36 tokens, or microseconds, so 2**17 requests in flight at one w
 
 from math import inf
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -76,11 +77,11 @@ Rate = Annotated[float, Meta(ge=0.0, le=RATE_MAX)]
 Real = Annotated[float, Meta(ge=-AMOUNT_MAX, le=AMOUNT_MAX)]
 TokenSeconds = Annotated[float, Meta(ge=1e-12, le=1e3)]
 ContextTokens = Annotated[float, Meta(ge=1.0, le=1e15)]
-TokenBytes = Annotated[float, Meta(ge=1 / 64, le=4096.0)]
+TokenBytes = Annotated[float, Meta(ge=1 / 1024, le=4096.0)]
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 WorkerId = Annotated[str, Meta(max_length=URL_CHARS_MAX)]
-Url = Annotated[str, Meta(max_length=URL_CHARS_MAX, pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+Url = Annotated[str, Meta(max_length=URL_CHARS_MAX)]
 Labels = Annotated[dict[Name, Text], Meta(max_length=LABELS_MAX)]
 Path = Annotated[bytes, Meta(max_length=PATH_BYTES_MAX)]
 
@@ -114,3 +115,21 @@ def sane_real(value: float, most: float) -> float:
 def is_name(text: object) -> bool:
     """Whether a text can be a name: not empty, not too long, and nothing in it that cannot be written."""
     return isinstance(text, str) and 0 < len(text) <= NAME_CHARS_MAX and text.isprintable()
+
+
+def is_base_url(url: str) -> bool:
+    """Whether connections can be made to a URL: http or https, a host, perhaps a port and a path, no more."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # brackets that are no address, a port that is none
+        return False
+    return (
+        len(url) <= URL_CHARS_MAX
+        and url.isascii()
+        and url.isprintable()
+        and " " not in url
+        and parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and not (parts.query or parts.fragment or "@" in parts.netloc)
+    )

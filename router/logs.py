@@ -28,6 +28,15 @@ import orjson
 LINES_MAX = 20_000
 """Lines kept for the thread: two seconds at 10,000 requests per second, about 10 MB."""
 
+QUEUE_BYTES_MAX = 32 << 20
+"""Bytes kept for the thread. What waits beyond either bound is dropped."""
+
+LINE_BYTES_MAX = 64 << 10
+"""A longer log line is written with its texts cut: names come from clients and workers."""
+
+TEXT_CHARS_MAX = 1000
+"""Characters that are left of each text of such a line."""
+
 GATHER_S = 0.02
 CLOSE_TIMEOUT_S = 2.0
 
@@ -46,6 +55,25 @@ def encoded(fields: Mapping[str, object]) -> bytes:
         return orjson.dumps(fields, default=str, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:  # a lone surrogate, an integer of more than 64 bits
         return json.dumps(fields, default=str).encode("ascii")
+
+
+def bounded(fields: Mapping[str, object]) -> bytes:
+    """One JSON object of at most about `LINE_BYTES_MAX`; longer texts and nested values are cut."""
+    line = encoded(fields)
+    if len(line) <= LINE_BYTES_MAX:
+        return line
+    cut = {
+        name[:TEXT_CHARS_MAX]: value if value is None or isinstance(value, int | float) else _cut(value)
+        for name, value in fields.items()
+    }
+    line = encoded(cut)
+    return line if len(line) <= LINE_BYTES_MAX else encoded({"event": "log.cut", "size_bytes": len(line)})
+
+
+def _cut(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    left_out = len(text) - TEXT_CHARS_MAX
+    return text if left_out <= 0 else f"{text[:TEXT_CHARS_MAX]}... ({left_out} more characters)"
 
 
 _MILLISECONDS = tuple(f".{millisecond:03d}Z" for millisecond in range(1000))
@@ -75,13 +103,24 @@ class TimeText:
 class LineWriter:
     """Writes lines to a file descriptor without making anybody wait.
 
-    A daemon thread does the writing. Lines beyond ``lines_max``, and lines that the system refuses, are
-    dropped and counted.
+    A daemon thread does the writing. Lines beyond ``lines_max`` or ``queue_bytes_max``, and lines that the
+    system refuses, are dropped and counted.
     """
 
-    def __init__(self, fd: int, lines_max: int = LINES_MAX, thread_name: str = "log-writer") -> None:
+    def __init__(
+        self,
+        fd: int,
+        lines_max: int = LINES_MAX,
+        thread_name: str = "log-writer",
+        *,
+        queue_bytes_max: int = QUEUE_BYTES_MAX,
+    ) -> None:
         self._fd = fd
         self._lines_max = lines_max
+        self._queue_bytes_max = queue_bytes_max
+        # Each counted by one thread alone: what was taken, and what was written or lost.
+        self._taken_bytes = 0
+        self._drained_bytes = 0
         self._lines: deque[bytes] = deque()
         self._filled = threading.Event()
         self._closing = False
@@ -97,10 +136,11 @@ class LineWriter:
 
     def write(self, line: bytes) -> None:
         """Take a line that ends with a newline, or drop it if the buffer is full."""
-        lines = self._lines
-        if len(lines) >= self._lines_max:
+        lines, waiting_bytes = self._lines, self._taken_bytes - self._drained_bytes
+        if len(lines) >= self._lines_max or waiting_bytes + len(line) > self._queue_bytes_max:
             self._dropped += 1
             return
+        self._taken_bytes += len(line)
         lines.append(line)
         if not self._filled.is_set():
             self._filled.set()
@@ -125,8 +165,10 @@ class LineWriter:
         lines = self._lines
         while lines:
             batch = [lines.popleft() for _ in range(min(len(lines), 200))]
-            if not self.written(b"".join(batch)):
+            data = b"".join(batch)
+            if not self.written(data):
                 self._lost += len(batch)
+            self._drained_bytes += len(data)
 
     def written(self, data: bytes) -> bool:
         """Write whole lines, in the thread; False if the system refused."""
@@ -163,7 +205,7 @@ class Logs:
         """Log the end of a request at level INFO, from the event loop's thread; ``fields`` hold ``event``."""
         if self._requests:
             time_text = self._time_text(time.time())
-            body = encoded(fields)
+            body = bounded(fields)
             self._writer.write(
                 b'{"time":"%b","level":"info","message":"request finished",%b\n'
                 % (time_text.encode(), body[1:])
@@ -187,7 +229,7 @@ class JsonHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; one that cannot be formatted is reported the way `logging` does."""
         try:
-            self._writer.write(encoded(self._fields(record)) + b"\n")
+            self._writer.write(bounded(self._fields(record)) + b"\n")
         except Exception:  # noqa: BLE001 - the top of a logging call: it must not fail its caller
             self.handleError(record)
 

@@ -273,7 +273,14 @@ LOG_BUFFER = Family("log_buffered_ops", "gauge", "Operations waiting to be sent 
 OPS_PUBLISHED = Family("ops_published", "counter", "Operations of this gateway sent to the shared log.")
 OPS_APPLIED = Family("ops_applied", "counter", "Operations of other replicas applied.")
 OPS_DROPPED = Family("ops_dropped", "counter", "Own operations dropped because the buffer was full.")
-OPS_SKIPPED = Family("ops_skipped", "counter", "Operations skipped because this version does not know them.")
+OPS_SKIPPED = Family(
+    "ops_skipped",
+    "counter",
+    "Operations of the shared log that were skipped: a newer version wrote them (unknown_op, "
+    "unknown_version), their bytes or values are wrong (invalid), the fold refused them (failed), or a "
+    "snapshot left them out since they cannot be encoded (unencodable).",
+    ("reason",),
+)
 SNAPSHOTS_REFUSED = Family(
     "snapshots_refused", "counter", "Snapshots that could not be used; the log says why (snapshot.refused)."
 )

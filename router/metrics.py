@@ -13,11 +13,11 @@ prometheus-client is imported: it chooses then whether numbers live in memory or
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -37,6 +37,7 @@ from router.discovery_metrics import DiscoveryMetrics
 from router.kv_events_metrics import KvEventsMetrics
 from router.metric_families import Family
 from router.pair_metrics import PairMetrics
+from router.shared import SkipReason
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 from router.tokenizing_metrics import TokenizingMetrics
 
@@ -220,7 +221,8 @@ class Metrics:
         self._ops_published = Total(self._counter(families.OPS_PUBLISHED))
         self._ops_applied = Total(self._counter(families.OPS_APPLIED))
         self._ops_dropped = Total(self._counter(families.OPS_DROPPED))
-        self._ops_skipped = Total(self._counter(families.OPS_SKIPPED))
+        skipped = self._counter(families.OPS_SKIPPED)
+        self._ops_skipped = {reason: Total(skipped.labels(reason)) for reason in get_args(SkipReason)}
         self._snapshots_refused = Total(self._counter(families.SNAPSHOTS_REFUSED))
         self._inversions = Total(self._counter(families.INVERSIONS))
         self._rooms_overdue = Total(self._counter(families.ROOMS_OVERDUE))
@@ -457,7 +459,7 @@ class Metrics:
         published_ops: int,
         applied_ops: int,
         dropped_ops: int,
-        skipped_ops: int,
+        skipped_ops: Mapping[SkipReason, int],
         snapshots_refused: int,
     ) -> None:
         """Set the state of the shared log; what is counted is a total since the start of this process."""
@@ -468,7 +470,8 @@ class Metrics:
         self._ops_published.follow(published_ops)
         self._ops_applied.follow(applied_ops)
         self._ops_dropped.follow(dropped_ops)
-        self._ops_skipped.follow(skipped_ops)
+        for reason, ops in skipped_ops.items():
+            self._ops_skipped[reason].follow(ops)
         self._snapshots_refused.follow(snapshots_refused)
 
     def engine_reports(self, *, reports: int, failures: int) -> None:

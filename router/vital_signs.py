@@ -102,7 +102,7 @@ class VitalSigns:
             holds_snapshot_lease=ports.wrote_snapshot(),
             buffered_ops=status.buffered_ops,
             dropped_ops=status.dropped_ops,
-            skipped_ops=status.skipped_ops,
+            skipped_ops=sum(status.skipped_ops.values()),
             degraded=ports.degraded(),
             workers=len(workers),
             workers_healthy=healthy,

@@ -20,7 +20,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,7 +147,13 @@ class _MeasuredFold:
                 self.snapshot_s += time.thread_time() - began_s
             yield piece
 
-    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
+    @property
+    def left_out_ops(self) -> int:
+        return self._fleet.left_out_ops
+
+    def restore_steps(
+        self, pieces: Sequence[bytes], own: str, *, missed: bool
+    ) -> Generator[float, None, int]:
         return self._fleet.restore_steps(pieces, own, missed=missed)
 
 
@@ -240,7 +246,7 @@ class _Replica:
             snapshots=watch.snapshots,
             snapshot_bytes=watch.snapshot_bytes,
             gaps=watch.gaps,
-            lost_ops=status.dropped_ops + status.skipped_ops,
+            lost_ops=status.dropped_ops + sum(status.skipped_ops.values()),
             late_s=late_s,
             offset_us=self._clock.now_us() - time.monotonic_ns() // 1000,
             rss_bytes=_rss_bytes(),

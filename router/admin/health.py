@@ -56,7 +56,7 @@ def add_health(api: FastAPI, ports: AdminPorts) -> None:
                     "snapshot_age_s": status.snapshot_age_s,
                     "buffered_ops": status.buffered_ops,
                     "dropped_ops": status.dropped_ops,
-                    "skipped_ops": status.skipped_ops,
+                    "skipped_ops": sum(status.skipped_ops.values()),
                     "replicas": list(status.replicas),
                 },
             },

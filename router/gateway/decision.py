@@ -70,6 +70,7 @@ from policies import (
     waits_for_leader,
 )
 from radix import AttentionProfile
+from radix.bounds import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
 from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
@@ -308,12 +309,16 @@ class Decider:
         fleet = self._fleet
         bytes_per_token = self._feedback.bytes_per_token(parsed.model or "")
         prompt_tokens, output_tokens = self._expected_tokens(parsed, bytes_per_token)
-        prompt_tokens = max(prompt_tokens, 1.0)
+        prompt_tokens = min(max(prompt_tokens, 1.0), TOKENS_MAX)
         tokens_per_block = (
             self._block_tokens if parsed.prompt_token_ids else self._block_bytes / bytes_per_token
         )
         view = RequestView(
-            parsed.key, parsed.prefix_key, prompt_tokens, output_tokens * parsed.n, self.placed_count
+            parsed.key,
+            parsed.prefix_key,
+            prompt_tokens,
+            min(output_tokens * parsed.n, TOKENS_MAX),
+            self.placed_count,
         )
         candidates = fleet.candidates(
             slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
@@ -438,9 +443,9 @@ class Decider:
             now_us,
             attempt.worker_id,
             self._replica,
-            round(chosen.service_s * 1e6),
+            whole(chosen.service_s * 1e6, DURATION_US_MAX),
             chosen.uncached_tokens,
-            round(prompt_tokens + view.output_tokens),
+            whole(prompt_tokens + view.output_tokens, TOKENS_MAX),
             parsed.paths or NO_PROMPT,
             windowed,
             claim.flow if claim is not None and fleet.tickets.count else "",
@@ -514,7 +519,7 @@ class Decider:
         tickets, order = self._fleet.tickets, self._order
         if claim is None or order is None or not tickets.count:
             return 0.0
-        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
         return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
 
     def _turn(
@@ -532,8 +537,8 @@ class Decider:
         """Whose turn it is, if anybody waits, the chosen worker has no room, or the request follows one."""
         admission, slots, now_us = order.admission, candidates.slots, candidates.now_us
         ahead = prospect(candidates, view.prompt_tokens, chosen.slot, claim.turn)
-        service_us = round(ahead.least_s * 1e6)
-        key_us = claim.arrived_us + round(order.k * service_us)
+        service_us = whole(ahead.least_s * 1e6, DURATION_US_MAX)
+        key_us = min(claim.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
         open_ = look is None or look.has_room(chosen.slot)
         has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
         if has_room and (
@@ -581,7 +586,7 @@ class Decider:
             claim.flow,
             service_us,
             chosen.uncached_tokens,
-            round(view.prompt_tokens + view.output_tokens),
+            whole(view.prompt_tokens + view.output_tokens, TOKENS_MAX),
             look.link(chosen.slot) if look is not None and paced else "",
         )
 
@@ -666,7 +671,7 @@ class Decider:
         if not link:
             return False
         best = self._fleet.tickets.first_for_link(link)
-        key_us = claim.arrived_us + round(order.k * chosen.service_s * 1e6)
+        key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
         if (
             best is None
             or best.request_id == claim.ticket_id

@@ -17,7 +17,6 @@ from policies import (
     FleetState,
     Matchmaker,
     Offload,
-    Op,
     Pairing,
     RetryBudget,
     Shadow,
@@ -65,7 +64,7 @@ from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
 from router.request_trace import TraceLine
 from router.settings import PlacementSettings, Settings
-from router.shared import LogClock
+from router.shared import LogClock, Publish
 from router.tenants import Door, Keyring, Limiter, Tenant
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ class Gateway:
         replica: str,
         fleet: FleetState,
         registry: Registry,
-        publish: Callable[[Op], None],
+        publish: Publish,
         clock: LogClock,
         metrics: Metrics,
         request_log: Callable[[dict[str, object]], None],

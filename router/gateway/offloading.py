@@ -37,6 +37,7 @@ from policies import (
     Ticket,
     place,
 )
+from radix.bounds import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64
 """Of so many requests it is remembered why they went where they did."""
@@ -268,16 +269,18 @@ class Offloading:
         quote = self._quoted(look, kv, view, chosen, held_tokens, now_us)
         if quote is None:
             return None
-        start_us = quote.start_us if quote.wait_s <= PACE_S else now_us + round(ready_s * 1e6)
+        start_us = (
+            quote.start_us if quote.wait_s <= PACE_S else now_us + whole(ready_s * 1e6, DURATION_US_MAX)
+        )
         return Shipping(
             request_id,
             now_us,
             self._replica,
             link,
-            round(kv_bytes),
+            whole(kv_bytes, KV_BYTES_MAX),
             start_us,
-            start_us + round(quote.send_s * 1e6),
-            round(ready_bytes) if quote.ready_us else 0,
+            start_us + whole(quote.send_s * 1e6, DURATION_US_MAX),
+            whole(ready_bytes, KV_BYTES_MAX) if quote.ready_us else 0,
             quote.ready_us,
         )
 

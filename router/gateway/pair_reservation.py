@@ -102,21 +102,25 @@ class PairReservation(msgspec.Struct, eq=False):
         return b"" if self.request is None else self.request.usage
 
     def make(self) -> None:
-        """Reserve."""
-        gateway, attempt = self.gateway, self.attempt
-        circuits = gateway.registry.circuits
-        circuits.dispatched(self.prefill, attempt.placed_us)
-        circuits.dispatched(self.decode, attempt.placed_us)
-        gateway.publish(self.placed)
-        gateway.publish(self.decode_placed)
-        if self.shipping is not None:
-            gateway.publish(self.shipping)
-            prefill = self.prefill
-            gateway.link_watch.begun(
-                self.shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
-            )
-        gateway.at_workers(1)
+        """Reserve all three at once. From their publication on, `release` ends them whatever is raised here.
+
+        Raises:
+            OpRefused: One of them cannot be published: nothing is reserved.
+        """
+        gateway, attempt, shipping = self.gateway, self.attempt, self.shipping
+        if shipping is None:
+            gateway.publish(self.placed, self.decode_placed)
+        else:
+            gateway.publish(self.placed, self.decode_placed, shipping)
         self.released = False
+        gateway.at_workers(1)
+        circuits, prefill = gateway.registry.circuits, self.prefill
+        circuits.dispatched(prefill, attempt.placed_us)
+        circuits.dispatched(self.decode, attempt.placed_us)
+        if shipping is not None:
+            gateway.link_watch.begun(
+                shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
+            )
         gateway.stalls.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s
         gateway.metrics.decided(gateway.decider.prefill_policy.name, attempt.chosen.reason, decision_s)

@@ -5,6 +5,7 @@ skipped. Tools and fields that only separate identities stay raw. A body that do
 types is decoded again generically; then
 
 * not JSON, not an object, no model where one is needed, a scalar of the wrong type: `ClientError`;
+* a number or a name that nothing could serve (`radix.bounds`): `ClientError`, too;
 * anything else is let through, since the engine may accept it: what we know of the prompt keeps its
   identity, the rest counts as a hash, and if the prompt is not to be found there is no path.
 
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from radix import BLOCK_BYTES, BLOCK_TOKENS
+from radix.bounds import ANSWERS_MAX, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
 from router.errors import ClientError
 from router.gateway.bodies import (
     ABSENT,
@@ -264,24 +266,37 @@ def parsed_request(
 ) -> ParsedRequest:
     """Put together what a decision needs."""
     output_tokens_max, n = _limits(fields)
+    model, session = fields.model or None, fields.prompt_cache_key or ""
+    lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
+    for param, name in (
+        ("model", model),
+        ("prompt_cache_key", session),
+        ("lora_path", lora),
+        ("service_tier", tier),
+    ):
+        if name and (len(name) > NAME_CHARS_MAX or not (name.isascii() or _can_be_written(name))):
+            raise _no_name(param)
+    priority = fields.priority or 0
+    if not -WHOLE_MAX <= priority <= WHOLE_MAX:
+        raise _too_many("priority", WHOLE_MAX)
     options = fields.stream_options
     return ParsedRequest(
         endpoint,
-        fields.model or None,
+        model,
         bool(fields.stream),
         output_tokens_max,
         n,
         options is not None and bool(options.include_usage),
-        fields.priority or 0,
+        priority,
         tenant.name,
-        fields.prompt_cache_key or "",
-        _first_text(getattr(fields, "lora_path", ABSENT)),
+        session,
+        lora,
         identity.paths,
         identity.prompt_bytes,
         identity.prompt_token_ids,
         identity.key,
         identity.prefix_key,
-        fields.service_tier or "",
+        tier,
         salt_span,
         ids_root,
         0,
@@ -320,20 +335,53 @@ def _split(prompt: Any) -> Sequence[Prompt]:
     return (prompt,) if int in map(type, prompt) else prompt
 
 
+def _can_be_written(name: str) -> bool:
+    """Whether a name has no lone surrogates."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _no_name(param: str) -> ClientError:
+    return ClientError(
+        f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
+        code="invalid_value",
+        param=param,
+    )
+
+
+def _too_many(param: str, most: int) -> ClientError:
+    return ClientError(f"{param} must be at most {most}.", code="invalid_value", param=param)
+
+
 def _limits(fields: Any) -> tuple[int | None, int]:
-    """Output tokens at most (None if unknown), and answers per prompt."""
-    limit = fields.max_completion_tokens
-    if limit is None:
-        limit = fields.max_tokens
-    if limit is None:
-        limit = fields.max_output_tokens
+    """Output tokens at most (None if unknown), and answers per prompt.
+
+    Raises:
+        ClientError: If one of them is more than anything could serve.
+    """
+    limit = None
+    for param in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        said = getattr(fields, param)
+        if said is not None:
+            if said > COUNT_MAX:
+                raise _too_many(param, COUNT_MAX)
+            limit = said if limit is None else limit
     n = fields.n
+    if n is not None and n > ANSWERS_MAX:
+        raise _too_many("n", ANSWERS_MAX)
     if type(fields) is GenerateBody and fields.sampling_params:
         params = fields.sampling_params
         # A batch may bring one set for each prompt.
         each = params if isinstance(params, list) else [params]
         limit = max((one.max_new_tokens for one in each if one.max_new_tokens is not None), default=limit)
         n = max((one.n for one in each if one.n is not None), default=n)
+        if limit is not None and limit > COUNT_MAX:
+            raise _too_many("max_new_tokens", COUNT_MAX)
+        if n is not None and n > ANSWERS_MAX:
+            raise _too_many("n", ANSWERS_MAX)
     return (limit if limit is not None and limit >= 0 else None), max(n or 1, 1)
 
 

@@ -45,13 +45,17 @@ class Reservation(msgspec.Struct, eq=False):
     released: bool = True
 
     def make(self) -> None:
-        """Reserve."""
+        """Reserve. From its publication on, `release` ends it whatever is raised here.
+
+        Raises:
+            OpRefused: It cannot be published: nothing is reserved.
+        """
         gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
         chosen = attempt.chosen
-        gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         gateway.publish(self.placed)
-        gateway.at_workers(1)
         self.released = False
+        gateway.at_workers(1)
+        gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         decision_s = gateway.now_s() - attempt.started_s
         gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, decision_s)
         if not parsed.stream:

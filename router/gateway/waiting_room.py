@@ -51,8 +51,9 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from policies import Admission, Finished, FleetState, Op, Shed, Ticket, Waiting
+from policies import Admission, Finished, FleetState, Op, OpRefused, Shed, Ticket, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
+from router.gateway.answer import crashed
 from router.gateway.decision import Decision, Hold, refusal_of
 from router.gateway.prompt_starts import PromptStarts
 from router.gateway.queue_lanes import Lanes
@@ -272,6 +273,7 @@ class WaitingRoom:
 
         Raises:
             RequestRejected: If too many wait already, and none of them here has a lesser claim.
+            OpRefused: Its ticket cannot be published: it does not wait.
         """
         op = hold.waiting
         if not again:
@@ -280,11 +282,11 @@ class WaitingRoom:
         place = _Place(
             waiter, op, hold.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
         )
+        self._publish(op)
         self._places[op.request_id] = place
         self._round.append(op.request_id)
         self._starts.add(op.request_id, hold.path)
         heappush(self._deadlines, (place.deadline_us, op.request_id))
-        self._publish(op)
         if hold.gated:
             self._gated.add(op.lane)
         if hold.paced:
@@ -352,8 +354,18 @@ class WaitingRoom:
         self._serve(slots, now_us)
 
     def _look_at_all(self) -> None:
+        """Look at all workers, and again after a while; also if a mistake of ours ends this look early."""
         self._timer = None
-        now_us = self._now_us()
+        try:
+            self._look_once(self._now_us())
+        finally:
+            if self._places:
+                self._timer = self._call_later(self._rules.look_s, self._look_at_all)
+            else:
+                self._left_to.clear()
+                self._gated.clear()
+
+    def _look_once(self, now_us: int) -> None:
         self._expire(now_us)
         if self._places:
             self._lanes.follow(self._fleet.tickets.lane_totals())
@@ -368,11 +380,6 @@ class WaitingRoom:
             self._serve(slots, now_us)
             self._ask_followers(now_us)
             self._ask_some(now_us)
-        if self._places:
-            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
-        else:
-            self._left_to.clear()
-            self._gated.clear()
 
     def _serve(self, slots: list[int], now_us: int) -> None:
         """Let those go for whom workers have room."""
@@ -539,7 +546,11 @@ class WaitingRoom:
                 if gated:
                     self._gated.add(op.lane)
                 if self._differs(place.op, op):
-                    self._say(place, op)
+                    try:
+                        self._say(place, op)
+                    except OpRefused:
+                        self._refuse(place, WaitEnd.NO_WORKER, crashed())
+                        return False
                 lets_pass = turn >= 0 and op.worker == self._fleet.at_slot(turn).worker_id
                 if lets_pass and len(declined) < DECLINED_MAX:
                     declined.add(ticket_id)
@@ -562,8 +573,8 @@ class WaitingRoom:
         return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
 
     def _say(self, place: _Place, op: Waiting) -> None:
-        place.op = op
         self._publish(op)
+        place.op = op
 
     # Bounds.
 

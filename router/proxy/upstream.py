@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from radix.bounds import is_base_url
 from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, WorkerConnection
@@ -96,16 +97,10 @@ class WorkerPool:
         Raises:
             ValueError: If the URL is none of that.
         """
-        parts = urlsplit(url)
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.query
-            or parts.fragment
-            or "@" in parts.netloc
-            or not url.isascii()
-        ):
+        if not is_base_url(url):
             raise ValueError(f"not a worker URL: {url!r}; write http://host:port or https://host:port")
+        parts = urlsplit(url)
+        assert parts.hostname
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.use(timeouts or UpstreamTimeouts(), idle_s_max)
         self.opened = 0

@@ -6,7 +6,7 @@ from router.shared.embedded import EmbeddedValkey
 from router.shared.keys import Keys
 from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
-from router.shared.ports import Fold, NoListener, RefusalReason, SharedListener, SkipReason
+from router.shared.ports import Fold, NoListener, Publish, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
 from router.shared.vitals import Vitals
 
@@ -19,6 +19,7 @@ __all__ = [
     "LogClock",
     "LogStatus",
     "NoListener",
+    "Publish",
     "Refusal",
     "RefusalReason",
     "SharedConfig",

@@ -1,8 +1,10 @@
 """What a shared state is told when it is made, and what it tells about itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from router.shared.ports import SkipReason
 from router.shared.snapshot import TRIM_MARGIN_S
 
 
@@ -57,7 +59,7 @@ class LogStatus:
         snapshot_age_s: Age of the newest snapshot; None if there is none.
         buffered_ops: Own operations that Redis has not acknowledged.
         dropped_ops: Own operations dropped since the start.
-        skipped_ops: Operations of others not understood or not applied since the start.
+        skipped_ops: Operations skipped since the start, by reason (`router.shared.ports.SkipReason`).
         replicas: Ids of the replicas that are alive, this one included.
         ready: The log had once been read to its end: this replica is as warm as the others.
         warming: What it still reads before that; None if nothing.
@@ -69,7 +71,7 @@ class LogStatus:
     snapshot_age_s: float | None
     buffered_ops: int
     dropped_ops: int
-    skipped_ops: int
+    skipped_ops: Mapping[SkipReason, int]
     replicas: tuple[str, ...]
     ready: bool
     warming: Warming | None

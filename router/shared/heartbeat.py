@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies import Left
+from radix.bounds import WHOLE_MAX, is_name
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
 from router.shared.server import RedisLink
@@ -30,6 +31,15 @@ from router.shared.server import RedisLink
 REPLICAS_MAX = 1024
 # A quarter of the time to live, but never so long that a failing Redis goes unnoticed for a second.
 INTERVAL_S_MAX = 0.4
+
+
+def _beat_of(member: bytes, score: bytes) -> tuple[str, int] | None:
+    """The replica of a beat and its log time; None if no replica could have said that."""
+    try:
+        replica, beat_us = member.decode(), int(float(score))
+    except (ValueError, OverflowError):
+        return None
+    return (replica, beat_us) if is_name(replica) and 0 <= beat_us <= WHOLE_MAX // 2 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +123,9 @@ class Heartbeat:
                 self._beating_since_s = now_s
             members = replies[2]
             for member, score in zip(members[::2], members[1::2], strict=True):
-                self._note(member.decode(), int(score), now_s)
+                beat = _beat_of(member, score)
+                if beat is not None:
+                    self._note(*beat, now_s)
             if now_s - self._beating_since_s >= self._ttl_s:
                 await self._judge(link, now_s)
         except BaseException:

@@ -8,7 +8,9 @@ Every replica looks once a second. Whoever finds one due and gets the lease writ
     unsound, or of an older version              by a warm replica at once; one that could not start from
                                                  it either leaves that to those who know more
     none yet                                     after one interval, so that a survivor comes first
-    of a newer version                           left to those who can read it (roll-out)
+    of a newer version                           left to those who can read it (roll-out), unless they have
+                                                 written none for `ABANDONED_S`
+    of the future                                replaced: no clock of a replica is ahead by `FUTURE_S`
 
 One survivor's mark is enough for all: who has merged it need not write its own.
 """
@@ -27,6 +29,13 @@ from router.shared.snapshot import SnapshotHead, SnapshotStore
 # A newcomer applies an entry of two or three operations in some 50 us on a busy core (`Reader`, 2,000
 # operations per second of four replicas), so this is two seconds of its work.
 ENTRIES_MAX = 40_000
+
+ABANDONED_S = 600.0
+"""A snapshot of a newer version that no replica has replaced for so long has no readers: the upgrade was
+rolled back, or it is no snapshot at all. Meanwhile the log is not trimmed."""
+
+FUTURE_S = 60.0
+"""A snapshot that claims to be so far ahead of log time would never be due."""
 
 
 class SnapshotKeeper:
@@ -108,19 +117,18 @@ class SnapshotKeeper:
 
     def _due(self, head: SnapshotHead | None) -> bool:
         version = self._fold.snapshot_version
-        if head is not None and head.version > version:
+        age_s = 0.0 if head is None else (self._clock.now_us() - head.at_us) / 1e6
+        future = age_s < -FUTURE_S
+        if head is not None and head.version > version and not (future or age_s > ABANDONED_S):
             return False
         if self._needs_mark:
             return True
         connected_long = time.monotonic() - self._connected_s >= self._interval_s
         if head is None:
             return connected_long
-        if head.version < version or not head.sound:
+        if head.version != version or not head.sound or future:
             return connected_long or not self._reader.cold
-        return (
-            self._clock.now_us() - head.at_us >= self._interval_s * 1e6
-            or self._reader.entries - self._entries >= ENTRIES_MAX
-        )
+        return age_s >= self._interval_s or self._reader.entries - self._entries >= ENTRIES_MAX
 
     async def _write(self, commands: RedisLink, bulk: RedisLink) -> None:
         dropped, mark = self._publisher.dropped_ops, self._needs_mark

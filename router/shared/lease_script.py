@@ -25,6 +25,7 @@ change.
 import msgspec
 
 from router.shared.connection import Command
+from router.shared.failures import RedisRefused
 
 SLOT_US = 500_000
 SLOTS = 120
@@ -99,8 +100,15 @@ def command(script: bytes, key: str, call: LeaseCall) -> Command:
 
 
 def reply_of(data: bytes) -> LeaseReply:
-    """What a command answered."""
-    return _decode(data)
+    """What a command answered.
+
+    Raises:
+        RedisRefused: It makes no sense.
+    """
+    try:
+        return _decode(data)
+    except (ValueError, TypeError) as error:
+        raise RedisRefused(f"the account in Redis makes no sense: {error}") from error
 
 
 SCRIPT = f"""#!lua flags=allow-oom
@@ -110,9 +118,26 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 -- last change; requests and tokens used by slot; holders: batch, expiry, what they hold of the three limits
-local raw = redis.call('GET', KEYS[1])
-local state = raw and cmsgpack.unpack(raw)
-if not state or state[1] > now + STEP then state = {{now, {{}}, {{}}, {{}}}} end
+-- an account that is none begins anew
+local raw = redis.pcall('GET', KEYS[1])
+if type(raw) == 'table' then redis.call('DEL', KEYS[1]) raw = false end
+local read, state = pcall(cmsgpack.unpack, raw or '')
+local function sound()
+  if type(state[1]) ~= 'number' or state[1] ~= state[1] then return false end
+  for kind = 2, 3 do
+    for at, amount in pairs(state[kind]) do
+      if math.floor(at) ~= at or not (amount >= 0 and amount <= 2^53) then return false end
+    end
+  end
+  for name, holder in pairs(state[4]) do
+    for at = 1, 5 do
+      if type(holder[at]) ~= 'number' or not (math.abs(holder[at]) <= 2^53) then return false end
+    end
+  end
+  return state[1] <= now + STEP
+end
+local checked, is_sound = pcall(sound)
+if not (raw and read and checked and is_sound) then state = {{now, {{}}, {{}}, {{}}}} end
 now = math.max(now, state[1])
 state[1] = now
 local holders = state[4]

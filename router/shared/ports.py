@@ -4,12 +4,14 @@ The payload is opaque here. `policies.FleetState` is the fold; the listener turn
 metrics. All calls are synchronous, on the event loop, and must be quick.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, Protocol
 
 from policies import Op
 
-SkipReason = Literal["unknown_version", "unknown_op", "failed"]
+SkipReason = Literal["unknown_version", "unknown_op", "invalid", "failed", "unencodable"]
+"""Why an operation is skipped: a newer version wrote it, its bytes or values are wrong, the fold refused
+it, or a snapshot left it out since it cannot be encoded."""
 
 RefusalReason = Literal["version", "incomplete", "damaged", "unreadable"]
 """Why a snapshot cannot be used: its version is another, a piece is missing, its bytes are not what was
@@ -33,10 +35,17 @@ class Fold(Protocol):
         applied before the first is in it.
         """
 
-    def restore_steps(self, pieces: Sequence[bytes], own: str, /, *, missed: bool) -> Iterator[float]:
+    @property
+    def left_out_ops(self) -> int:
+        """Operations that snapshots left out so far, since they could not be encoded."""
+
+    def restore_steps(
+        self, pieces: Sequence[bytes], own: str, /, *, missed: bool
+    ) -> Generator[float, None, int]:
         """Merge a snapshot into the state: as if all operations behind it had been applied.
 
-        Operations may be applied between two steps. Yields the progress, 0 to 1.
+        Operations may be applied between two steps. Yields the progress, 0 to 1. Returns the number of
+        operations in it that were skipped.
 
         Args:
             pieces: What `snapshot_steps` gave.
@@ -46,6 +55,13 @@ class Fold(Protocol):
         Raises:
             ValueError: The snapshot cannot be read; nothing was changed.
         """
+
+
+class Publish(Protocol):
+    """Changes the shared state."""
+
+    def __call__(self, *ops: Op) -> None:
+        """Apply operations at once and tell the other replicas; all of them, or none (`OpRefused`)."""
 
 
 class SharedListener(Protocol):

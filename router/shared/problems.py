@@ -19,6 +19,10 @@ class Problems:
         """The oldest reason that still holds."""
         return next(iter(self._reasons.values()), None)
 
+    def has(self, loop: str) -> bool:
+        """Whether a loop cannot do its work."""
+        return loop in self._reasons
+
     def set(self, loop: str, reason: str) -> None:
         """Note that a loop cannot do its work."""
         before = self.reason

@@ -1,7 +1,7 @@
 """Own operations on their way to the log.
 
-`Publisher.put` encodes an operation and returns: it costs microseconds and never waits. The
-flusher turns everything put since the last flush into one stream entry:
+`Publisher.put` takes an encoded operation and returns: it never waits. The flusher turns all that was put
+since the last flush into one stream entry:
 
     put put ... put --> XADD log MAXLEN ~ N * v 1 r <writer> o <msgpack array of operations> --pause--> ...
 
@@ -22,7 +22,6 @@ import random
 import time
 from collections import deque
 
-from policies import Op, encode_op
 from router.shared.acknowledged import Acknowledged
 from router.shared.company import Company
 from router.shared.keys import Keys
@@ -85,9 +84,8 @@ class Publisher:
         """Operations not yet acknowledged, without those on their way."""
         return len(self._bodies)
 
-    def put(self, op: Op) -> None:
-        """Take an operation; the oldest are dropped if there is no room."""
-        body = encode_op(op)
+    def put(self, body: bytes) -> None:
+        """Take an encoded operation; the oldest are dropped if there is no room."""
         self._bodies.append(body)
         self._bytes += len(body)
         if self._bytes > self._bytes_max or len(self._bodies) > self._ops_max:

@@ -21,9 +21,10 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 
-from policies import Left, decode_ops
+from policies import Left, Op, decode_ops
 from router.shared.clock import LogClock
 from router.shared.company import Company
 from router.shared.config import Warming
@@ -48,6 +49,7 @@ REFUSED_PAUSE_S = 0.5
 SLICE_S = 0.002
 # Nor does merging a snapshot, whose steps take microseconds.
 SNAPSHOT_SLICE_S = 0.001
+REASON_CHARS_MAX = 200
 # Of the time that a snapshot takes, the rest is merging (`loadtest.bench.snapshots`).
 FETCHED_SHARE = 0.1
 
@@ -60,7 +62,7 @@ class Reader:
         ready: Set once the log had been read to its end.
         cold: There was no snapshot to begin with, or none that could be used: others know more.
         lag_s: Age of the newest entry of another replica when it was applied; 0 when idle.
-        skipped_ops: Operations of others not understood or not applied.
+        skipped_ops: Operations of others that were not understood or not applied, by reason.
         entries: Entries read.
 
     Args:
@@ -119,8 +121,8 @@ class Reader:
         self.ready = asyncio.Event()
         self.cold = False
         self.lag_s = 0.0
-        self.skipped_ops = 0
-        self._skip_reasons: set[SkipReason] = set()
+        self.skipped_ops: Counter[SkipReason] = Counter()
+        self._explained: set[type[Op]] = set()
         self.entries = 0
         self.gaps = 0
         self.marks = 0
@@ -232,33 +234,44 @@ class Reader:
         if fields.get(b"v") != VERSION:
             self._skip(1, "unknown_version")
             return
-        ops, unknown = decode_ops(fields.get(b"o", b""))
-        if unknown:
-            self._skip(unknown, "unknown_op")
+        ops, unknown, invalid = decode_ops(fields.get(b"o", b""))
+        self._skip(unknown, "unknown_op")
+        self._skip(invalid, "invalid")
         failed = 0
         for op in ops:
             try:
                 self._fold.apply(op)
-            except Exception:
+                if type(op) is Left:
+                    self._on_left(op)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one operation, the next is read
                 failed += 1
-                logger.exception(
-                    "operation not applied", extra={"event": "log.failed", "op": type(op).__name__}
-                )
-            if type(op) is Left:
-                self._on_left(op)
-        if failed:
-            self._skip(failed, "failed")
+                self._explain(op, error)
+        self._skip(failed, "failed")
         self.lag_s = max(0.0, (self._clock.now_us() - position[0] * 1000) / 1e6)
         self._listener.applied(len(ops) - failed, self.lag_s)
 
+    def _explain(self, op: Op, error: Exception) -> None:
+        """Log why an operation was not applied, once for each kind of operation."""
+        if type(op) in self._explained:
+            return
+        self._explained.add(type(op))
+        refused = isinstance(error, ValueError)  # else it is a mistake of ours, and its traceback helps
+        logger.log(
+            logging.WARNING if refused else logging.ERROR,
+            "an operation of another replica was not applied",
+            exc_info=None if refused else error,
+            extra={"event": "log.failed", "op": type(op).__name__, "reason": str(error)[:REASON_CHARS_MAX]},
+        )
+
     def _skip(self, ops: int, reason: SkipReason) -> None:
-        if reason not in self._skip_reasons:
-            self._skip_reasons.add(reason)
+        if not ops:
+            return
+        if not self.skipped_ops[reason]:
             logger.warning(
                 "operations of another replica are skipped; the metric counts how many",
                 extra={"event": "log.skipped", "reason": reason},
             )
-        self.skipped_ops += ops
+        self.skipped_ops[reason] += ops
         self._listener.skipped(ops, reason)
 
     async def _reload(self, bulk: RedisLink, last: StreamId, *, missed: bool) -> None:
@@ -278,17 +291,22 @@ class Reader:
 
     async def _restore(self, snapshot: Snapshot, bulk: RedisLink, missed: bool) -> bool:
         slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
-        try:
-            for progress in self._fold.restore_steps(snapshot.pieces, self._replica, missed=missed):
-                if time.monotonic() > slice_ends_s:
-                    self._restored = FETCHED_SHARE + (1 - FETCHED_SHARE) * progress
-                    await asyncio.sleep(0)
-                    slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
-        except ValueError as error:
-            await self._snapshots.refuse(bulk, snapshot.head, "unreadable", str(error))
-            return False
-        self._listener.snapshot_merged()
-        return True
+        steps = self._fold.restore_steps(snapshot.pieces, self._replica, missed=missed)
+        while True:
+            try:
+                progress = next(steps)
+            except StopIteration as end:
+                self._skip(end.value or 0, "invalid")
+                self._listener.snapshot_merged()
+                return True
+            except Exception as error:  # noqa: BLE001 - whatever its bytes are, the log is read on
+                reason = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
+                await self._snapshots.refuse(bulk, snapshot.head, "unreadable", reason)
+                return False
+            if time.monotonic() > slice_ends_s:
+                self._restored = FETCHED_SHARE + (1 - FETCHED_SHARE) * progress
+                await asyncio.sleep(0)
+                slice_ends_s = time.monotonic() + SNAPSHOT_SLICE_S
 
     async def _gap_before(self, first_read: StreamId, commands: RedisLink) -> bool:
         if self._clock.now_us() - first_read[0] * 1000 < self._gap_check_us or self.position == START:

@@ -15,7 +15,8 @@ with pauses, each piece as soon as it is there. All of it is fenced by the lease
                       -> still mine? point the head to the pieces, trim the log, give the lease back
 
 Own operations go to the log first, since newcomers would know them and the others never would, should
-the writer die. Who has not yet read what the snapshot before covers, or its mark, does not replace it.
+the writer die. A replica that has not yet read what the snapshot before covers, or its mark, does not replace
+it, unless the log has never come that far: then the head is wrong, and no replica will ever have read it.
 
 Nobody sees the new pieces before the head points to them, and the old ones stay for `GRACE_S`, so
 that whoever is reading them may finish. A writer that dies leaves pieces and a lease that expire; one
@@ -30,6 +31,7 @@ replica writes the next one at once. A snapshot of a newer version is left to th
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import secrets
@@ -54,6 +56,9 @@ PIECES_TTL_S = 60.0
 GRACE_S = 10.0
 """How long the pieces of the snapshot before are kept; reading takes a second or two."""
 
+SNAPSHOT_BYTES_MAX = 1 << 30
+"""A longer one is not read: eight million blocks are some 100 MB."""
+
 READ_ATTEMPTS = 3
 """How often reading begins again because the snapshot was replaced meanwhile."""
 
@@ -64,8 +69,9 @@ PAUSE_S = 0.002
 """Between two slices of writing, so that it takes a third of a core at most."""
 
 _ACQUIRE = """#!lua flags=allow-oom
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
+local holder = redis.pcall('GET', KEYS[1])
+if type(holder) == 'table' then redis.call('DEL', KEYS[1]) holder = false end
+if holder and holder ~= ARGV[1] and redis.call('PTTL', KEYS[1]) > 0 then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
@@ -91,7 +97,13 @@ redis.call('DEL', KEYS[1])
 if redis.call('HLEN', KEYS[4]) ~= tonumber(ARGV[6]) then return 0 end
 local known = redis.pcall('HMGET', KEYS[2], 'v', 'id', 'mark', 'bad')
 if known[1] == ARGV[2] and known[2] and not known[4] then
-  if before(ARGV[3], known[2]) or (known[3] and before(ARGV[3], known[3])) then return 0 end
+  local last, stream = '0-0', redis.pcall('XINFO', 'STREAM', KEYS[3])
+  for at = 1, #stream, 2 do
+    if stream[at] == 'last-generated-id' then last = stream[at + 1] end
+  end
+  for _, id in ipairs({known[2], known[3] or known[2]}) do
+    if before(ARGV[3], id) and not before(last, id) then return 0 end
+  end
 end
 redis.call('PEXPIRE', KEYS[5], ARGV[9])
 redis.call('PERSIST', KEYS[4])
@@ -236,7 +248,8 @@ class SnapshotStore:
         )
         self._listener.snapshot_refused(reason)
         if reason != "version" and head is not None:
-            await link.call("EVAL", _CONDEMN, 1, self._keys.snapshot, head.name)
+            with contextlib.suppress(RedisRefused):  # what is there is no head at all
+                await link.call("EVAL", _CONDEMN, 1, self._keys.snapshot, head.name)
 
     async def acquire(self, link: RedisLink) -> bool:
         """Take or extend the lease; False while somebody else has it."""
@@ -335,11 +348,14 @@ class SnapshotStore:
     ) -> tuple[list[bytes], str]:
         """The pieces up to the first that is not there, and their checksum."""
         pieces: list[bytes] = []
-        checksum = xxhash.xxh3_64()
+        read_bytes, checksum = 0, xxhash.xxh3_64()
         for number in range(head.pieces):
             piece = await link.call("HGET", self._keys.pieces(head.name), number)
             if piece is None:
                 break
+            read_bytes += len(piece)
+            if read_bytes > SNAPSHOT_BYTES_MAX:
+                raise ValueError(f"it is longer than {SNAPSHOT_BYTES_MAX} bytes")
             pieces.append(piece)
             checksum.update(piece)
             fetched(len(pieces) / head.pieces)

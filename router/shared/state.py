@@ -29,7 +29,7 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
-from policies import Left, Op
+from policies import Left, Op, encode_op
 from router.errors import StateError
 from router.shared.clock import LogClock, TimeSample
 from router.shared.company import Company
@@ -169,7 +169,7 @@ class SharedState:
             snapshot_age_s=None if at_us is None else max(0.0, (self._clock.now_us() - at_us) / 1e6),
             buffered_ops=len(self._publisher),
             dropped_ops=self._publisher.dropped_ops,
-            skipped_ops=self._reader.skipped_ops,
+            skipped_ops={**self._reader.skipped_ops, "unencodable": self._fold.left_out_ops},
             replicas=self._heartbeat.replicas,
             ready=self._reader.ready.is_set(),
             warming=self._reader.warming,
@@ -202,10 +202,19 @@ class SharedState:
         found[own] = self._vitals()
         return found
 
-    def publish(self, op: Op) -> None:
-        """Apply an operation here and now, and let the others know soon. Never waits for Redis."""
-        self._fold.apply(op)
-        self._publisher.put(op)
+    def publish(self, *ops: Op) -> None:
+        """Apply operations here and now, and let the other replicas know soon. Never waits for Redis.
+
+        All of them are encoded before the first is applied, so that this replica never does anything that
+        the others cannot be told.
+
+        Raises:
+            OpRefused: One of them has a value beyond its bounds. Nothing was applied or published.
+        """
+        bodies = [encode_op(op) for op in ops]
+        for op, body in zip(ops, bodies, strict=True):
+            self._fold.apply(op)
+            self._publisher.put(body)
 
     async def wait_ready(self) -> None:
         """Wait until the log has been read to its end once."""
@@ -403,6 +412,13 @@ class SharedState:
                 self._problems.clear("snapshot")
             except RedisRefused as error:
                 self._problems.set("snapshot", f"Redis refused the snapshot: {error}")
+            except StateError:
+                raise
+            except Exception as error:
+                # A mistake of ours: replicas share on without new snapshots, and it shows.
+                if not self._problems.has("snapshot"):
+                    logger.exception("no snapshot can be written", extra={"event": "snapshot.failed"})
+                self._problems.set("snapshot", f"no snapshot can be written: {type(error).__name__}")
             await asyncio.sleep(SNAPSHOT_TICK_S * random.uniform(0.8, 1.2))  # noqa: S311 - jitter
 
     async def _snapshot_tick(self, commands: RedisLink, bulk: RedisLink) -> None:

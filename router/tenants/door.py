@@ -17,7 +17,8 @@ checked who is asking. A configured tenant named there counts as if its own key 
 import hmac
 from collections.abc import Sequence
 
-from router.errors import InvalidKey
+from radix.bounds import NAME_CHARS_MAX
+from router.errors import ClientError, InvalidKey
 from router.proxy import Header
 from router.tenants.keys import Keyring
 from router.tenants.tenant import ANONYMOUS, Tenant, named_by_client
@@ -93,6 +94,11 @@ class Door:
         return ANONYMOUS
 
     def _named_as(self, value: bytes) -> Tenant:
+        if len(value) > NAME_CHARS_MAX:
+            name = self._tenant_header.decode("latin-1")
+            raise ClientError(
+                f"{name} must have at most {NAME_CHARS_MAX} characters.", code="invalid_value", param=name
+            )
         if self._keys is not None:
             tenant = self._keys.table.tenants.get(value.decode("latin-1"))
             if tenant is not None:

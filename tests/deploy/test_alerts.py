@@ -183,9 +183,12 @@ SCENARIOS = {
     "CachewayLogLag": gauge('cacheway_log_lag_seconds{namespace="n", instance="a"}', "1.5", "0.5"),
     "CachewayOpsDropped": counted('cacheway_ops_dropped_total{namespace="n", instance="a"}'),
     "CachewayOpsSkipped": Scenario(
-        {'cacheway_ops_skipped_total{namespace="n", instance="a"}': "0+1x60"},
-        {'cacheway_ops_skipped_total{namespace="n", instance="a"}': "0+1x15 16x45"},
+        {'cacheway_ops_skipped_total{namespace="n", instance="a", reason="unknown_op"}': "0+1x60"},
+        {'cacheway_ops_skipped_total{namespace="n", instance="a", reason="unknown_op"}': "0+1x15 16x45"},
         50,
+    ),
+    "CachewayLogDamaged": counted(
+        'cacheway_ops_skipped_total{namespace="n", instance="a", reason="invalid"}'
     ),
     "CachewaySnapshotOld": Scenario(
         {'cacheway_snapshot_age_seconds{namespace="n", instance="a"}': "0+60x60"},

@@ -21,7 +21,9 @@ from policies import (
     FleetState,
     LengthBuckets,
     Op,
+    OpRefused,
     Placed,
+    encode_op,
 )
 from router.fleet import LocalWorker, Registry
 from router.gateway import Gateway, weights
@@ -244,10 +246,17 @@ class FakeShared:
     def __init__(self, rules: FleetRules | None = None) -> None:
         self.fleet = FleetState(rules or FleetRules(buckets=LengthBuckets()))
         self.ops: list[Op] = []
+        self.refuses: type[Op] | tuple[()] = ()
+        """Operations of this kind cannot be published."""
 
-    def publish(self, op: Op) -> None:
-        self.ops.append(op)
-        self.fleet.apply(op)
+    def publish(self, *ops: Op) -> None:
+        for op in ops:
+            encode_op(op)
+            if isinstance(op, self.refuses):
+                raise OpRefused("as a test wants")
+        for op in ops:
+            self.ops.append(op)
+            self.fleet.apply(op)
 
     def said(self, kind: type[Any]) -> list[Any]:
         """What was published of one kind."""

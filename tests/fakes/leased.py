@@ -31,12 +31,14 @@ class Server:
     """The script on a server whose time is told to it.
 
     Attributes:
+        redis: The server.
+        key: Of the account.
         now_us: The server's time.
     """
 
     def __init__(self, redis: Redis, key: str) -> None:
-        self._redis = redis
-        self._key = key
+        self.redis = redis
+        self.key = key
         self._clock = f"{key}:clock"
         self.now_us = START_US
         # The same script, reading the time where a test can write it.
@@ -48,12 +50,12 @@ class Server:
 
     def call(self, call: LeaseCall) -> LeaseReply:
         """Run it."""
-        self._redis.set(self._clock, self.now_us)
-        return reply_of(self._script(keys=[self._key], args=[msgspec.msgpack.encode(call)]))
+        self.redis.set(self._clock, self.now_us)
+        return reply_of(self._script(keys=[self.key], args=[msgspec.msgpack.encode(call)]))
 
     def forget(self) -> None:
         """Lose everything."""
-        self._redis.delete(self._key)
+        self.redis.delete(self.key)
 
 
 @dataclass

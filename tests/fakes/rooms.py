@@ -28,6 +28,7 @@ from policies import (
     Left,
     Matchmaker,
     Op,
+    OpRefused,
     Pairing,
     Partners,
     ServiceLevel,
@@ -35,6 +36,7 @@ from policies import (
     Slots,
     Waiting,
     WorkerPut,
+    encode_op,
     make_policy,
 )
 from router.errors import NoWorker, RouterError
@@ -179,6 +181,8 @@ class Replica:
         self.name = name
         self.stage = stage
         self.alive = True
+        self.refuses: type[Op] | tuple[()] = ()
+        """Operations of this kind cannot be published."""
         self.ended: list[tuple[Waiting, WaitEnd, float]] = []
         self.fleet = FleetState(FleetRules(weight_of=stage.weight_of))
         self._slots: dict[str, Slots] = {}
@@ -266,6 +270,9 @@ class Replica:
     def publish(self, op: Op) -> None:
         if not self.alive:
             return
+        encode_op(op)
+        if isinstance(op, self.refuses):
+            raise OpRefused("as a test wants")
         self.fleet.apply(op)
         self.room.changed()
         self.stage.said.append(op)

@@ -48,6 +48,7 @@ from policies.fleet import GONE_MAX
 from policies.length_histogram import row_of
 from policies.placement import Reason
 from radix import chain_bytes
+from radix.bounds import WORKERS_MAX
 from radix.invariants import check
 
 SECOND = 1_000_000
@@ -325,7 +326,7 @@ def test_circuits_and_starts_do_not_outlive_their_worker() -> None:
         fleet.apply(WorkerGone(worker, at_us + 2, "one"))
         fleet.apply(ejected(worker, at_us + 3))
         fleet.collect(at_us + 199 * SECOND)
-    assert (fleet.circuits.dump(), fleet.circuits.tripped, fleet._started) == ([], {}, {})
+    assert (fleet.circuits.dump(), fleet.circuits.tripped, [*fleet._started]) == ([], {}, [])
 
 
 def test_a_new_process_has_an_empty_cache_and_the_newest_word_about_it_wins() -> None:
@@ -778,3 +779,23 @@ def test_a_worker_whose_label_does_not_say_stands_where_requests_come_to() -> No
             "c:1": "here",
         }
     assert [worker.site for worker in fleet_after(put("a:1")).workers()] == [""]
+
+
+def test_a_placement_whose_path_is_none_reserves_nothing() -> None:
+    fleet = FleetState()
+    with pytest.raises(ValueError):
+        fleet.apply(Placed("r", START, "a:1", "one", 5, 5, 5, (b"12345678", b"123")))
+    assert not fleet.loads.requests
+    assert fleet.workers() == []
+
+
+def test_a_fleet_has_a_bounded_number_of_workers() -> None:
+    """Those that were removed are forgotten after a while, and make room for others."""
+    fleet = FleetState()
+    for number in range(WORKERS_MAX):
+        fleet.apply(WorkerGone(f"w{number}:1", START, "one"))
+    with pytest.raises(ValueError, match="16384"):
+        fleet.apply(put("more:1", START + 1))
+    fleet.collect(START + 100 * SECOND)
+    fleet.apply(put("another:1", START + 101 * SECOND))
+    assert [worker.worker_id for worker in fleet.workers()] == ["another:1"]

@@ -5,7 +5,7 @@ import pytest
 
 from policies import FleetState, Insert, Op, Placed, WorkerPut
 from policies.snapshot import PIECE_OPS, Summary
-from radix import chain_bytes
+from radix import chain_bytes, finished
 
 PATH = chain_bytes(bytes(3 * 1024), 7)
 
@@ -77,3 +77,49 @@ def test_a_snapshot_of_a_writer_that_knew_of_no_flows_is_read() -> None:
     fleet.restore([*SOUND[:-1], msgspec.msgpack.encode(fields[:-1])])
     assert fleet.loads.requests.keys() == {"q"}
     fleet.restore([*SOUND[:-1], msgspec.msgpack.encode([*fields, "added later"])])
+
+
+def test_what_cannot_be_encoded_is_left_out_of_a_snapshot_and_counted() -> None:
+    """Nothing like it gets in any more; should it, one label does not keep the fleet from its snapshots."""
+    fleet = fleet_after(put("a:1"), put("b:1"), placed("q"))
+    fleet.worker("b:1").labels["x"] = "\ud800"  # type: ignore[union-attr]
+    again = fleet_after()
+    again.restore(fleet.snapshot())
+    assert fleet.left_out_ops == 1
+    assert [worker.worker_id for worker in again.workers()] == ["a:1"]
+    assert again.loads.requests.keys() == {"q"}
+
+
+def test_operations_that_are_wrong_are_skipped_and_counted_and_the_others_are_merged() -> None:
+    """A prompt that is no whole hashes, a fit without a price, a kind of a later version, and junk."""
+    summary = msgspec.msgpack.decode(SOUND[-1], type=Summary)
+    ops = msgspec.msgpack.decode(summary.ops)
+    odd = msgspec.msgpack.encode([*ops, [30, "default", 1, "r", 0.1, 0.0, 1e5], [99, "later"], b"junk"])
+    pieces = [
+        msgspec.msgpack.encode([Placed("bad", 5, "a:1", "one", 1, 1, 1, (b"123",)), placed("good")]),
+        *SOUND[1:-1],
+        msgspec.msgpack.encode(msgspec.structs.replace(summary, ops=odd)),
+    ]
+    again = fleet_after()
+    steps = again.restore_steps(pieces)
+    skipped = finished(steps)
+    assert skipped == 4
+    assert again.loads.requests.keys() == {"good"}
+    assert again.worker("a:1") is not None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [b"\x91" * 100_000, b"\xdd\xff\xff\xff\xff", b"\x92\xa3\xff\xfe\xfd\x01", b"\xc6\xff\xff\xff\xff"],
+)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_no_bytes_of_a_piece_raise_anything_but_a_refusal(piece: bytes, place: int) -> None:
+    assert len(SOUND) == 3
+    pieces = [*SOUND[:place], piece, *SOUND[place + 1 :]]
+    again = fleet_after()
+    if place == 0:
+        again.restore(pieces)  # one piece of operations that says nothing
+    else:
+        with pytest.raises(ValueError, match="snapshot"):
+            again.restore(pieces)
+    assert not again.loads.requests

@@ -7,6 +7,7 @@ import pytest
 from radix.bounds import (
     NAME_CHARS_MAX,
     WHOLE_MAX,
+    is_base_url,
     is_name,
     parsed_whole,
     sane_real,
@@ -56,3 +57,18 @@ def test_a_number_that_a_machine_reports_is_sane_or_nothing() -> None:
 )
 def test_a_name_can_be_written_everywhere(text: object, is_one: bool) -> None:
     assert is_name(text) is is_one
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        *(("http://a", True), ("https://a:1", True), ("http://[::1]:80/base/path", True)),
+        *(("http://10.0.0.7:65535", True), ("http://a:65536", False)),
+        *(("http://[::1", False), ("http://a:port", False), ("http://", False), ("http:///path", False)),
+        *(("not a url", False), ("", False), ("file:///etc/passwd", False), ("ftp://a", False)),
+        *(("http://a/?q=1", False), ("http://a/#f", False), ("http://user@a", False), ("http://é", False)),
+        *(("http://a b", False), ("http://a\nb", False), ("http://a/" + "p" * 2048, False)),
+    ],
+)
+def test_a_worker_is_at_a_plain_url(url: str, is_one: bool) -> None:
+    assert is_base_url(url) is is_one

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from router.logs import LineWriter, Logs, TimeText, configure_logs, encoded, log_from, request_log
+from router.logs import LineWriter, Logs, TimeText, bounded, configure_logs, encoded, log_from, request_log
 
 ROOT = Path(__file__).parents[2]
 
@@ -247,3 +247,32 @@ def test_before_the_logs_are_configured_a_request_line_goes_the_way_of_logging()
         [sys.executable, "-c", code], capture_output=True, timeout=60, check=True, text=True
     )
     assert result.stderr == "request finished r1\n"
+
+
+def test_lines_that_nobody_reads_are_bounded_in_bytes() -> None:
+    """A pipe holds 64 KB; of 100 lines of 10,000 bytes behind it ten fit into the buffer."""
+    pipe = Pipe()
+    writer = LineWriter(pipe.write_fd, queue_bytes_max=100_000)
+    os.write(pipe.write_fd, b"x" * 65_536)
+    for _ in range(100):
+        writer.write(b"y" * 9_999 + b"\n")
+    assert writer.dropped == 90
+    os.read(pipe.read_fd, 65_536)
+    drain = threading.Thread(target=lambda: [os.read(pipe.read_fd, 65_536) for _ in range(2)])
+    drain.start()
+    writer.close()
+    drain.join()
+    writer.write(b"z" * 90_000 + b"\n")
+    assert writer.dropped == 90
+
+
+def test_a_long_line_is_written_with_its_texts_cut() -> None:
+    line = bounded(
+        {"event": "request.finished", "model": "m" * 3_000_000, "status": 404, "ids": ["i" * 9] * 99}
+    )
+    assert len(line) < 4096
+    fields = orjson.loads(line)
+    assert (fields["event"], fields["status"]) == ("request.finished", 404)
+    assert fields["model"] == "m" * 1000 + "... (2999000 more characters)"
+    many = bounded({f"field {number}": "x" * 2000 for number in range(1000)})
+    assert orjson.loads(many)["event"] == "log.cut"

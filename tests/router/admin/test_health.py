@@ -36,7 +36,12 @@ async def test_a_replica_that_shuts_down_is_alive_and_not_ready(setup: Setup) ->
 async def test_a_lost_redis_is_said_and_does_not_make_a_replica_unready(setup: Setup) -> None:
     setup.add("a")
     setup.status = replace(
-        WELL, connected=False, degraded_reason="unreachable", buffered_ops=3, dropped_ops=2, skipped_ops=1
+        WELL,
+        connected=False,
+        degraded_reason="unreachable",
+        buffered_ops=3,
+        dropped_ops=2,
+        skipped_ops={"invalid": 1},
     )
     answer = await setup.client.get("/readiness")
     shared = answer.json()["shared"]

@@ -11,7 +11,7 @@ from fakes.handover import PairBench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Circuit, Finished, FirstToken, Left, Placed, Shipped, Shipping, Trim
+from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.usage import Usage
@@ -401,3 +401,18 @@ def test_each_reservation_is_released_once_in_any_order(events: list[str], end: 
     assert bench.gateway._at_workers == 0
     exchange.client_left()
     assert not bench.own
+
+
+@pytest.mark.parametrize("refused", [Placed, Shipping])
+def test_if_one_of_the_three_cannot_be_published_none_is_reserved(refused: type[Any]) -> None:
+    bench = PairBench(1, 1)
+    reservation = with_link(reserved(bench))
+    said, loads = len(bench.shared.ops), bench.shared.fleet.loads
+    before = loads.inflight_requests.copy()
+    again = msgspec.structs.replace(reservation, released=True, request=None, prefilled=False, arrived=False)
+    bench.shared.refuses = refused
+    with pytest.raises(OpRefused):
+        again.make()
+    again.release(abandoned=True)
+    assert len(bench.shared.ops) == said
+    assert (loads.inflight_requests == before).all()

@@ -527,3 +527,45 @@ def test_token_ids_under_another_name_of_a_model_are_the_same() -> None:
     aliased = Identifier("test", block_tokens=4, block_bytes=16, cached_as={"alias": "m"}.__getitem__)
     body = json.dumps({"model": "alias", "prompt": IDS}).encode()
     assert aliased.parse(Endpoint.COMPLETIONS, body).paths[0] == ids_path(Endpoint.COMPLETIONS)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (Endpoint.COMPLETIONS, {"n": 10**17}, "n"),
+        (Endpoint.COMPLETIONS, {"n": 16_385}, "n"),
+        (Endpoint.COMPLETIONS, {"n": "9" * 400}, "n"),
+        (Endpoint.CHAT, {"n": 10**400}, "n"),
+        (Endpoint.CHAT, {"max_tokens": 10**400}, "max_tokens"),
+        (Endpoint.CHAT, {"max_completion_tokens": 2**31}, "max_completion_tokens"),
+        (Endpoint.RESPONSES, {"max_output_tokens": 10**309}, "max_output_tokens"),
+        (Endpoint.CHAT, {"max_tokens": 2, "max_output_tokens": 10**18}, "max_output_tokens"),
+        (Endpoint.GENERATE, {"sampling_params": {"max_new_tokens": 10**309}}, "max_new_tokens"),
+        (Endpoint.GENERATE, {"sampling_params": [{"n": 1}, {"n": 10**17}]}, "n"),
+        (Endpoint.EMBEDDINGS, {"priority": -(10**400)}, "priority"),
+        (Endpoint.CHAT, {"model": "m" * 257}, "model"),
+        (Endpoint.CHAT, {"prompt_cache_key": "s" * 257}, "prompt_cache_key"),
+        (Endpoint.CHAT, {"prompt_cache_key": "\ud800"}, "prompt_cache_key"),
+        (Endpoint.CHAT, {"service_tier": "t" * 257}, "service_tier"),
+        (Endpoint.COMPLETIONS, {"lora_path": "l" * 257}, "lora_path"),
+        (Endpoint.COMPLETIONS, {"lora_path": ["l" * 257]}, "lora_path"),
+    ],
+)
+def test_a_number_or_a_name_that_nothing_could_serve_is_refused(
+    endpoint: Endpoint, body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(ClientError) as refused:
+        parse(endpoint, {"model": "m", "prompt": "x", "text": "x", **body})
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "invalid_value", param)
+
+
+def test_the_largest_numbers_and_names_that_are_served() -> None:
+    body = {
+        "model": "模" * 256,
+        "n": 16_384,
+        "max_tokens": 2**31 - 1,
+        "priority": -(2**53 - 1),
+        "prompt": "x",
+    }
+    parsed = parse(Endpoint.COMPLETIONS, body)
+    assert (parsed.n, parsed.output_tokens_max, parsed.priority) == (16_384, 2**31 - 1, 1 - 2**53)

@@ -63,7 +63,7 @@ def test_a_failed_request_is_kept_once(bench: Bench) -> None:
 
 
 def test_no_prompt_and_no_long_name_is_kept(bench: Bench) -> None:
-    bench.start(chat("secret words " * 1000, model="m" * 100_000))
+    bench.start(chat("secret words " * 1000, model="m" * 256))
     bench.upstream.answer(USAGE)
     kept = only(bench)
     assert len(kept.model) == TEXT_CHARS_MAX

@@ -133,3 +133,41 @@ def test_a_failure_is_the_workers_in_its_circuit_and_in_metrics(bench: Bench) ->
     assert bench.registry.circuits.state(reservation.local) is Circuit.OPEN
     assert f'worker="{reservation.attempt.worker_id}"' in bench.metrics.exposition()[0].decode()
     bench.upstream.answer()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_published_reserves_nothing(bench: Bench, stream: bool) -> None:
+    bench.shared.refuses = Placed
+    _, client = bench.start(chat(stream=stream))
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert not bench.upstreams
+    assert not bench.shared.fleet.loads.inflight_requests.any()
+    assert bench.gateway.admission.closed is False
+    bench.check()
+
+
+def test_a_mistake_behind_the_reservation_releases_it() -> None:
+    bench = Bench()
+    bench.registry.circuits.dispatched = None  # type: ignore[assignment,method-assign]
+    _, client = bench.start(chat())
+    assert (client.status, client.error["code"]) == (500, "internal_error")
+    assert len(bench.shared.said(Finished)) == 1
+    assert not bench.shared.fleet.loads.inflight_requests.any()
+    assert bench.gateway.inflight == 0
+
+
+def test_one_absurd_request_leaves_the_sums_of_the_others_exact(bench: Bench) -> None:
+    """The longest answers that are served, beside ten short ones that end meanwhile."""
+    for _ in range(10):
+        bench.start(chat(stream=True))
+    short = list(bench.upstreams)
+    bench.start(chat(stream=True, n=16_384, max_tokens=2**31 - 1))
+    for upstream in short:
+        upstream.head(200, SSE)
+        upstream.data(b"data: [DONE]\n\n")
+        upstream.end()
+    last = bench.upstream
+    last.head(200, SSE)
+    last.data(b"data: [DONE]\n\n")
+    last.end()
+    bench.check()

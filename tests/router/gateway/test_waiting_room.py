@@ -8,7 +8,7 @@ from fakes.rooms import Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import AdmissionRules, Expire, Left, Placed, ServiceLevel, Waiting
+from policies import AdmissionRules, Expire, Left, OpRefused, Placed, ServiceLevel, Waiting
 from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected
 from router.gateway.waiting_room import LOOK_S, MOVED_MAX, RoomRules, WaitEnd
 
@@ -587,3 +587,13 @@ def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
     service_s = stage.requests[-1].service_us / 1e6
     assert done[0] >= 0.9 * busy_s / service_s
     assert done[1] <= 0.3 * done[0]
+
+
+def test_a_ticket_that_cannot_be_published_is_no_ticket() -> None:
+    stage = Stage(workers=1)
+    stage.arrive(16_384)
+    stage.replicas[0].refuses = Waiting
+    with pytest.raises(OpRefused):
+        stage.arrive(256)
+    assert len(stage.replicas[0].room) == 0
+    assert stage.replicas[0].fleet.tickets.count == 0

@@ -169,3 +169,22 @@ async def test_a_former_life_shows_until_it_has_said_goodbye(link: RedisLink, na
     assert await Watch("a", namespace).heartbeat.has_beaten(link)
     await a.heartbeat.goodbye(link)
     assert not await Watch("a", namespace).heartbeat.has_beaten(link)
+
+
+@pytest.mark.parametrize(
+    ("member", "score"),
+    [
+        *((b"\xff\xfe", "5"), (b"", "5"), (b"x" * 300, "5"), ("\u2028".encode(), "5")),
+        *((b"evil", "inf"), (b"evil", "-inf"), (b"evil", "1e300"), (b"evil", "-5"), (b"evil", "9e15")),
+    ],
+)
+async def test_what_no_replica_says_of_itself_makes_no_replica(
+    link: RedisLink, namespace: str, member: bytes, score: str
+) -> None:
+    a, b = Watch("a", namespace), Watch("b", namespace)
+    await b.heartbeat.beat(link)
+    await link.call("ZADD", Keys(namespace).replicas, score, member)
+    await a.heartbeat.beat(link)
+    a.pass_s(TTL_S + 0.1)
+    await a.heartbeat.beat(link)
+    assert (a.heartbeat.replicas, a.lefts) == (("a", "b"), [])

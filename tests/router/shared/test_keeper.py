@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from policies import Finished
+from policies import Finished, encode_op
 from router.shared import LogClock, NoListener, SharedConfig
 from router.shared.company import Company
 from router.shared.keeper import SnapshotKeeper
@@ -24,6 +24,7 @@ NEVER_S = 3600.0
 
 class Fold:
     snapshot_version = VERSION
+    left_out_ops = 0
 
     def snapshot_steps(self) -> Iterator[bytes | None]:
         yield b"everything"
@@ -109,7 +110,7 @@ async def test_what_was_dropped_goes_into_a_marked_snapshot_and_what_is_buffered
 ) -> None:
     one = replica(link, namespace)
     for number in range(3):
-        one.publisher.put(Finished(f"r{number}", number))
+        one.publisher.put(encode_op(Finished(f"r{number}", number)))
     assert await one.look()
     assert await one.marks() == 1
     assert not len(one.publisher)
@@ -147,7 +148,8 @@ async def test_an_unsound_snapshot_is_replaced_by_a_warm_replica_and_not_by_a_co
 
 async def test_a_snapshot_of_a_newer_version_is_left_alone(link: RedisLink, namespace: str) -> None:
     one = replica(link, namespace, snapshot_interval_s=0.0)
-    await link.call("HSET", one.keys.snapshot, "v", VERSION + 1, "id", "1-0", "at", 1)
+    now_us = LogClock().now_us()
+    await link.call("HSET", one.keys.snapshot, "v", VERSION + 1, "id", "1-0", "at", now_us)
     one.keeper.refill(0)
     assert await one.look()
     assert (await one.head())[b"v"] == str(VERSION + 1).encode()
@@ -164,3 +166,51 @@ async def test_too_much_log_behind_a_snapshot_makes_the_next_one_due(link: Redis
     one.reader.position = (9_000_000_000_000, 0)
     assert await one.look()
     assert (await one.head())[b"id"] == b"9000000000000-0"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"v": 999, "at": 1},  # of a version that no replica has written for ten minutes
+        {"v": 999, "at": 2**60},
+        {"v": "junk"},
+        {"at": 2**60},  # never due
+        {"id": "99999999999999-0"},  # a place that the log has not come to
+        {"mark": "99999999999999-0"},
+        {"n": 10**12},
+        {"name": b"\xff"},
+        {"size": "many"},
+    ],
+    ids=str,
+)
+async def test_no_head_of_a_snapshot_keeps_the_next_one_from_being_written(
+    link: RedisLink, namespace: str, field: dict[str, bytes | str | int]
+) -> None:
+    one = replica(link, namespace, snapshot_interval_s=0.0)
+    await link.call("XADD", one.keys.log, "1000-0", "v", 1)
+    assert await one.look()
+    for name, value in field.items():
+        await link.call("HSET", one.keys.snapshot, name, value)
+    one.reader.position = (2000, 0)
+    assert await one.look()
+    head = await one.head()
+    assert (head[b"v"], head[b"id"], head.get(b"mark")) == (str(VERSION).encode(), b"2000-0", None)
+
+
+async def test_a_lease_that_never_ends_keeps_nobody_from_writing(link: RedisLink, namespace: str) -> None:
+    one = replica(link, namespace, snapshot_interval_s=0.0)
+    await link.call("SET", one.keys.lease, "for ever")
+    assert await one.look()
+    assert (await one.head())[b"r"] == b"a/1"
+    await link.call("LPUSH", one.keys.lease, "another type")
+    await link.call("DEL", one.keys.snapshot)
+    assert not await one.look()  # it is gone
+    assert await one.look()
+    assert (await one.head())[b"r"] == b"a/1"
+
+
+async def test_a_snapshot_of_another_type_is_replaced(link: RedisLink, namespace: str) -> None:
+    one = replica(link, namespace, snapshot_interval_s=0.0)
+    await link.call("SET", one.keys.snapshot, "junk")
+    assert await one.look()
+    assert (await one.head())[b"r"] == b"a/1"

@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from fakes.leased import TTL_US, Server
 from redis import Redis
 
-from router.shared.lease_script import PLENTY, SLOT_US, STEP_US, WINDOW_US, LeaseCall, LeaseReply
+from router.shared.failures import RedisRefused
+from router.shared.lease_script import (
+    PLENTY,
+    SLOT_US,
+    STEP_US,
+    WINDOW_US,
+    LeaseCall,
+    LeaseReply,
+    reply_of,
+)
 
 
 class Teller:
@@ -186,3 +196,37 @@ def test_a_dead_holder_is_forgotten_with_its_window(
     other()
     with Redis.from_url(redis_url) as redis:
         assert b"one" not in redis.get(f"{{{namespace}}}")
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"",
+        b"junk",
+        b"\xc1",
+        b"\x91" * 1000,
+        msgspec.msgpack.encode([1, {}, {}]),
+        msgspec.msgpack.encode(["now", {}, {}, {}]),
+        msgspec.msgpack.encode([1, {"slot": 5}, {}, {}]),
+        msgspec.msgpack.encode([1, {1: "many"}, {}, {}]),
+        msgspec.msgpack.encode([1, {1: -(10**18)}, {}, {}]),
+        msgspec.msgpack.encode([1, {1.5: 1}, {}, {}]),
+        msgspec.msgpack.encode([1, {}, {}, {"two": [1, 2]}]),
+        msgspec.msgpack.encode([1, {}, {}, {"two": [1, 2, float("nan"), 4, 5]}]),
+        msgspec.msgpack.encode([float("inf"), {}, {}, {}]),
+    ],
+)
+def test_an_account_that_makes_no_sense_begins_anew(one: Teller, server: Server, junk: bytes) -> None:
+    server.redis.set(server.key, junk)
+    assert one(5, limits=(10, 100, 0)).leased == (1, 5, 0)
+
+
+def test_a_key_of_another_type_is_no_account(one: Teller, server: Server) -> None:
+    server.redis.lpush(server.key, "junk")
+    assert one(5, limits=(10, 100, 0)).leased == (1, 5, 0)
+
+
+@pytest.mark.parametrize("answer", [b"", b"junk", msgspec.msgpack.encode([True, ["x"]])])
+def test_an_answer_that_makes_no_sense_is_a_refusal(answer: bytes) -> None:
+    with pytest.raises(RedisRefused):
+        reply_of(answer)

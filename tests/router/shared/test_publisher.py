@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from policies import Finished, Placed, decode_ops, encode_ops
+from policies import Finished, Placed, decode_ops, encode_op, encode_ops
 from router.shared.company import Company
 from router.shared.keys import Keys
 from router.shared.ports import NoListener
@@ -56,7 +56,7 @@ async def test_one_flush_is_one_entry_with_the_operations_in_order(
     publisher = make(namespace)
     ops = [Finished(f"r{number}", number) for number in range(40)]
     for op in ops:
-        publisher.put(op)
+        publisher.put(encode_op(op))
     await publisher.flush(link)
     (entry,) = await entries(redis_url, namespace)
     assert entry == {b"v": b"1", b"r": b"me/1", b"o": encode_ops(ops)}
@@ -70,7 +70,7 @@ async def test_large_operations_are_split_over_several_entries(
     publisher = make(namespace)
     path = bytes(600 << 10)
     for number in range(3):
-        publisher.put(Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,)))
+        publisher.put(encode_op(Placed(f"r{number}", number, "w", "me", 1, 1, 1, (path,))))
     await publisher.flush(link)
     found = await entries(redis_url, namespace)
     assert [decode_ops(entry[b"o"])[0][0].request_id for entry in found] == ["r0", "r1", "r2"]  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ async def test_the_oldest_are_dropped_by_count_and_by_bytes_and_the_log_says_so_
 ) -> None:
     publisher = make(namespace, ops_max=10)
     for number in range(25):
-        publisher.put(Finished(f"r{number}", number))
+        publisher.put(encode_op(Finished(f"r{number}", number)))
     assert (len(publisher), publisher.dropped_ops) == (10, 15)
     assert [record.event for record in caplog.records] == ["log.dropped"]  # type: ignore[attr-defined]
     await publisher.flush(link)
@@ -91,7 +91,7 @@ async def test_the_oldest_are_dropped_by_count_and_by_bytes_and_the_log_says_so_
 
     small = make(namespace, bytes_max=100)
     for number in range(25):
-        small.put(Finished(f"r{number}", number))
+        small.put(encode_op(Finished(f"r{number}", number)))
     assert 0 < len(small) < 25
     assert len(small) + small.dropped_ops == 25
 
@@ -99,7 +99,7 @@ async def test_the_oldest_are_dropped_by_count_and_by_bytes_and_the_log_says_so_
 async def test_what_was_not_acknowledged_stays_in_the_buffer_in_order(namespace: str, redis_url: str) -> None:
     publisher = make(namespace)
     for number in range(5):
-        publisher.put(Finished(f"r{number}", number))
+        publisher.put(encode_op(Finished(f"r{number}", number)))
     nowhere = RedisLink("unix:///nonexistent/valkey.sock", 0.5)
     with pytest.raises(RedisLost):
         await publisher.flush(nowhere)
@@ -117,9 +117,9 @@ async def test_what_was_acknowledged_last_can_be_sent_once_more(
 ) -> None:
     publisher = make(namespace)
     for number in range(3):
-        publisher.put(Finished(f"r{number}", number))
+        publisher.put(encode_op(Finished(f"r{number}", number)))
     await publisher.flush(link)
-    publisher.put(Finished("new", 3))
+    publisher.put(encode_op(Finished("new", 3)))
     await link.call("DEL", Keys(namespace).log)
     publisher.resend()
     assert len(publisher) == 4
@@ -133,9 +133,9 @@ async def test_what_was_acknowledged_is_not_worth_dropping_anything_for(
 ) -> None:
     publisher = make(namespace, ops_max=3)
     for number in range(3):
-        publisher.put(Finished(f"r{number}", number))
+        publisher.put(encode_op(Finished(f"r{number}", number)))
     await publisher.flush(link)
-    publisher.put(Finished("new", 3))
+    publisher.put(encode_op(Finished("new", 3)))
     publisher.resend()
     assert (len(publisher), publisher.dropped_ops) == (1, 0)
 
@@ -143,11 +143,11 @@ async def test_what_was_acknowledged_is_not_worth_dropping_anything_for(
 async def test_the_loop_sends_what_is_put_later(link: RedisLink, redis_url: str, namespace: str) -> None:
     publisher = make(namespace)
     task = asyncio.create_task(publisher.run(link))
-    publisher.put(Finished("a", 1))
+    publisher.put(encode_op(Finished("a", 1)))
     async with asyncio.timeout(60):
         while not await entries(redis_url, namespace):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-    publisher.put(Finished("b", 2))
+    publisher.put(encode_op(Finished("b", 2)))
     async with asyncio.timeout(60):
         while len(await entries(redis_url, namespace)) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -12,7 +12,7 @@ from router.shared.keys import Keys
 from router.shared.ports import NoListener
 from router.shared.server import RedisLink
 from router.shared.snapshot import GRACE_S, PIECES_TTL_S, SnapshotHead, SnapshotStore
-from router.shared.streams import StreamId, parse_id
+from router.shared.streams import StreamId, parse_id, stream_id
 
 VERSION = 7
 COVERED = (1_700_000_000_000, 3)
@@ -153,6 +153,7 @@ async def test_who_has_not_read_what_the_snapshot_before_covers_does_not_replace
 ) -> None:
     """The log behind that one is trimmed: newcomers would miss what lies between."""
     store = Store(namespace)
+    await link.call("XADD", Keys(namespace).log, stream_id(COVERED), "v", 1)
     before = await store.written(link, b"before")
     assert await store.written(link, b"late", covered=(COVERED[0], COVERED[1] - 1)) is None
     assert await store.written(link, b"late", covered=(COVERED[0] - 1, COVERED[1] + 9)) is None

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import pytest
 
-from policies import Finished, Op
+from policies import Finished, Op, OpRefused, Placed
 from router.errors import StateError
 from router.shared import LogClock, SharedConfig, SharedState, Warming
 
@@ -27,7 +27,11 @@ class Counted:
     def snapshot_steps(self) -> Iterator[bytes | None]:
         yield b""
 
-    def restore_steps(self, pieces: Sequence[bytes], own: str, *, missed: bool) -> Iterator[float]:
+    left_out_ops = 0
+
+    def restore_steps(
+        self, pieces: Sequence[bytes], own: str, *, missed: bool
+    ) -> Generator[float, None, int]:
         raise AssertionError
 
 
@@ -45,6 +49,26 @@ async def test_a_published_operation_is_applied_when_publish_returns() -> None:
     assert not state.status.ready
     assert state.status.warming == Warming("connect", 0.0)
     assert state.status.replicas == ("a",)
+
+
+async def test_what_cannot_be_published_is_not_applied_and_nothing_that_was_to_be_published_with_it() -> None:
+    fold = Counted()
+    state = make(fold)
+    with pytest.raises(OpRefused):
+        state.publish(Finished("r", 1), Placed("r", 1, "w", "a", 1, 1, 10**17))
+    assert fold.ops == []
+    assert state.status.buffered_ops == 0
+
+
+async def test_what_the_fold_refuses_is_not_published() -> None:
+    class Refusing(Counted):
+        def apply(self, op: Op) -> None:
+            raise ValueError
+
+    state = make(Refusing())
+    with pytest.raises(ValueError):
+        state.publish(Finished("r", 1))
+    assert state.status.buffered_ops == 0
 
 
 async def test_without_redis_it_is_degraded_and_goes_on() -> None:
