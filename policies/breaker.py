@@ -39,11 +39,27 @@ class BreakerRules:
         failure_threshold: Failures in a row that open one, >= 1.
         success_threshold: Successes in a row that close it again, >= 1.
         open_us: Microseconds it stays open before a probe, and a probe may take before the next one.
+        ejected_ratio_max: Greatest share of the workers that may take a request which is ejected, 0 to 1;
+            below 1 one worker at least is never ejected.
     """
 
     failure_threshold: int
     success_threshold: int
     open_us: int
+    ejected_ratio_max: float = 0.5
+
+    def spared(self, workers: int, ejected: int) -> int:
+        """How many of the ejected workers take requests all the same, since too many are.
+
+        Envoy's outlier detection calls the bound ``max_ejection_percent``: when most of the workers fail, the
+        cause is rarely the workers, and the few that are left would be given what all of them had.
+
+        Args:
+            workers: Those that may take a request, ejected or not.
+            ejected: Those of them that are ejected.
+        """
+        most = workers if self.ejected_ratio_max == 1 else int(self.ejected_ratio_max * workers)
+        return max(ejected - most, 0)
 
 
 def probe_from_us(known: CircuitSet, replica: str, replicas: Sequence[str]) -> int:

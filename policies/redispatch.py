@@ -31,7 +31,8 @@ class GiveUp:
     """Let the failure stand.
 
     Attributes:
-        reason: ``disabled``, ``not_retriable``, ``attempts``, ``deadline`` or ``budget``.
+        reason: ``disabled``, ``not_retriable``, ``attempts``, ``deadline`` or ``budget``; callers add reasons
+            of their own.
     """
 
     reason: str

@@ -670,6 +670,7 @@ class GatewayProcess:
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
         self.metrics.client_connections(self._clients.connections)
+        self.metrics.spared(len(self.registry.circuits.spared))
         inversions = self.fleet.tickets.inversions
         self.metrics.queue(
             self.gateway.waiting(),

@@ -124,11 +124,16 @@ class ShuttingDown(Overloaded):
 
 
 class UpstreamError(RouterError):
-    """A worker is at fault."""
+    """A worker is at fault, or the request that it was sent.
+
+    Attributes:
+        asked: Whether the worker had been sent at least a part of the request.
+    """
 
     status = 502
     code = "upstream_error"
     kind = "upstream_error"
+    asked = True
 
 
 class WorkerUnreachable(UpstreamError):
@@ -136,9 +141,18 @@ class WorkerUnreachable(UpstreamError):
 
     code = "upstream_unreachable"
 
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, asked: bool = True
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.asked = asked
+
 
 class WorkerRefused(WorkerUnreachable):
-    """Nobody listens at the worker's address: its process, and so its cache, is gone."""
+    """No process listens at the worker's address: it is gone, and so is its cache."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, asked=False)
 
 
 class HandoverFailed(WorkerUnreachable):

@@ -88,6 +88,11 @@ REQUESTS = Family(
     "Requests that ended, by outcome: completed or an error code.",
     ("endpoint", "outcome"),
 )
+REQUESTS_AT_FAULT = Family(
+    "requests_at_fault",
+    "counter",
+    "Requests that two workers failed one after the other: this counts in no circuit.",
+)
 REQUEST_SECONDS = Family(
     "request_duration_seconds",
     "histogram",
@@ -496,6 +501,11 @@ CIRCUIT_STATE = Family(
     "worker",
     "Circuit breaker of a worker: 0 closed, 1 half open, 2 open.",
     ("worker",),
+)
+WORKERS_SPARED = Family(
+    "workers_spared",
+    "gauge",
+    "Workers that take requests although their circuits are open, since too many others are ejected.",
 )
 WORKER_BACKLOG = Family(
     "worker_backlog_seconds",

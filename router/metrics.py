@@ -175,6 +175,7 @@ class Metrics:
         self._reported_cached_tokens = self._sum(families.REPORTED_CACHED_TOKENS)
         self._predicted_cached_tokens = self._sum(families.PREDICTED_CACHED_TOKENS)
         self._redispatches = self._count(families.REDISPATCHES)
+        self._requests_at_fault = self._counter(families.REQUESTS_AT_FAULT)
         self._limit_rejections = self._count(families.LIMIT_REJECTIONS)
         self._upstream_errors = self._count(families.UPSTREAM_ERRORS)
         self._client_disconnects = self._sum(families.CLIENT_DISCONNECTS)
@@ -205,6 +206,7 @@ class Metrics:
 
         self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
         self._client_connections = self._gauge(families.CLIENT_CONNECTIONS)
+        self._workers_spared = self._gauge(families.WORKERS_SPARED)
         self._waiting_requests = self._gauge(families.WAITING_REQUESTS)
         self._waiting_tokens = self._gauge(families.WAITING_TOKENS)
         self._inversion_max_s = self._gauge(families.INVERSION_MAX)
@@ -354,6 +356,14 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         """A request goes to another worker."""
         self._redispatches.add((reason,))
+
+    def spared(self, workers: int) -> None:
+        """Set how many workers take requests although their circuits are open."""
+        self._workers_spared.set(workers)
+
+    def request_at_fault(self) -> None:
+        """Two workers failed the same request."""
+        self._requests_at_fault.inc()
 
     def limit_rejected(self, tenant: str, limit: str) -> None:
         """A limit of a tenant rejected a request."""

@@ -99,6 +99,7 @@ def breaker_rules(settings: Settings) -> BreakerRules | None:
         failure_threshold=reliability.cb_failure_threshold,
         success_threshold=reliability.cb_success_threshold,
         open_us=round(reliability.cb_timeout_duration_secs * 1e6),
+        ejected_ratio_max=reliability.ejected_ratio_max,
     )
 
 

@@ -1051,6 +1051,15 @@ class ReliabilitySettings(Section):
         gt=0,
         live=True,
     )
+    ejected_ratio_max: float = setting(
+        0.5,
+        "Greatest share of the workers that may take a request which is ejected, 0 to 1; below 1 the last "
+        "one never is. Workers beyond it go on taking requests. The default is Envoy's panic threshold; the "
+        "peers eject all (1).",
+        ge=0,
+        le=1,
+        live=True,
+    )
     disable_circuit_breaker: bool = setting(
         False,  # noqa: FBT003 - a default
         "Never eject a worker for failing requests; health checks still count.",

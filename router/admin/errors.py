@@ -4,6 +4,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from policies import OpRefused
 from router.errors import ClientError, Overloaded, RouterError, error_body
 from router.gateway.endpoints import Endpoint
 from router.proxy import retry_after
@@ -54,6 +55,11 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
         shaped = ClientError(message, code="invalid_value", param=where or None)
         return Response(error_body(shaped), 400, media_type="application/json")
 
+    async def refused(_: Request, error: Exception) -> Response:
+        """A value that got past the checks of its route is beyond what the shared log takes: nothing changed."""
+        shaped = ClientError(f"The change has a value beyond its bounds: {error}", code="invalid_value")
+        return Response(error_body(shaped), 400, media_type="application/json")
+
     async def crashed(_: Request, __: Exception) -> Response:
         shaped = RouterError("The gateway failed to serve this request; its log says why.")
         return Response(error_body(shaped), 500, media_type="application/json")
@@ -62,6 +68,7 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
     api.add_exception_handler(RouterError, known)
     api.add_exception_handler(HTTPException, http)
     api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(OpRefused, refused)
 
 
 def _says_json(request: Request) -> bool:

@@ -53,6 +53,7 @@ def described(ports: AdminPorts, local: LocalWorker, legs: Legs) -> dict[str, An
         "detail": local.detail,
         "circuit": ports.registry.circuits.state(local).value,
         "circuit_by": circuit.replica if circuit else None,
+        "spared": slot in ports.registry.circuits.spared,
         "circuit_wait_s": round(max(0, circuit.until_us - now_us) / 1e6, 3) if circuit else 0.0,
         "share": round(ports.registry.share(local, now_us), 3),
         "started_unix_s": started.started_unix_ms / 1000 if started else None,

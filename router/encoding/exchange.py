@@ -28,6 +28,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error, crashed
+from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
 from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
 
@@ -68,6 +69,7 @@ class EncoderExchange:
         self._release: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tried: list[int] = []
+        self._blame: Blame | None = None
         self._sent_us = 0
         self._status = 0
         self._sending = False
@@ -125,13 +127,14 @@ class EncoderExchange:
         assert self._local is not None
         if status >= 500:
             error = answered_error(status)
-            self._blame(error)
+            self._failed_at(self._local, error)
             if self._again(error):
                 return
         else:
-            self._gateway.registry.circuits.succeeded(
-                self._local, self._gateway.clock.now_us(), self._sent_us
-            )
+            now_us = self._gateway.clock.now_us()
+            self._gateway.registry.circuits.succeeded(self._local, now_us, self._sent_us)
+            if self._blame is not None and status < 400:
+                self._blame.answered(now_us)
         self._sending, self._status = True, status
         name = self._local.worker.worker_id.encode()
         self._client.send_head(status, lines + b"x-cacheway-worker: %b\r\n" % name, length=length)
@@ -148,7 +151,8 @@ class EncoderExchange:
     def upstream_failed(self, error: Exception) -> None:
         """Ask another encoder if nothing was answered yet."""
         assert isinstance(error, UpstreamError)
-        self._blame(error)
+        assert self._local is not None
+        self._failed_at(self._local, error)
         if self._sending:
             self._finish(PartEnd.FAILED)
             self._client.abort()
@@ -232,15 +236,27 @@ class EncoderExchange:
             patient=True,
         )
 
-    def _blame(self, error: UpstreamError) -> None:
-        assert self._local is not None
-        self._gateway.registry.failed(self._local, error, self._gateway.clock.now_us(), self._sent_us)
-        self._gateway.metrics.upstream_failed(self._local.worker.worker_id, error.code)
+    def _failed_at(self, local: LocalWorker, error: UpstreamError) -> None:
+        """Find out whether the encoder or the call is at fault (`router.gateway.blame`)."""
+        gateway, now_us = self._gateway, self._gateway.clock.now_us()
+        gateway.registry.noticed(local, error, now_us)
+        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        if self._blame is None:
+            request_id = gateway.request_id_of(gateway.noted(self._request.headers))
+            self._blame = Blame(gateway.registry, request_id)
+        failure = Failure(local, self._sent_us, error.code, error.asked)
+        if self._blame.failed(failure, now_us, last=self._sending or not self._may_go_on):
+            gateway.metrics.request_at_fault()
+
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether another encoder may be asked."""
+        return self._path is EncoderPath.ENCODE and len(self._tried) + 1 < ATTEMPTS_MAX
 
     def _again(self, error: UpstreamError) -> bool:
         """Send the part to another encoder, if it may go to one; True if that has taken over."""
         assert self._local is not None
-        if self._path is not EncoderPath.ENCODE or len(self._tried) + 1 >= ATTEMPTS_MAX:
+        if not self._may_go_on:
             return False
         self._abort()
         self._released()

@@ -3,6 +3,9 @@
 Circuits are shared state; this replica's part in them (failures it counted, its probe) is in the worker's
 `Breaker`. Each transition is one log line in the gateway, by the replica that caused it. While all
 circuits are closed nothing here costs anything.
+
+Of the workers that may take a request at most a share is ejected (`BreakerRules.spared`). The others are
+*spared*: they take requests although their circuits are open, and are probed in their turn all the same.
 """
 
 import logging
@@ -45,6 +48,9 @@ class Circuits:
         self._revision = -1
         self._stale_us = 0
         self._refused = np.zeros(0, dtype=np.intp)
+        self.spared: set[int] = set()
+        """Slots of ejected workers that take requests all the same, since too many are ejected."""
+        self._logged_spared: set[int] = set()
         self._kept: dict[int, tuple[Slots, Slots]] = {}
 
     def breaker(self, worker_id: str) -> Breaker | None:
@@ -80,12 +86,38 @@ class Circuits:
         if kept is None or kept[0] is not slots:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            kept = self._kept[id(slots)] = (slots, slots[~np.isin(slots, self._refused)])
+            kept = self._kept[id(slots)] = (slots, self._without_refused(slots, self._rules))
         return kept[1]
 
+    def _without_refused(self, slots: Slots, rules: BreakerRules) -> Slots:
+        """Of some workers, those that are not ejected, and those that are spared since too many are."""
+        refused = slots[np.isin(slots, self._refused)]
+        spared = rules.spared(len(slots), len(refused))
+        if spared:
+            tripped = self._fleet.circuits.tripped
+            # Those that were ejected first have had most time to recover; every replica spares the same.
+            ranked = sorted(refused.tolist(), key=lambda slot: (tripped[slot].until_us, tripped[slot].worker))
+            self._spare(ranked[:spared])
+            refused = np.array(ranked[spared:], dtype=np.intp)
+        return slots[~np.isin(slots, refused)]
+
+    def _spare(self, slots: list[int]) -> None:
+        """Note that workers take requests although they are ejected; logged once for each open circuit."""
+        self.spared.update(slots)
+        for slot in slots:
+            if slot not in self._logged_spared:
+                logger.warning(
+                    "a worker takes requests although its circuit is open: too many others are ejected",
+                    extra={"event": "worker.spared", "worker_id": self._fleet.circuits.tripped[slot].worker},
+                )
+        self._logged_spared.update(slots)
+
     def dispatched(self, local: LocalWorker, now_us: int) -> None:
-        """A request is about to be sent."""
+        """A request is about to be sent; to a worker that is spared it is no probe."""
         if self._fleet.circuits.tripped and local.breaker is not None:
+            known = self._fleet.circuits.tripped.get(local.worker.slot)
+            if known is not None and now_us < probe_from_us(known, self._replica, self._replicas()):
+                return
             self._move(local, local.breaker.dispatched(self.of(local), now_us), "the wait is over")
 
     def succeeded(self, local: LocalWorker, now_us: int, sent_us: int) -> None:
@@ -122,6 +154,8 @@ class Circuits:
         self._refused, self._stale_us = np.array(refused, dtype=np.intp), stale_us
         self._revision = self._fleet.circuits.revision
         self._kept.clear()
+        self.spared = set()
+        self._logged_spared &= self._fleet.circuits.tripped.keys()
 
     def _move(self, local: LocalWorker, op: CircuitSet | None, reason: str) -> None:
         """Tell everybody, and log it if the state is another one."""

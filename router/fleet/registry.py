@@ -295,9 +295,11 @@ class Registry:
                 self._cached_as[model] = name
         return name
 
-    def failed(self, local: LocalWorker, error: UpstreamError, now_us: int, sent_us: int) -> None:
-        """A worker did not answer what it was sent at ``sent_us``, or answered with a server error."""
-        self.circuits.failed(local, now_us, sent_us, error.code)
+    def noticed(self, local: LocalWorker, error: UpstreamError, now_us: int) -> None:
+        """Take note of a failure that may show that a worker's process has ended.
+
+        Whether it counts in the worker's circuit is for `router.gateway.blame` to say.
+        """
         if isinstance(error, WorkerRefused):
             local.refused_us = now_us
             local.successes = 0

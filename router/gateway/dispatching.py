@@ -15,9 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from policies import GiveUp, Redispatch, Shed, redispatch
-from router.errors import HandoverFailed, NoWorker, RouterError, TransferFailed, UpstreamError
+from router.errors import (
+    HandoverFailed,
+    NoWorker,
+    RouterError,
+    TransferFailed,
+    UpstreamError,
+    WorkerSilent,
+)
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
+from router.gateway.blame import BROKEN_MAX, Blame, Failure
 from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.pair_reservation import PairReservation
@@ -40,6 +48,7 @@ class Dispatching(ABC):
 
     __slots__ = (
         "_arrived_us",
+        "_blame",
         "_gateway",
         "_pause_timer",
         "_record",
@@ -51,6 +60,7 @@ class Dispatching(ABC):
     )
 
     _arrived_us: int
+    _blame: Blame | None
     _gateway: "Gateway"
     _pause_timer: asyncio.TimerHandle | None
     _record: RequestRecord
@@ -192,10 +202,12 @@ class Dispatching(ABC):
             avoided = [record.pair.prefill.worker.slot]  # it may be the other side, too
             others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
+        if status is None and error.asked and not isinstance(error, WorkerSilent):
+            self._blamed().broken.add(local.worker.worker_id)
         if others or status is None:
             verdict = self._verdict(status)
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
-            reservation.worker_failed(error)
+            self._failed_at(reservation.worker_failed(error), last=isinstance(verdict, GiveUp))
         elif not isinstance(verdict, GiveUp):  # busy, not broken
             gateway.registry.circuits.succeeded(local, now_us, reservation.attempt.placed_us)
         if isinstance(verdict, GiveUp):
@@ -237,8 +249,31 @@ class Dispatching(ABC):
                 return False
         return untried(eligible, pairing, (*self._tried, *avoided))[2]
 
+    def _failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
+        """Find out whether the worker or the request is at fault (`router.gateway.blame`).
+
+        Args:
+            failures: Of one attempt: of two, the second is the other worker's part in the same failure.
+            last: Whether no other attempt follows.
+        """
+        gateway, now_us, blame = self._gateway, self._gateway.clock.now_us(), self._blamed()
+        first, *others = failures
+        if blame.failed(first, now_us, last=last):
+            gateway.metrics.request_at_fault()
+        if not blame.repeated:
+            for other in others:
+                gateway.registry.circuits.failed(other.local, now_us, other.sent_us, other.code)
+
+    def _blamed(self) -> Blame:
+        """What is known of the attempts that failed so far."""
+        if self._blame is None:
+            self._blame = Blame(self._gateway.registry, self._record.request_id)
+        return self._blame
+
     def _verdict(self, status: int | None) -> Redispatch | GiveUp:
         """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
+        if self._blame is not None and len(self._blame.broken) >= BROKEN_MAX:
+            return GiveUp("workers_broke_off")
         gateway, record, now_s = self._gateway, self._record, self._gateway.now_s()
         return redispatch(
             gateway.redispatch_rules,

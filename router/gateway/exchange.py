@@ -34,6 +34,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error, crashed, error_event
+from router.gateway.blame import Failure
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
 from router.gateway.endpoints import Endpoint
@@ -78,6 +79,7 @@ class RequestExchange(Dispatching):
         )
         self._parsing: Steps | None = None
         self._reservation = None
+        self._blame = None
         self._tried = []
         self._upstream = None
         self._answer_head: tuple[int, bytes, int | None] | None = None
@@ -212,7 +214,8 @@ class RequestExchange(Dispatching):
         if status < 500:
             gateway.registry.circuits.succeeded(local, now_us, placed_us)
         else:
-            gateway.registry.failed(local, answered_error(status), now_us, placed_us)
+            error = answered_error(status)
+            self._failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
         if status < 400:
             reservation.release(abandoned=False, prefilled_us=now_us)
         else:
@@ -245,7 +248,7 @@ class RequestExchange(Dispatching):
         assert isinstance(error, UpstreamError)
         if self._sending:
             assert self._reservation is not None
-            self._reservation.worker_failed(error)
+            self._failed_at(self._reservation.worker_failed(error), last=True)
             self._reservation.release(abandoned=not self._record.first_byte_s)
             self._break_stream(error)
         elif not self._redispatched(error, None):
@@ -447,6 +450,8 @@ class RequestExchange(Dispatching):
         assert self._answer_head is not None
         status, lines, length = self._answer_head
         self._sending = True
+        if self._blame is not None and status < 400:
+            self._blame.answered(self._gateway.clock.now_us())
         self._client.send_head(status, lines + self._record.lines(), length=length, body=body)
 
     def _fail(self, error: RouterError) -> None:

@@ -24,6 +24,7 @@ from policies import HAND_OVERS, Finished, FirstToken, OffloadVerdict, Placed, S
 from router.errors import TransferFailed, UpstreamError
 from router.fleet import LocalWorker, Patience
 from router.gateway.answer import answered_error
+from router.gateway.blame import Failure
 from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
@@ -194,15 +195,16 @@ class PairReservation(msgspec.Struct, eq=False):
             self.shipping = replace(self.shipping, at_us=now_us)
             publish(self.shipping)
 
-    def worker_failed(self, error: UpstreamError) -> None:
-        """The worker of the leg that is heard now is to blame for the end of this attempt."""
-        gateway, local = self.gateway, self.local
-        now_us, placed_us = gateway.clock.now_us(), self.attempt.placed_us
-        gateway.registry.failed(local, error, now_us, placed_us)
-        if isinstance(error, TransferFailed):
-            gateway.registry.circuits.failed(self.prefill, now_us, placed_us, error.code)
+    def worker_failed(self, error: UpstreamError) -> list[Failure]:
+        """Note that the leg that is heard now failed; return what may count against its worker, or both."""
+        gateway, local, placed_us = self.gateway, self.local, self.attempt.placed_us
+        gateway.registry.noticed(local, error, gateway.clock.now_us())
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         self._leg_failed(error.code)
+        failures = [Failure(local, placed_us, error.code, error.asked)]
+        if isinstance(error, TransferFailed):
+            failures.append(Failure(self.prefill, placed_us, error.code, error.asked))
+        return failures
 
     def transfer_late(self) -> None:
         """The link is to blame, and neither worker."""

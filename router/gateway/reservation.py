@@ -16,6 +16,7 @@ import msgspec
 from policies import Finished, FirstToken, Placed
 from router.errors import UpstreamError
 from router.fleet import LocalWorker
+from router.gateway.blame import Failure
 from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 
@@ -86,11 +87,12 @@ class Reservation(msgspec.Struct, eq=False):
         if self.prefilled:
             self.gateway.publish(FirstToken(self.placed.request_id, now_us))
 
-    def worker_failed(self, error: UpstreamError) -> None:
-        """The worker is to blame for the end of this attempt."""
+    def worker_failed(self, error: UpstreamError) -> list[Failure]:
+        """Note that the worker failed this attempt; return what may count against it."""
         gateway, local = self.gateway, self.local
-        gateway.registry.failed(local, error, gateway.clock.now_us(), self.attempt.placed_us)
+        gateway.registry.noticed(local, error, gateway.clock.now_us())
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        return [Failure(local, self.attempt.placed_us, error.code, error.asked)]
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:
         """Release, once.

@@ -212,7 +212,9 @@ class WorkerPool:
             self._timer = None
         for task in self._connecting:
             task.cancel()
-        error = WorkerUnreachable(f"{self.origin} is no longer used", code="upstream_pool_closed")
+        error = WorkerUnreachable(
+            f"{self.origin} is no longer used", code="upstream_pool_closed", asked=False
+        )
         while self._waiting:
             self._waiting.popitem(last=False)[0].fail(error)
         for connection in tuple(self._connections):
@@ -279,11 +281,12 @@ class WorkerPool:
         except ConnectionRefusedError:
             error = WorkerRefused(f"{self.origin} refuses connections")
         except (OSError, UnicodeError) as cause:
-            error = WorkerUnreachable(f"cannot connect to {self.origin}: {cause}")
+            error = WorkerUnreachable(f"cannot connect to {self.origin}: {cause}", asked=False)
         finally:
             self._connecting.discard(task)
         if error is None and connection.closed:
-            error = WorkerUnreachable(f"{self.origin} closed the connection as soon as it was made")
+            message = f"{self.origin} closed the connection as soon as it was made"
+            error = WorkerUnreachable(message, asked=False)
         if error is None:
             self.opened += 1
             self._connections.add(connection)
@@ -320,10 +323,12 @@ class WorkerPool:
         return WorkerUnreachable(
             f"cannot connect to {self.origin} within {self.timeouts.connect_s:g} s",
             code="upstream_connect_timeout",
+            asked=False,
         )
 
     def _fail_soon(self, request: PooledRequest, why: str, code: str) -> None:
-        self._loop.call_soon(request.fail, WorkerUnreachable(f"{self.origin} {why}", code=code))
+        error = WorkerUnreachable(f"{self.origin} {why}", code=code, asked=False)
+        self._loop.call_soon(request.fail, error)
 
     # The clock
 
@@ -338,6 +343,7 @@ class WorkerPool:
                 else WorkerUnreachable(
                     f"{self.origin} had no free connection for {self.timeouts.connect_s:g} s",
                     code="upstream_pool_full",
+                    asked=False,
                 )
             )
         while self._idle and now_s - self._idle[0].idle_since_s > self._idle_s_max:

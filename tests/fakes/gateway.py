@@ -27,6 +27,7 @@ from policies import (
 )
 from router.fleet import LocalWorker, Registry
 from router.gateway import Gateway, weights
+from router.gateway.blame import Failure
 from router.gateway.exchange import RequestExchange
 from router.gateway.spans import Spans
 from router.metrics import Metrics
@@ -269,7 +270,7 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
         "failure_threshold": 3,
         "success_threshold": 2,
         "replica": "r1",
-        "breaker": BreakerRules(failure_threshold=5, success_threshold=2, open_us=10_000_000),
+        "breaker": BreakerRules(5, 2, open_us=10_000_000, ejected_ratio_max=1.0),
         "replicas": lambda: ("r1",),
         "slow_start_s": 0.0,
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
@@ -375,6 +376,12 @@ class Bench:
         exchange = self.gateway(request, client)
         assert isinstance(exchange, RequestExchange)
         return exchange, client
+
+    def count(self, failures: Sequence[Failure]) -> None:
+        """Let failures count against the workers."""
+        now_us = self.time.clock.now_us()
+        for failure in failures:
+            self.registry.circuits.failed(failure.local, now_us, failure.sent_us, failure.code)
 
     @property
     def upstream(self) -> FakeUpstream:

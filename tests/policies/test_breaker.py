@@ -228,3 +228,16 @@ def test_a_closed_circuit_ignores_dispatches(gateway: Gateway, now_s: float) -> 
     assert not gateway.say("dispatched", now_s)
     assert not gateway.say("released", now_s)
     assert gateway.allows(now_s)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "workers", "ejected", "spared"),
+    [
+        *((0.5, 1, 1, 1), (0.5, 2, 1, 0), (0.5, 2, 2, 1), (0.5, 3, 3, 2), (0.5, 10, 5, 0), (0.5, 10, 7, 2)),
+        *((0.0, 4, 2, 2), (0.9, 10, 10, 1), (0.999, 3, 3, 1), (1.0, 1, 1, 0), (1.0, 5, 5, 0)),
+    ],
+)
+def test_no_more_than_a_share_is_ejected_and_below_one_never_the_last(
+    ratio: float, workers: int, ejected: int, spared: int
+) -> None:
+    assert BreakerRules(3, 2, 60 * SECOND, ratio).spared(workers, ejected) == spared

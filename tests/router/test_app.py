@@ -17,7 +17,6 @@ from loadtest.engine import EmulatedEngine
 from loadtest.processes import free_port
 from policies import PROFILES, Circuit, FleetState, KvBytes, LinkRules, Placed, Waiting
 from router.app import GatewayProcess
-from router.errors import WorkerSilent
 from router.fleet import Health
 from router.proxy import Header
 from router.settings import Settings
@@ -154,7 +153,7 @@ async def test_a_worker_is_ejected_after_the_configured_failures() -> None:
     (local,) = process.registry.all()
     for _ in range(2):
         assert process.registry.circuits.state(local) is Circuit.CLOSED
-        process.registry.failed(local, WorkerSilent("silent"), 1, 1)
+        process.registry.circuits.failed(local, 1, 1, "upstream_timeout")
     assert process.registry.circuits.state(local) is Circuit.OPEN
 
 
@@ -166,7 +165,7 @@ async def test_the_circuit_breaker_can_be_turned_off() -> None:
     process = await built(**sections)
     (local,) = process.registry.all()
     for _ in range(1000):
-        process.registry.failed(local, WorkerSilent("silent"), 1, 1)
+        process.registry.circuits.failed(local, 1, 1, "upstream_timeout")
     assert process.registry.circuits.state(local) is Circuit.CLOSED
 
 

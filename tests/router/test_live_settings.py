@@ -325,6 +325,7 @@ OTHER: dict[str, Any] = {
     "observability.log_level": "error",
     "observability.request_log_ratio": 0.25,
     "reliability.retry_budget_ratio": 0.5,
+    "reliability.ejected_ratio_max": 0.25,
     "placement.shadow_policy": "kv_cost",
     "placement.shadow_policy_options": {},
     "placement.shadow_ratio": 0.5,

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
-from policies import Circuit, CircuitSet
-from router.errors import WorkerSilent
+from policies import BreakerRules, Circuit, CircuitSet
 from router.fleet import LocalWorker, Registry
 
 NAMES = ("r1", "r2", "r3", "r4")
@@ -42,7 +41,7 @@ class Replicas:
         """Requests of a replica fail that were sent just now."""
         for _ in range(times):
             now_us = self.now_us()
-            self.all[name].failed(self.local(name, worker), WorkerSilent("silent"), now_us, now_us)
+            self.circuits(name).failed(self.local(name, worker), now_us, now_us, "upstream_timeout")
 
     def may(self, worker: str = "a:80") -> list[str]:
         """The replicas that may dispatch to a worker now."""
@@ -132,7 +131,7 @@ def test_the_circuit_of_a_worker_that_was_removed_is_not_moved_by_its_last_answe
     replicas.all["r1"].add("http://a")
     assert replicas.local("r1") is not old
     for _ in range(9):
-        replicas.all["r1"].failed(old, WorkerSilent("silent"), replicas.now_us(), replicas.now_us())
+        replicas.all["r1"].circuits.failed(old, replicas.now_us(), replicas.now_us(), "upstream_timeout")
     assert replicas.shared.said(CircuitSet) == []
 
 
@@ -155,7 +154,7 @@ def test_a_replica_whose_circuits_are_off_neither_moves_nor_obeys_them() -> None
     (local,) = deaf.all()
     deaf.probed(local, ok=True, refused=False, detail="")
     for _ in range(99):
-        deaf.failed(local, WorkerSilent("silent"), replicas.now_us(), replicas.now_us())
+        deaf.circuits.failed(local, replicas.now_us(), replicas.now_us(), "upstream_timeout")
     assert replicas.may() == list(NAMES)
     replicas.fail("r1", 5)
     assert len(deaf.eligible("m", replicas.now_us())) == 1
@@ -178,7 +177,7 @@ def test_each_transition_is_one_line_with_the_reason_and_who(caplog: pytest.LogC
         sent_us = replicas.send(prober)
         if outcome == "failed":
             now_us = replicas.now_us()
-            replicas.all[prober].failed(replicas.local(prober), WorkerSilent("silent"), now_us, sent_us)
+            replicas.all[prober].circuits.failed(replicas.local(prober), now_us, sent_us, "upstream_timeout")
         else:
             replicas.circuits(prober).succeeded(replicas.local(prober), replicas.now_us(), sent_us)
     lines = [
@@ -206,3 +205,51 @@ def test_many_tripped_circuits_are_ranked_once_and_not_for_every_request() -> No
     for _ in range(50):
         assert len(one.eligible("m", replicas.now_us())) == 0
     assert len(asked) == 1
+
+
+SHARED = BreakerRules(failure_threshold=5, success_threshold=2, open_us=10_000_000)
+"""At most half of the workers are ejected."""
+
+
+def sparing(*workers: str) -> Replicas:
+    replicas = Replicas(*workers)
+    for one in replicas.all.values():
+        one.circuits.use(SHARED, one.all())
+    return replicas
+
+
+def test_beyond_half_of_the_workers_those_that_were_ejected_first_are_spared_by_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replicas = sparing("a", "b", "c", "d")
+    for number, worker in enumerate("abc"):
+        replicas.fail(NAMES[number], 5, f"{worker}:80")
+        replicas.time.advance(1)
+    assert [replicas.may(f"{worker}:80") for worker in "abcd"] == [[*NAMES], [], [], [*NAMES]]
+    said = [record.worker_id for record in caplog.records if getattr(record, "event", "") == "worker.spared"]  # type: ignore[attr-defined]
+    assert said == ["a:80"] * 4, "each replica says it once"
+    assert replicas.circuits("r1").spared == {replicas.local("r1", "a:80").worker.slot}
+
+
+def test_the_last_worker_is_never_ejected() -> None:
+    replicas = sparing("a")
+    replicas.fail("r1", 5)
+    assert replicas.may() == [*NAMES]
+    assert replicas.circuits("r2").state(replicas.local("r2")) is Circuit.OPEN
+
+
+def test_what_a_spared_worker_gets_is_no_probe_and_its_circuit_closes_by_probes_alone() -> None:
+    replicas = sparing("a")
+    replicas.fail("r1", 5)
+    for name in NAMES:
+        sent_us = replicas.send(name)
+        replicas.circuits(name).succeeded(replicas.local(name), replicas.now_us(), sent_us)
+    assert replicas.circuits("r1").state(replicas.local("r1")) is Circuit.OPEN
+    for _ in range(2):
+        replicas.time.advance(12)
+        name, *_ = replicas.may()
+        sent_us = replicas.send(name)
+        replicas.circuits(name).succeeded(replicas.local(name), replicas.now_us(), sent_us)
+    assert replicas.circuits("r1").state(replicas.local("r1")) is Circuit.CLOSED
+    assert replicas.may() == [*NAMES]
+    assert not replicas.circuits("r1").spared

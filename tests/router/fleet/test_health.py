@@ -146,7 +146,7 @@ async def test_a_restarted_engine_is_asked_for_its_role_again(setup: Setup) -> N
     (local,) = setup.registry.all()
     await setup.checks.probe(local)
     mode = "null"
-    setup.registry.failed(local, WorkerRefused("gone"), setup.registry.now_us(), 0)
+    setup.registry.noticed(local, WorkerRefused("gone"), setup.registry.now_us())
     await setup.checks.probe(local)
     assert local.health is Health.UNHEALTHY
     assert "--disaggregation-mode null" in local.detail
@@ -270,7 +270,7 @@ async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
         setup.answer = raising(httpx.ConnectError("refused"))
-        setup.registry.failed(local, WorkerRefused("refused"), 1, 1)
+        setup.registry.noticed(local, WorkerRefused("refused"), 1)
         await until(lambda: local.health is Health.UNHEALTHY)
 
 

@@ -64,7 +64,9 @@ class Setup:
     def fail(self, local: LocalWorker, error: UpstreamError | None = None) -> None:
         """A request that was sent just now fails."""
         now_us = self.now_us()
-        self.registry.failed(local, error or WorkerSilent("silent"), now_us, now_us)
+        error = error or WorkerSilent("silent")
+        self.registry.noticed(local, error, now_us)
+        self.registry.circuits.failed(local, now_us, now_us, error.code)
 
     def eligible(self, model: str | None = "m", bucket: int = ANY_BUCKET) -> list[str]:
         slots = self.registry.eligible(model, self.now_us(), bucket)

@@ -210,7 +210,7 @@ def test_a_failure_is_one_workers_in_its_circuit_and_in_metrics(leg: Leg) -> Non
     reservation = reserved(bench)
     bench.paired.leg = leg
     for _ in range(5):
-        reservation.worker_failed(WorkerUnreachable("refused"))
+        bench.count(reservation.worker_failed(WorkerUnreachable("refused")))
     states = {
         Leg.PREFILL: bench.registry.circuits.state(reservation.prefill),
         Leg.DECODE: bench.registry.circuits.state(reservation.decode),
@@ -229,7 +229,7 @@ def test_kv_that_does_not_come_counts_for_both_workers() -> None:
     reservation = reserved(bench)
     bench.paired.prefilled()
     for _ in range(5):
-        reservation.worker_failed(TransferFailed("no KV"))
+        bench.count(reservation.worker_failed(TransferFailed("no KV")))
     states = [bench.registry.circuits.state(each) for each in (reservation.prefill, reservation.decode)]
     assert states == [Circuit.OPEN, Circuit.OPEN]
     assert 'kind="kv_transfer_failed",leg="decode"' in bench.metrics.exposition()[0].decode()
@@ -242,7 +242,7 @@ def test_a_prefill_has_done_well_when_its_kv_has_arrived() -> None:
     reservation = reserved(bench)
     breaker = reservation.prefill.breaker
     assert breaker is not None
-    reservation.worker_failed(TransferFailed("no KV"))
+    bench.count(reservation.worker_failed(TransferFailed("no KV")))
     bench.paired.prefilled()
     assert breaker.failures == 1
     bench.paired.shipped()

@@ -129,7 +129,7 @@ def test_a_failure_is_the_workers_in_its_circuit_and_in_metrics(bench: Bench) ->
     reservation = reserved(bench)
     for _ in range(5):
         assert bench.registry.circuits.state(reservation.local) is Circuit.CLOSED
-        reservation.worker_failed(WorkerUnreachable("refused"))
+        bench.count(reservation.worker_failed(WorkerUnreachable("refused")))
     assert bench.registry.circuits.state(reservation.local) is Circuit.OPEN
     assert f'worker="{reservation.attempt.worker_id}"' in bench.metrics.exposition()[0].decode()
     bench.upstream.answer()

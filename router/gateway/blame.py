@@ -1,0 +1,106 @@
+"""Whose fault a failed attempt is: the worker's or the request's.
+
+    a worker fails ──no other one is asked──> the worker's: counts in its circuit
+                   └─another one is asked───> held back
+        held back ──the other one answers well──> the first worker's
+                  ├─the other one fails, too────> the request's: counts in no circuit
+                  └─the client leaves───────────> counts in no circuit
+
+A request that crashes an engine, or that every engine answers with a 5xx, would otherwise eject one worker
+after the other, and retries would help it. A worker that could not be asked at all (no connection) is at
+fault at once. So is one whose circuit is not closed: the request is its probe, which needs an outcome.
+"""
+
+import logging
+from typing import NamedTuple
+
+from policies import Circuit
+from router.fleet import LocalWorker, Registry
+
+logger = logging.getLogger(__name__)
+
+BROKEN_MAX = 2
+"""A request after which so many workers broke off without an answer is not sent to another one."""
+
+
+class Failure(NamedTuple):
+    """An attempt that failed, which may count against its worker.
+
+    Attributes:
+        local: The worker.
+        sent_us: Log time at which it was sent the request.
+        code: What happened.
+        asked: Whether it had been sent at least a part of the request.
+    """
+
+    local: LocalWorker
+    sent_us: int
+    code: str
+    asked: bool
+
+
+class Blame:
+    """The failures of one request. Made at the first of them.
+
+    Args:
+        registry: Has the circuits.
+        request_id: For the log.
+
+    Attributes:
+        broken: Ids of the workers that broke off although they had been sent the request.
+        repeated: Whether the request is at fault.
+    """
+
+    __slots__ = ("_held", "_registry", "_request_id", "broken", "repeated")
+
+    def __init__(self, registry: Registry, request_id: bytes) -> None:
+        self._registry = registry
+        self._request_id = request_id
+        self._held: list[Failure] = []
+        self.broken: set[str] = set()
+        self.repeated = False
+
+    def failed(self, failure: Failure, now_us: int, *, last: bool) -> bool:
+        """Take in a failure.
+
+        Args:
+            failure: What failed.
+            now_us: Log time.
+            last: Whether no other attempt follows.
+
+        Returns:
+            True if it shows that the request is at fault; once.
+        """
+        if self.repeated:
+            return False
+        others = [held.local.worker.worker_id for held in self._held if held.local is not failure.local]
+        if failure.asked and others:
+            self.repeated = True
+            self._held.clear()
+            logger.warning(
+                "two workers failed the same request, which counts against the request",
+                extra={
+                    "event": "request.at_fault",
+                    "request_id": self._request_id.decode("latin-1"),
+                    "worker_ids": [*others, failure.local.worker.worker_id],
+                    "reason": failure.code,
+                },
+            )
+            return True
+        closed = self._registry.circuits.state(failure.local) is Circuit.CLOSED
+        if failure.asked and closed and not last:
+            self._held.append(failure)
+        else:
+            if last:
+                self.answered(now_us)
+            self._count(failure, now_us)
+        return False
+
+    def answered(self, now_us: int) -> None:
+        """Another worker answered well, or none was asked: what is held back was the workers' fault."""
+        for failure in self._held:
+            self._count(failure, now_us)
+        self._held.clear()
+
+    def _count(self, failure: Failure, now_us: int) -> None:
+        self._registry.circuits.failed(failure.local, now_us, failure.sent_us, failure.code)
