@@ -258,7 +258,7 @@ class GatewayProcess:
             handovers=self._handovers,
             spans=self._spans,
         )
-        self.gateway.encode = Encoding(self.gateway)
+        self._encoding = self.gateway.encode = Encoding(self.gateway)
         self._tokenizing = opened_tokenizing(
             settings.placement, self.gateway, self._client, self.metrics.tokenizing
         )
@@ -443,6 +443,7 @@ class GatewayProcess:
         """Others said something."""
         self.live.follow()
         self.gateway.room.changed()
+        self._encoding.heard()
 
     def _use_of_clients(self, new: Settings) -> None:
         """What clients may ask and have, by new settings."""

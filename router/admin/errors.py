@@ -56,7 +56,7 @@ def add_errors(api: FastAPI, elsewhere: str) -> None:
         return Response(error_body(shaped), 400, media_type="application/json")
 
     async def refused(_: Request, error: Exception) -> Response:
-        """A value that got past the checks of its route is beyond what the shared log takes: nothing changed."""
+        """A value got past the checks of its route, and not into the shared log: nothing changed."""
         shaped = ClientError(f"The change has a value beyond its bounds: {error}", code="invalid_value")
         return Response(error_body(shaped), 400, media_type="application/json")
 

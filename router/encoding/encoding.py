@@ -7,27 +7,24 @@ Why, and how much is too much, is in `policies.encoders`. Load is the number of 
 replicas, from the shared log.
 
 Calls about a part that is under way go where the part went. That is in the log too, under an id that follows
-from the part's, so any replica knows; one that comes before its part waits for it.
+from the part's, so any replica knows. A call that comes before its part waits until a placement of it is
+published here or heard of; of such calls there are `WAITING_MAX` at most.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
 
 from policies import Finished, Placed, Slots, choose_encoder
 from router.encoding.exchange import ATTEMPTS_MAX, EncoderExchange
-from router.errors import ClientError, NoWorker
+from router.encoding.registrations import Registrations
+from router.errors import NoWorker, RequestRejected
 from router.fleet import LocalWorker
 from router.gateway import Gateway
 from router.proxy import ClientConnection, ClientRequest, Exchange
 
-REGISTRATIONS_MAX = 10_000
-"""Parts whose registrations are remembered; of a part there is one for each rank of its worker."""
-
-RANKS_MAX = 256
-REGISTRATION_BYTES_MAX = 4096
-"""An address and the part's name; SGLang sends some 200 bytes (``disaggregation/encode_receiver.py``)."""
+WAITING_MAX = 256
+"""Calls that wait for their part: it comes at about the same time, so there are few."""
 
 
 class Encoding:
@@ -39,13 +36,26 @@ class Encoding:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._registrations: OrderedDict[str, list[ClientRequest]] = OrderedDict()
+        self.registrations = Registrations(gateway.now_s)
+        self._waiting: dict[EncoderExchange, str] = {}
+        """Calls by the part that they wait for."""
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start one exchange."""
         exchange = EncoderExchange(self, request, connection)
         exchange.begin()
         return exchange
+
+    def check(self) -> None:
+        """See that there are encoders at all, well or not: else there is nothing to keep or to wait for.
+
+        Raises:
+            NoWorker: There are none.
+        """
+        if not self.gateway.registry.has_encoders:
+            raise NoWorker(
+                "No worker of this fleet has the role encode.", retry_after_s=self.gateway.retry_after_s
+            )
 
     def choose(self, key: int, tried: Slots) -> LocalWorker:
         """The encoder for media with this key.
@@ -77,8 +87,9 @@ class Encoding:
         gateway = self.gateway
         attempt_id = _attempt_id(part, attempt)
         now_us = gateway.clock.now_us()
-        gateway.registry.circuits.dispatched(local, now_us)
         gateway.publish(Placed(attempt_id, now_us, local.worker.worker_id, gateway.replica, 0, 0, 0))
+        gateway.registry.circuits.dispatched(local, now_us)
+        gateway.loop.call_soon(self.heard)
 
         def ended() -> None:
             gateway.publish(Finished(attempt_id, gateway.clock.now_us()))
@@ -94,36 +105,30 @@ class Encoding:
                 return self.gateway.registry.found(slot)
         return None
 
-    def registered(self, part: str, request: ClientRequest) -> None:
-        """Remember a registration, should its part have to go elsewhere.
+    def wait(self, part: str, exchange: EncoderExchange) -> None:
+        """Let a call wait until its part is placed, by whatever replica: it is told then (`follow`).
 
         Raises:
-            ClientError: If it is no registration, by its size, or there are too many of this part.
+            RequestRejected: Too many wait.
         """
-        if len(request.body) > REGISTRATION_BYTES_MAX:
-            raise ClientError(
-                f"A registration of {len(request.body)} bytes; at most {REGISTRATION_BYTES_MAX} are kept.",
-                code="body_too_large",
-                status=413,
+        if len(self._waiting) >= WAITING_MAX:
+            raise RequestRejected(
+                f"{WAITING_MAX} calls wait for their parts already.",
+                retry_after_s=1.0,
+                code="too_many_requests",
             )
-        known = self._registrations.setdefault(part, [])
-        if len(known) >= RANKS_MAX:
-            raise ClientError(
-                f"This part has {RANKS_MAX} registrations already, more than a worker has ranks.",
-                code="too_many_registrations",
-                param="req_id",
-            )
-        known.append(request)
-        if len(self._registrations) > REGISTRATIONS_MAX:
-            self._registrations.popitem(last=False)
+        self._waiting[exchange] = part
 
-    def registrations(self, part: str) -> list[ClientRequest]:
-        """All that was registered for a part, here."""
-        return self._registrations.get(part, [])
+    def wait_no_more(self, exchange: EncoderExchange) -> None:
+        """A call has found its part, or given up."""
+        self._waiting.pop(exchange, None)
 
-    def forget(self, part: str) -> None:
-        """A part has ended."""
-        self._registrations.pop(part, None)
+    def heard(self) -> None:
+        """Placements were published or heard of: tell the calls whose parts are among them."""
+        for exchange, part in list(self._waiting.items()):
+            local = self.whereabouts(part)
+            if local is not None and self._waiting.pop(exchange, None) is not None:
+                exchange.follow(local)
 
 
 def _attempt_id(part: str, attempt: int) -> str:

@@ -4,7 +4,7 @@
       │                  ^           │ failed, nothing answered: the next encoder, with all registrations
       │                  └───────────┘
       └──the others──> where its part is ──> send ───────────────> answering ──> done
-                        └─ nobody knows yet: look again every `LOOK_S`, for `WAIT_S`
+                        └─ not placed yet: waits until it is, for `WAIT_S` at most
 
 Whatever happens, what the part has reserved is released, and the worker gets exactly one answer.
 """
@@ -49,7 +49,6 @@ class PartEnd(StrEnum):
     CLIENT_LEFT = "client_left"
 
 
-LOOK_S = 0.02
 WAIT_S = 5.0
 """How long a call waits for its part, which its language worker sends at about the same time."""
 
@@ -64,6 +63,7 @@ class EncoderExchange:
         self._client = client
         self._path = EncoderPath(request.path.decode())
         self._call: EncoderCall | None = None
+        self._part = ""
         self._local: LocalWorker | None = None
         self._upstream: UpstreamRequest | None = None
         self._release: Callable[[], None] | None = None
@@ -87,13 +87,15 @@ class EncoderExchange:
         gateway = self._gateway
         gateway.exchanges.add(self)
         try:
-            gateway.admit(gateway.noted(self._request.headers))
+            tenant = gateway.admit(gateway.noted(self._request.headers))
+            self._encoding.check()
             self._call = decoded(self._request.body)
+            self._part = self._call.part(tenant.name)
             if self._path is EncoderPath.ENCODE:
                 self._encode()
             else:
                 if self._path is EncoderPath.RECEIVE_URL:
-                    self._encoding.registered(self._call.part, self._request)
+                    self._encoding.registrations.add(self._part, self._request)
                 self._follow()
         except RouterError as error:
             self._fail(error)
@@ -182,39 +184,44 @@ class EncoderExchange:
         """
         assert self._call is not None
         local = self._encoding.choose(self._call.key, np.array(self._tried, dtype=np.intp))
-        self._release = self._encoding.place(self._call.part, len(self._tried), local)
-        for registration in self._encoding.registrations(self._call.part) if self._tried else ():
+        self._release = self._encoding.place(self._part, len(self._tried), local)
+        for registration in self._encoding.registrations.of(self._part) if self._tried else ():
             self._forward(registration, local, _Nobody())
         self._send(local)
 
-    def _follow(self) -> None:
-        """Send the call to where its part is, or look again later.
-
-        Raises:
-            ClientError: Nobody knows of it for too long.
-        """
-        assert self._call is not None
-        self._timer = None
-        local = self._encoding.whereabouts(self._call.part)
-        if local is not None:
-            self._send(local)
-        elif self._gateway.now_s() - self.received_s < WAIT_S:
-            self._timer = self._gateway.loop.call_later(LOOK_S, self._look)
-        else:
-            raise ClientError(
-                "No encoder has this part of a request: its /encode did not come.",
-                code="unknown_part",
-                param="req_id",
-                status=404,
-            )
-
-    def _look(self) -> None:
+    def follow(self, local: LocalWorker) -> None:
+        """The part has been placed: send the call there."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         try:
-            self._follow()
-        except RouterError as error:
-            self._fail(error)
+            self._send(local)
         except Exception:  # noqa: BLE001 - the top of a turn of the loop
             self._fail(crashed())
+
+    def _follow(self) -> None:
+        """Send the call to where its part is, or wait until it is placed.
+
+        Raises:
+            RequestRejected: Too many calls wait.
+        """
+        assert self._call is not None
+        local = self._encoding.whereabouts(self._part)
+        if local is not None:
+            self._send(local)
+            return
+        self._encoding.wait(self._part, self)
+        self._timer = self._gateway.loop.call_later(WAIT_S, self._waited_in_vain)
+
+    def _waited_in_vain(self) -> None:
+        self._timer = None
+        error = ClientError(
+            "No encoder has this part of a request: its /encode did not come.",
+            code="unknown_part",
+            param="req_id",
+            status=404,
+        )
+        self._fail(error)
 
     def _send(self, local: LocalWorker) -> None:
         self._local = local
@@ -315,13 +322,14 @@ class EncoderExchange:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
+        self._encoding.wait_no_more(self)
         self._upstream = None
         self._released()
         self._gateway.exchanges.discard(self)
         if self._path is EncoderPath.ENCODE:
             self._gateway.metrics.part_ended(end.value)
         if self._path is EncoderPath.ENCODE and self._call is not None:
-            self._encoding.forget(self._call.part)
+            self._encoding.registrations.discard(self._part)
             logger.info(
                 "part encoded" if end is PartEnd.COMPLETED else "part not encoded",
                 extra={

@@ -116,6 +116,7 @@ class Registry:
         self._eligible: dict[tuple[str | None, int], Slots] = {}
         self._limits: dict[str | None, tuple[int, ...]] = {}
         self._encoders: Slots | None = None
+        self._has_encoders = False
         self._of_engines: dict[frozenset[str], Slots] = {}
         self._known: dict[str, bool] = {}
         self._cached_as: dict[str, str] = {}
@@ -194,6 +195,12 @@ class Registry:
         return (
             self.circuits.allowed(self._encoders, now_us) if self._fleet.circuits.tripped else self._encoders
         )
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether some worker, well or not, encodes media."""
+        self._sync()
+        return self._has_encoders
 
     def fits(self, model: str | None, bucket: int) -> bool:
         """Whether some worker, well or not, may take requests for a model of this length bucket."""
@@ -546,6 +553,7 @@ class Registry:
         self._eligible.clear()
         self._limits.clear()
         self._encoders = None
+        self._has_encoders = any(local.worker.role == "encode" for local in self._local.values())
         self._of_engines.clear()
         self._known.clear()
         self._cached_as.clear()

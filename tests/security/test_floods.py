@@ -1,10 +1,15 @@
 """A client opens connections, or sends requests, without end."""
 
+import asyncio
 import json
+from collections import Counter
 
 import pytest
-from fakes.attacker import HEALTH, LAST, Attacker
+from fakes.attacker import HEALTH, LAST, Attacker, post
 from fakes.running import Fleet, RunningGateway
+
+from router.encoding import Encoding
+from router.encoding.encoding import WAITING_MAX
 
 
 async def refused(gateway: RunningGateway, reason: str) -> float:
@@ -118,3 +123,30 @@ async def test_a_thousand_pipelined_requests_are_answered_in_order_and_hold_nobo
     assert len(answers) == 1001
     assert {answer.status for answer in answers} == {200}
     beside.close()
+
+
+REGISTRATION = json.dumps({"req_id": "part-1-1", "receive_url": "h:1"}).encode()
+
+
+async def test_where_no_encoder_is_nothing_is_kept_of_the_calls_to_one(fleet: Fleet) -> None:
+    """4,000 registrations with heads of 60 KB once took 180 MB, and kept them."""
+    gateway = await fleet.gateway()
+    for path in ("/scheduler_receive_url", "/send", "/scheduler_receive_meta_data", "/encode"):
+        for _ in range(20):
+            answer = await gateway.client.post(path, content=REGISTRATION, headers={"x-pad": "x" * 60_000})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker_available")
+    encoding = gateway.process.gateway.encode
+    assert isinstance(encoding, Encoding)
+    assert (len(encoding.registrations), encoding.registrations.size_bytes) == (0, 0)
+
+
+async def test_calls_that_wait_for_a_part_that_never_comes_are_bounded(fleet: Fleet) -> None:
+    """Each looked for its part every 20 ms: 4,000 of them took 85 % of a core."""
+    gateway = await fleet.gateway()
+    gateway.process.registry.add("http://127.0.0.1:9", role="encode")
+    callers = [await Attacker.connect(gateway) for _ in range(WAITING_MAX + 40)]
+    for caller in callers:
+        caller.send(post(REGISTRATION, path=b"/send"))
+    answers = await asyncio.gather(*(caller.answers() for caller in callers))
+    codes = Counter(answer.status for (answer,) in answers)
+    assert codes == {404: WAITING_MAX, 429: 40}

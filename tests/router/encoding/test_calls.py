@@ -31,8 +31,9 @@ def test_a_conversation_that_goes_on_keeps_its_key() -> None:
 
 def test_a_part_has_a_short_name_of_its_own() -> None:
     """Ids of requests may say anything, so they do not go into the log."""
-    assert len(call(req_id="r_local_part_0").part) == 16
-    assert call(req_id="r_local_part_0").part != call(req_id="r_local_part_1").part
+    one, other = call(req_id="r_local_part_0"), call(req_id="r_local_part_1")
+    assert len(one.part("")) == len(one.part("acme")) == 16
+    assert len({one.part(""), one.part("acme"), one.part("other"), other.part("")}) == 4
     assert call().key == 0
 
 

@@ -1,12 +1,16 @@
 """Which encoder a part goes to, and who knows of it."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 
+from policies import Placed
 from router.encoding import Encoding
-from router.encoding.encoding import RANKS_MAX, REGISTRATION_BYTES_MAX, REGISTRATIONS_MAX
-from router.errors import ClientError, NoWorker
-from router.proxy import ClientRequest
+from router.encoding.encoding import WAITING_MAX
+from router.encoding.exchange import EncoderExchange
+from router.errors import NoWorker, RequestRejected
+from router.fleet import LocalWorker
 from tests.fakes.gateway import Bench
 
 NOBODY = np.zeros(0, dtype=np.intp)
@@ -72,33 +76,47 @@ def test_the_latest_attempt_says_where_a_part_is(stage: Bench) -> None:
     assert encoding.whereabouts("p") is second
 
 
-def test_registrations_are_remembered_up_to_a_bound(stage: Bench) -> None:
+def test_without_encoders_nothing_is_kept_or_waited_for() -> None:
+    stage = Bench(workers=0)
+    added(stage, "plain", "p")
+    with pytest.raises(NoWorker, match="role encode"):
+        Encoding(stage.gateway).check()
+    stage.registry.add("http://e:80", role="encode")
+    Encoding(stage.gateway).check()  # it is not healthy yet, but will be
+
+
+class Call:
+    """A call that waits for its part."""
+
+    def __init__(self) -> None:
+        self.followed: list[LocalWorker] = []
+
+    def follow(self, local: LocalWorker) -> None:
+        self.followed.append(local)
+
+
+def test_a_call_is_told_once_when_its_part_is_placed_here_or_elsewhere(stage: Bench) -> None:
     encoding = Encoding(stage.gateway)
-    request = ClientRequest(b"POST", b"/scheduler_receive_url", b"", (), b"{}", "c", 0.0)
-    for number in range(REGISTRATIONS_MAX + 1):
-        encoding.registered(str(number), request)
-    encoding.registered("1", request)
+    here, elsewhere, never, gone = calls = [Call() for _ in range(4)]
+    for part, call in zip(("p", "q", "r", "p"), calls, strict=True):
+        encoding.wait(part, cast(EncoderExchange, call))
+    encoding.wait_no_more(cast(EncoderExchange, gone))
+    local = encoding.choose(7, NOBODY)
+    encoding.place("p", 0, local)
+    stage.time.advance(0)
+    now_us = stage.time.clock.now_us()
+    stage.shared.publish(Placed("part-q-0", now_us, local.worker.worker_id, "r2", 0, 0, 0))
+    encoding.heard()
+    encoding.heard()
+    assert [call.followed for call in (here, elsewhere, never, gone)] == [[local], [local], [], []]
 
-    assert encoding.registrations("0") == []
-    assert encoding.registrations("1") == [request, request]
-    encoding.forget("1")
-    assert encoding.registrations("1") == []
 
-
-def test_registrations_of_a_part_are_bounded_in_number_and_size(stage: Bench) -> None:
+def test_no_more_than_so_many_calls_wait(stage: Bench) -> None:
     encoding = Encoding(stage.gateway)
-    small = ClientRequest(b"POST", b"/scheduler_receive_url", b"", (), b"{}", "c", 0.0)
-    large = ClientRequest(
-        b"POST", b"/scheduler_receive_url", b"", (), b"x" * (REGISTRATION_BYTES_MAX + 1), "c", 0.0
-    )
-    for _ in range(RANKS_MAX):
-        encoding.registered("p", small)
-
-    with pytest.raises(ClientError) as too_many:
-        encoding.registered("p", small)
-    with pytest.raises(ClientError) as too_large:
-        encoding.registered("q", large)
-
-    assert (too_many.value.code, too_large.value.code) == ("too_many_registrations", "body_too_large")
-    assert len(encoding.registrations("p")) == RANKS_MAX
-    assert encoding.registrations("q") == []
+    calls = [Call() for _ in range(WAITING_MAX + 1)]
+    for call in calls[1:]:
+        encoding.wait("p", cast(EncoderExchange, call))
+    with pytest.raises(RequestRejected):
+        encoding.wait("p", cast(EncoderExchange, calls[0]))
+    encoding.wait_no_more(cast(EncoderExchange, calls[1]))
+    encoding.wait("p", cast(EncoderExchange, calls[0]))
