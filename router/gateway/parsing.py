@@ -268,14 +268,9 @@ def parsed_request(
     output_tokens_max, n = _limits(fields)
     model, session = fields.model or None, fields.prompt_cache_key or ""
     lora, tier = _first_text(getattr(fields, "lora_path", ABSENT)), fields.service_tier or ""
-    for param, name in (
-        ("model", model),
-        ("prompt_cache_key", session),
-        ("lora_path", lora),
-        ("service_tier", tier),
-    ):
-        if name and (len(name) > NAME_CHARS_MAX or not (name.isascii() or _can_be_written(name))):
-            raise _no_name(param)
+    names = f"{model or ''}{session}{lora or ''}{tier}"
+    if len(names) > NAME_CHARS_MAX or not names.isascii():
+        _check_names(model=model, prompt_cache_key=session, lora_path=lora, service_tier=tier)
     priority = fields.priority or 0
     if not -WHOLE_MAX <= priority <= WHOLE_MAX:
         raise _too_many("priority", WHOLE_MAX)
@@ -335,21 +330,27 @@ def _split(prompt: Any) -> Sequence[Prompt]:
     return (prompt,) if int in map(type, prompt) else prompt
 
 
+def _check_names(**names: str | None) -> None:
+    """Refuse names that are too long, or have lone surrogates.
+
+    Raises:
+        ClientError: One of them is not a name.
+    """
+    for param, name in names.items():
+        if name and (len(name) > NAME_CHARS_MAX or not _can_be_written(name)):
+            raise ClientError(
+                f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
+                code="invalid_value",
+                param=param,
+            )
+
+
 def _can_be_written(name: str) -> bool:
-    """Whether a name has no lone surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _no_name(param: str) -> ClientError:
-    return ClientError(
-        f"{param} must have at most {NAME_CHARS_MAX} characters, all of them valid Unicode.",
-        code="invalid_value",
-        param=param,
-    )
 
 
 def _too_many(param: str, most: int) -> ClientError:
@@ -362,13 +363,11 @@ def _limits(fields: Any) -> tuple[int | None, int]:
     Raises:
         ClientError: If one of them is more than anything could serve.
     """
-    limit = None
-    for param in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
-        said = getattr(fields, param)
-        if said is not None:
-            if said > COUNT_MAX:
-                raise _too_many(param, COUNT_MAX)
-            limit = said if limit is None else limit
+    limit, total, output = fields.max_completion_tokens, fields.max_tokens, fields.max_output_tokens
+    if max(limit or 0, total or 0, output or 0) > COUNT_MAX:
+        raise _too_many("max_tokens", COUNT_MAX)
+    if limit is None:
+        limit = output if total is None else total
     n = fields.n
     if n is not None and n > ANSWERS_MAX:
         raise _too_many("n", ANSWERS_MAX)

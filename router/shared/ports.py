@@ -60,7 +60,7 @@ class Fold(Protocol):
 class Publish(Protocol):
     """Changes the shared state."""
 
-    def __call__(self, *ops: Op) -> None:
+    def __call__(self, op: Op, *more: Op) -> None:
         """Apply operations at once and tell the other replicas; all of them, or none (`OpRefused`)."""
 
 

@@ -202,7 +202,7 @@ class SharedState:
         found[own] = self._vitals()
         return found
 
-    def publish(self, *ops: Op) -> None:
+    def publish(self, op: Op, *more: Op) -> None:
         """Apply operations here and now, and let the other replicas know soon. Never waits for Redis.
 
         All of them are encoded before the first is applied, so that this replica never does anything that
@@ -211,9 +211,12 @@ class SharedState:
         Raises:
             OpRefused: One of them has a value beyond its bounds. Nothing was applied or published.
         """
-        bodies = [encode_op(op) for op in ops]
-        for op, body in zip(ops, bodies, strict=True):
-            self._fold.apply(op)
+        body = encode_op(op)
+        bodies = [encode_op(another) for another in more] if more else ()
+        self._fold.apply(op)
+        self._publisher.put(body)
+        for another, body in zip(more, bodies, strict=True):
+            self._fold.apply(another)
             self._publisher.put(body)
 
     async def wait_ready(self) -> None:

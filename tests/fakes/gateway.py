@@ -250,14 +250,14 @@ class FakeShared:
         self.refuses: type[Op] | tuple[()] = ()
         """Operations of this kind cannot be published."""
 
-    def publish(self, *ops: Op) -> None:
-        for op in ops:
-            encode_op(op)
-            if isinstance(op, self.refuses):
+    def publish(self, op: Op, *more: Op) -> None:
+        for each in (op, *more):
+            encode_op(each)
+            if isinstance(each, self.refuses):
                 raise OpRefused("as a test wants")
-        for op in ops:
-            self.ops.append(op)
-            self.fleet.apply(op)
+        for each in (op, *more):
+            self.ops.append(each)
+            self.fleet.apply(each)
 
     def said(self, kind: type[Any]) -> list[Any]:
         """What was published of one kind."""
