@@ -41,7 +41,7 @@ from policies.buckets import ANY_BUCKET, LengthBuckets
 from policies.costs import Floats, ServiceModel
 from policies.length_histogram import ROW_TOKENS_MAX, ROWS
 from policies.ops import BucketPlan
-from radix.bounds import AMOUNT_MAX
+from radix import AMOUNT_MAX
 
 LOAD_MAX = 0.95
 """Load up to which the formula of the wait is believed."""

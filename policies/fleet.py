@@ -81,6 +81,7 @@ from policies.views import Candidates, Ships, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
+    WORKERS_MAX,
     AttentionProfile,
     EndGone,
     Forget,
@@ -90,8 +91,8 @@ from radix import (
     Trim,
     check_path,
     finished,
+    is_base_url,
 )
-from radix.bounds import WORKERS_MAX, is_base_url
 
 GONE_MAX = 1000
 """Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""

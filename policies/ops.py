@@ -24,8 +24,7 @@ from typing import Annotated, NamedTuple, get_args
 
 import msgspec
 
-from radix import EndGone, Forget, Insert, Trim
-from radix.bounds import (
+from radix import (
     KEYS_MAX,
     PATHS_MAX,
     WORKERS_MAX,
@@ -33,6 +32,9 @@ from radix.bounds import (
     ContextTokens,
     Count,
     CountOrUnknown,
+    EndGone,
+    Forget,
+    Insert,
     KvBytes,
     Labels,
     LogTime,
@@ -48,6 +50,7 @@ from radix.bounds import (
     Tokens,
     TokenSeconds,
     TokensOrUnknown,
+    Trim,
     Url,
     WholeNumber,
     WorkerId,

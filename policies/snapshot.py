@@ -27,8 +27,18 @@ from policies.links import Links
 from policies.loads import RATE_WINDOW_S, Loads
 from policies.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_sound_ops
 from policies.waiting import Tickets
-from radix import PrefixTree, TreeMarks, TreePage, TreeSnapshot, check_steps
-from radix.bounds import WORKERS_MAX, Count, Name, WholeNumber, WorkerId
+from radix import (
+    WORKERS_MAX,
+    Count,
+    Name,
+    PrefixTree,
+    TreeMarks,
+    TreePage,
+    TreeSnapshot,
+    WholeNumber,
+    WorkerId,
+    check_steps,
+)
 
 SNAPSHOT_VERSION = 2
 """Counts changes of the pieces, and of their layout in Redis (`router.shared.snapshot`)."""

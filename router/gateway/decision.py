@@ -69,8 +69,7 @@ from policies import (
     repeated_blocks,
     waits_for_leader,
 )
-from radix import AttentionProfile
-from radix.bounds import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, whole
+from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, AttentionProfile, whole
 from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback

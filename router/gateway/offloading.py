@@ -37,7 +37,7 @@ from policies import (
     Ticket,
     place,
 )
-from radix.bounds import DURATION_US_MAX, KV_BYTES_MAX, whole
+from radix import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64
 """Of so many requests it is remembered why they went where they did."""

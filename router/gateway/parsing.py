@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from radix import BLOCK_BYTES, BLOCK_TOKENS
-from radix.bounds import ANSWERS_MAX, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
+from radix import ANSWERS_MAX, BLOCK_BYTES, BLOCK_TOKENS, COUNT_MAX, NAME_CHARS_MAX, WHOLE_MAX
 from router.errors import ClientError
 from router.gateway.bodies import (
     ABSENT,

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies import Left
-from radix.bounds import WHOLE_MAX, is_name
+from radix import WHOLE_MAX, is_name
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
 from router.shared.server import RedisLink

@@ -17,7 +17,7 @@ checked who is asking. A configured tenant named there counts as if its own key 
 import hmac
 from collections.abc import Sequence
 
-from radix.bounds import NAME_CHARS_MAX
+from radix import NAME_CHARS_MAX
 from router.errors import ClientError, InvalidKey
 from router.proxy import Header
 from router.tenants.keys import Keyring

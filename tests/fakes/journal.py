@@ -51,9 +51,9 @@ class Journal:
         async with self._reading:
             for entry_id, fields in await self._redis.xrange(self._key, min=self._position):
                 self._position = f"({entry_id.decode()}"
-                ops, skipped = decode_ops(fields.get(b"o", b"\x90"))
-                assert skipped == 0
-                for op in ops:
+                decoded = decode_ops(fields.get(b"o", b"\x90"))
+                assert not (decoded.unknown or decoded.invalid)
+                for op in decoded.ops:
                     self._note(op)
         wanted = None if workers is None else set(workers)
         return [self._course(op) for op in self._placed.values() if wanted is None or op.worker in wanted]

@@ -47,8 +47,7 @@ from policies import (
 from policies.fleet import GONE_MAX
 from policies.length_histogram import row_of
 from policies.placement import Reason
-from radix import chain_bytes
-from radix.bounds import WORKERS_MAX
+from radix import WORKERS_MAX, chain_bytes
 from radix.invariants import check
 
 SECOND = 1_000_000
