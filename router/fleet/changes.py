@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from policies import Worker, WorkerPut
+from policies import OpRefused, Worker, WorkerPut
 from router.fleet.discovered import kept
 
 logger = logging.getLogger(__name__)
@@ -67,14 +67,18 @@ class Changes:
         """What was last said of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
-        """Change a worker for all replicas."""
+        """Change a worker for all replicas.
+
+        Raises:
+            OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
+        """
         put = self._put(worker, change)
+        self._publish(put)
         said = self._said.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels
         if said is not None and said.at_us == worker.version[0]:
             change, before = _both(said.change, change), said.before
         self._said[worker.worker_id] = _Said(change, put.at_us, before)
-        self._publish(put)
 
     def insist(self, workers: Iterable[Worker]) -> None:
         """Say again what was said of workers whose entries were replaced by somebody who did not know it."""
@@ -91,12 +95,24 @@ class Changes:
             if _content(put) == _content(worker):
                 del self._said[worker.worker_id]
                 continue
+            try:
+                self._publish(put)
+            except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
+                del self._said[worker.worker_id]
+                logger.warning(
+                    "a change of a worker is dropped: it cannot be made beside another replica's change",
+                    extra={
+                        "event": "worker.change_dropped",
+                        "worker_id": worker.worker_id,
+                        "reason": str(error),
+                    },
+                )
+                continue
+            self._said[worker.worker_id] = _Said(change, put.at_us, worker.labels)
             logger.info(
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
             )
-            self._said[worker.worker_id] = _Said(change, put.at_us, worker.labels)
-            self._publish(put)
 
     def _put(self, worker: Worker, change: Change) -> WorkerPut:
         at_us = max(self._now_us(), worker.version[0] + 1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import FleetRules, FleetState, LengthBuckets, Op, Worker, WorkerPut
+from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut, encode_op
 from router.fleet.changes import INSIST_US, Change, Changes
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
 
@@ -49,6 +49,7 @@ class Replica:
         self.said: list[WorkerPut] = []
 
     def _publish(self, put: WorkerPut) -> None:
+        encode_op(put)
         self.said.append(put)
         self.fleet.apply(put)
         self.log.say(put)
@@ -229,3 +230,27 @@ def test_changes_of_different_things_are_never_lost(
         worker = replica.worker
         assert (worker.draining, worker.capacity_tokens, worker.role) == (True, 7, "decode")
         assert worker.labels == {"old": "1", "zone": "b"}
+
+
+def test_a_change_that_is_refused_is_not_said_again() -> None:
+    """A label of 5,000 characters is beyond its bound. Each later look at the workers would meet it again."""
+    log = Log(1)
+    one = log.replicas[0]
+    with pytest.raises(OpRefused):
+        one.change(Change(labels={"bucket": "9" * 5000}))
+    one.change(Change(draining=True))
+    log.deliver()
+
+    assert (one.worker.draining, one.worker.labels) == (True, {"old": "1"})
+
+
+def test_changes_that_exceed_a_bound_together_leave_the_newer_one() -> None:
+    """40 labels by one replica and 40 others by another are more than a worker may have."""
+    log = Log(2)
+    for replica in log.replicas:
+        replica.change(Change(labels={f"{replica.name}-{number}": "" for number in range(40)}))
+    log.deliver()
+
+    one, two = (replica.worker for replica in log.replicas)
+    assert one == two
+    assert len(one.labels) == 40
