@@ -73,11 +73,11 @@ class Changes:
             OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
         """
         put = self._put(worker, change)
-        self._publish(put)
         said = self._said.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels
         if said is not None and said.at_us == worker.version[0]:
             change, before = _both(said.change, change), said.before
+        self._publish(put)
         self._said[worker.worker_id] = _Said(change, put.at_us, before)
 
     def insist(self, workers: Iterable[Worker]) -> None:
@@ -95,6 +95,7 @@ class Changes:
             if _content(put) == _content(worker):
                 del self._said[worker.worker_id]
                 continue
+            before = worker.labels
             try:
                 self._publish(put)
             except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
@@ -108,7 +109,7 @@ class Changes:
                     },
                 )
                 continue
-            self._said[worker.worker_id] = _Said(change, put.at_us, worker.labels)
+            self._said[worker.worker_id] = _Said(change, put.at_us, before)
             logger.info(
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
