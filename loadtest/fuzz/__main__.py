@@ -35,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 case(seed, number, options.kinds), case(seed, number, options.kinds).shown(1 << 40), sep="\n"
             )
         return 0
-    plan = Plan(seed, options.seconds, options.cases, options.only, options.kinds, options.without)
+    plan = Plan(
+        *(seed, options.seconds, options.cases, options.only, options.kinds, options.without),
+        stops=not options.go_on,
+    )
     with tempfile.TemporaryDirectory(prefix="cw-fuzz-") as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,6 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--without", default="", choices=("", *UNMENDED), help="take a mend out of the gateways"
+    )
+    parser.add_argument(
+        "--go-on", action="store_true", help="do not end with the first round that finds something"
     )
     parser.add_argument("--keep", type=Path, help="folder for the logs of all processes [they are dropped]")
     return parser

@@ -229,7 +229,7 @@ class _Campaign:
     def _suspects(self) -> tuple[Case, ...]:
         now_s = time.monotonic()
         recent = [each for ended_s, each in reversed(self._ended) if now_s - ended_s < RECENT_S]
-        return tuple(dict.fromkeys((*self._under_way.values(), *recent))) or tuple(self._round)
+        return (*self._under_way.values(), *recent) or tuple(self._round)
 
     def _found(self, what: str, suspects: tuple[Case, ...]) -> None:
         """Note a finding; the same again is noted once in a round."""

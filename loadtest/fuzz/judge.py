@@ -31,6 +31,8 @@ DOCUMENTED: dict[int, frozenset[str]] = {
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) [^\r\n]*\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked\r\n", re.IGNORECASE)
+_FRAME = re.compile(r'File "[^"]*/((?:router|policies|radix)/[^"]*", line \d+)')
+_RAISED = re.compile(r"[ |]*[A-Za-z_.]+(?:Error|Refused|Exception|Group|Interrupt|Exit)\b.*")
 _BODILESS = (204, 304)
 
 
@@ -131,9 +133,19 @@ def judge_line(line: bytes) -> str:
         held_s = fields["held_s"]
         return f"the event loop was held for {held_s} CPU seconds" if held_s > HELD_S_MAX else ""
     if fields.get("level") in ("error", "critical"):
-        trace = str(fields.get("exception", ""))[-700:]
-        return f"an error in the log: {fields.get('event')}: {fields.get('message')} {fields.get('reason', '')}\n{trace}"
+        where = failure_in(str(fields.get("exception", "")))
+        said = " ".join(str(fields.get(name, "")) for name in ("event", "message", "task", "reason"))
+        return f"an error in the log: {said[:300]} {where}".rstrip()
     return ""
+
+
+def failure_in(trace: str) -> str:
+    """Say of a traceback what was raised last, and where in our code."""
+    frames = _FRAME.findall(trace)
+    raised = [line for line in trace.splitlines() if _RAISED.match(line)]
+    if not raised:
+        return ""
+    return f"({raised[-1].strip(' |')[:300]}; {', '.join(reversed(frames[-3:]))})"
 
 
 def differences(views: list[Mapping[str, Any]]) -> list[str]:
