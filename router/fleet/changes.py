@@ -67,14 +67,18 @@ class Changes:
         """What was last said of each worker."""
 
     def say(self, worker: Worker, change: Change) -> None:
-        """Change a worker for all replicas."""
+        """Change a worker for all replicas.
+
+        Raises:
+            OpRefused: It cannot be published: nothing was changed, and it is not said again.
+        """
         put = self._put(worker, change)
         said = self._said.get(worker.worker_id)
         before: Mapping[str, str] = worker.labels
         if said is not None and said.at_us == worker.version[0]:
             change, before = _both(said.change, change), said.before
-        self._said[worker.worker_id] = _Said(change, put.at_us, before)
         self._publish(put)
+        self._said[worker.worker_id] = _Said(change, put.at_us, before)
 
     def insist(self, workers: Iterable[Worker]) -> None:
         """Say again what was said of workers whose entries were replaced by somebody who did not know it."""
@@ -95,8 +99,9 @@ class Changes:
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
             )
-            self._said[worker.worker_id] = _Said(change, put.at_us, worker.labels)
+            before = worker.labels
             self._publish(put)
+            self._said[worker.worker_id] = _Said(change, put.at_us, before)
 
     def _put(self, worker: Worker, change: Change) -> WorkerPut:
         at_us = max(self._now_us(), worker.version[0] + 1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import FleetRules, FleetState, LengthBuckets, Op, Worker, WorkerPut
+from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut
 from router.fleet.changes import INSIST_US, Change, Changes
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
 
@@ -229,3 +229,21 @@ def test_changes_of_different_things_are_never_lost(
         worker = replica.worker
         assert (worker.draining, worker.capacity_tokens, worker.role) == (True, 7, "decode")
         assert worker.labels == {"old": "1", "zone": "b"}
+
+
+def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
+    """Else every look at the fleet, and with it every request, would fail with it."""
+    refused: list[WorkerPut] = []
+
+    def publish(put: WorkerPut) -> None:
+        refused.append(put)
+        raise OpRefused("as a test wants")
+
+    log = Log(1)
+    changes = Changes(publish=publish, now_us=lambda: 20, replica="r0")
+    with pytest.raises(OpRefused):
+        changes.say(log.replicas[0].worker, Change(capacity_tokens=10**30))
+    log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={}))
+    log.deliver()
+    changes.insist(log.replicas[0].fleet.workers())
+    assert len(refused) == 1
