@@ -243,7 +243,7 @@ def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
     changes = Changes(publish=publish, now_us=lambda: 20, replica="r0")
     with pytest.raises(OpRefused):
         changes.say(log.replicas[0].worker, Change(capacity_tokens=10**30))
-    log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={}))
+    log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={"another": 30}))
     log.deliver()
     changes.insist(log.replicas[0].fleet.workers())
     assert len(refused) == 1
