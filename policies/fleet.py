@@ -81,6 +81,7 @@ from policies.views import Candidates, Ships, Slots
 from policies.waiting import Tickets
 from policies.waiting_lines import Ticket
 from radix import (
+    WHOLE_MAX,
     WORKERS_MAX,
     AttentionProfile,
     EndGone,
@@ -335,10 +336,11 @@ class FleetState:
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
                 self._started.discard(worker.worker_id)
-                self.circuits.drop(worker.worker_id, worker.slot, now_us)
+                # Whatever the time of what was said: the slot becomes another worker's.
+                self.circuits.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
-                self.reports.drop(worker.worker_id, worker.slot, now_us)
-                self.evidence.drop(worker.worker_id, worker.slot, now_us)
+                self.reports.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.evidence.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None

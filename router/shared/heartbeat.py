@@ -17,6 +17,7 @@ A replica whose own beats did not get through for the last time to live judges n
 outage of Redis every key has expired, and each must first have had the time to come back.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from radix import WHOLE_MAX, is_name
 from router.shared.clock import LogClock
 from router.shared.keys import Keys
 from router.shared.server import RedisLink
+
+logger = logging.getLogger(__name__)
 
 # More replicas than this in one namespace would be a mistake; the rest is not watched.
 REPLICAS_MAX = 1024
@@ -131,6 +134,24 @@ class Heartbeat:
         except BaseException:
             self.interrupted()
             raise
+
+    async def remove_foreign(self, link: RedisLink) -> None:
+        """Remove what stands in place of our keys and is of another type: Redis refuses us until it is gone.
+
+        Without the log the replicas go on as after a flush.
+
+        Raises:
+            StateError: Redis refuses that as well.
+        """
+        kinds = ((self._keys.replicas, b"zset"), (self._keys.probe, b"none"), (self._keys.log, b"stream"))
+        found = await link.calls(*(("TYPE", key) for key, _ in kinds))
+        for (key, kind), known in zip(kinds, found, strict=True):
+            if known not in (kind, b"none"):
+                logger.warning(
+                    "a key of the namespace holds something else and is removed",
+                    extra={"event": "redis.foreign_key", "key": key, "type": known.decode()},
+                )
+                await link.call("DEL", key)
 
     async def has_beaten(self, link: RedisLink) -> bool:
         """Whether a former life under this id ended without a goodbye, and no sibling has noticed.

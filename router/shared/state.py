@@ -21,6 +21,7 @@ has in flight.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -385,6 +386,9 @@ class SharedState:
             self._problems.clear("heartbeat")
         except RedisRefused as error:
             self._problems.set("heartbeat", f"Redis refused the heartbeat: {error}")
+        if any(map(self._problems.has, ("heartbeat", "flush", "read"))):
+            with contextlib.suppress(RedisRefused):
+                await self._heartbeat.remove_foreign(link)
 
     def _on_left(self, op: Left) -> None:
         self._heartbeat.left(op)

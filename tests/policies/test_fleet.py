@@ -34,9 +34,11 @@ from policies import (
     OffloadPlan,
     Op,
     Placed,
+    Reported,
     RequestView,
     ServiceModel,
     Started,
+    Tracked,
     Trim,
     Waiting,
     WorkerGone,
@@ -295,6 +297,22 @@ def test_a_circuit_is_known_by_slot_while_it_is_not_closed_and_its_worker_return
     fleet.apply(ejected("b:1", START + 4))
     assert fleet.circuits.tripped == {}
     assert (fleet.returned_us[:2].tolist(), fleet.last_return_us) == ([0, START + 5], START + 5)
+
+
+def test_what_was_said_of_a_worker_that_nobody_added_goes_with_its_row_whatever_its_time() -> None:
+    """Log time of the far future would keep the row's next worker ejected, full, and exact."""
+    fleet = fleet_after()
+    later_us = 2**53 - 1
+    fleet.apply(Tracked("evil:1", later_us, "evil", exact=True))
+    fleet.apply(CircuitSet("evil:1", later_us, "evil", Circuit.OPEN, 1, later_us))
+    fleet.apply(Reported("evil:1", later_us, "evil", 5, 5, 5))
+    fleet.collect(START + 86_400 * SECOND)
+    fleet.apply(WorkerPut("a:80", START, "r1", "http://a:80"))
+    assert [fleet.at_slot(slot) for slot in fleet.evidence.exact] == []
+    assert not fleet.tracks("a:80")
+    assert not fleet.circuits.tripped
+    assert not fleet.circuits.dump()
+    assert not fleet.reports.dump()
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["at once", "when its row was freed"])

@@ -155,3 +155,25 @@ async def _covers(redis: "Redis", key: str) -> bool:
     """Whether the snapshot's place is one that the log has come to."""
     place = await redis.hget(key, "id")
     return place is not None and not place.startswith(b"999")
+
+
+@pytest.mark.parametrize("key", ["log", "probe", "replicas"])
+async def test_a_key_of_another_type_keeps_nobody_from_sharing(
+    fleet: Fleet, redis: "Redis", namespace: str, key: str
+) -> None:
+    """Redis refuses the heartbeat or the log for as long as somebody's text stands in its place."""
+    one, other = await two(fleet)
+    await redis.set(f"cw:{{{namespace}}}:{key}", "junk")
+    for gateway in (one, other):
+        assert await is_served(gateway)
+    await until_async(lambda: _is_ours(redis, f"cw:{{{namespace}}}:{key}"))
+    for gateway in (one, other):
+        assert await is_served(gateway)
+        await until(lambda gateway=gateway: gateway.process.shared.status.degraded_reason is None)
+        await until(lambda gateway=gateway: gateway.process.shared.status.connected)
+    await snapshot_written(one)
+
+
+async def _is_ours(redis: "Redis", key: str) -> bool:
+    """Whether the text is gone."""
+    return bool(await redis.type(key) != b"string")

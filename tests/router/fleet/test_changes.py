@@ -232,16 +232,22 @@ def test_changes_of_different_things_are_never_lost(
         assert worker.labels == {"old": "1", "zone": "b"}
 
 
-def test_a_change_that_is_refused_is_not_said_again() -> None:
-    """A label of 5,000 characters is beyond its bound. Each later look at the workers would meet it again."""
-    log = Log(1)
-    one = log.replicas[0]
-    with pytest.raises(OpRefused):
-        one.change(Change(labels={"bucket": "9" * 5000}))
-    one.change(Change(draining=True))
-    log.deliver()
+def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
+    """Else every look at the fleet, and with it every request, would fail with it."""
+    refused: list[WorkerPut] = []
 
-    assert (one.worker.draining, one.worker.labels) == (True, {"old": "1"})
+    def publish(put: WorkerPut) -> None:
+        refused.append(put)
+        raise OpRefused("as a test wants")
+
+    log = Log(1)
+    changes = Changes(publish=publish, now_us=lambda: 20, replica="r0")
+    with pytest.raises(OpRefused):
+        changes.say(log.replicas[0].worker, Change(capacity_tokens=10**30))
+    log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={"another": 30}))
+    log.deliver()
+    changes.insist(log.replicas[0].fleet.workers())
+    assert len(refused) == 1
 
 
 def test_changes_that_exceed_a_bound_together_leave_the_newer_one() -> None:

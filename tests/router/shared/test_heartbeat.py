@@ -125,6 +125,23 @@ async def test_a_log_that_may_not_be_appended_to_is_noticed_and_nothing_is_writt
         await link.aclose()
 
 
+@pytest.mark.parametrize("kind", ["probe", "replicas", "log"])
+async def test_a_key_of_another_type_can_be_removed_and_one_of_ours_stays(
+    link: RedisLink, namespace: str, kind: str
+) -> None:
+    keys, a = Keys(namespace), Watch("a", namespace)
+    key = f"cw:{{{namespace}}}:{kind}"
+    await a.heartbeat.beat(link)
+    await link.call("DEL", key)
+    await link.call("SET", key, "junk")
+    await a.heartbeat.remove_foreign(link)
+    assert not await link.call("EXISTS", key)
+    await a.heartbeat.beat(link)
+    await link.call("XADD", keys.log, "*", "v", 1)
+    await a.heartbeat.remove_foreign(link)
+    assert await link.call("EXISTS", keys.log, keys.replicas) == 2
+
+
 async def test_who_was_cut_off_judges_nobody_before_a_whole_ttl(link: RedisLink, namespace: str) -> None:
     """After an outage all keys have expired; the others need time to come back."""
     a, b = Watch("a", namespace), Watch("b", namespace)

@@ -1,0 +1,63 @@
+"""What a case does to the stage, as values."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Listener = Literal["data", "admin"]
+
+NUMBERED = b"@@@@@@@@"
+"""In a wire that is repeated, eight digits of the repetition's number stand for these bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Bytes on a connection of their own to a replica.
+
+    Attributes:
+        pieces: Each is a write of its own.
+        replica: Which one.
+        listener: Its port.
+        leaves: Whether the client resets the connection when all is written.
+        repeat: On how many connections the same is written.
+    """
+
+    pieces: tuple[bytes, ...]
+    replica: int = 0
+    listener: Listener = "data"
+    leaves: bool = False
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A worker that is added, asked, and removed.
+
+    Attributes:
+        answers: By path what it writes, whole answers with heads; other paths get a good answer.
+        hangs: Paths after whose bytes the connection stays open.
+        requests: Sent to a replica while it is there: bodies of completions.
+    """
+
+    answers: dict[str, bytes]
+    hangs: frozenset[str]
+    requests: tuple[bytes, ...]
+
+
+Argument = bytes | str | int
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands to Redis; an argument that begins with ``key:`` is a key of the namespace."""
+
+    commands: tuple[tuple[Argument, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What the API server says of pods, one JSON object each; they are deleted again afterwards."""
+
+    pods: tuple[bytes, ...]
+
+
+Action = Wire | Script | Commands | Pods

@@ -1,0 +1,56 @@
+"""``cacheway`` as the fuzzer starts it: it tells how long its event loop is held, and gives memory back.
+
+    python -m loadtest.fuzz.watched [--without C5] serve ...
+
+How long the loop is held is counted in CPU seconds of its thread, so that a busy machine is no finding.
+``--without`` takes a mend out first (`loadtest.fuzz.unmended`).
+"""
+
+import ctypes
+import logging
+import sys
+import threading
+import time
+
+from loadtest.fuzz.unmended import UNMENDED
+from router.__main__ import main as cacheway
+from router.loop_lag import INTERVAL_S, LoopLag
+
+HELD_S = 0.05
+"""From here on it is told."""
+
+TRIM_S = 0.5
+
+logger = logging.getLogger(__name__)
+
+
+async def _run(self: LoopLag) -> None:
+    """Take the place of `LoopLag.run`."""
+    while True:
+        due_s, spent_s = time.monotonic() + INTERVAL_S, time.thread_time()
+        await self._sleep(INTERVAL_S)
+        held_s = min(time.monotonic() - due_s, time.thread_time() - spent_s)
+        if held_s > HELD_S:
+            logger.info("the event loop was held", extra={"event": "fuzz.held", "held_s": round(held_s, 3)})
+
+
+def _trim() -> None:
+    """Give free memory back to the system, so that what is resident is what is used."""
+    libc = ctypes.CDLL(None)
+    while hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+        time.sleep(TRIM_S)
+
+
+def main() -> int:
+    """Run the command line of this process."""
+    if sys.argv[1] == "--without":
+        UNMENDED[sys.argv[2]].take_out()
+        del sys.argv[1:3]
+    LoopLag.run = _run  # type: ignore[method-assign]
+    threading.Thread(target=_trim, name="trim", daemon=True).start()
+    return cacheway()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
