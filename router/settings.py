@@ -1451,6 +1451,14 @@ class AdminSettings(Section):
         "API takes server.api_key, and everybody without one.",
         flag="admin-tokens-file",
     )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Names by which the admin API may be called where it asks for no key, beside addresses and "
+        "localhost: whole, or with a dot in front the end of a name. Any other name may be that of a web page "
+        "which leads an operator's browser here (DNS rebinding), and gets 403. With a key any name will do.",
+        flag="admin-allowed-hosts",
+        allowed="names such as gateway.example or .cacheway.svc",
+    )
     ssl_certfile: str = setting(
         "",
         "PEM file with the certificate chain of the admin API's own port. Empty: plain HTTP.",
