@@ -16,7 +16,7 @@ The same settings say which of these workers are trusted with the fleet's key (`
 its networks are why a name is, connections to that name go to addresses in the networks alone.
 
 An engine connects to a bootstrap server by itself, where nobody judges what a name resolves to. So with
-``fleet.worker_networks`` such a name must be one of ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
+``fleet.worker_networks`` such a name must be in ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
 """
 
 import asyncio

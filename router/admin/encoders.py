@@ -4,9 +4,10 @@ An encoder registers its URL with every language worker it is told of, each of w
 (``disaggregation/encoder_bootstrap_server.py``). Here that is the shared list of workers: it tells one
 gateway, and all replicas know.
 
-Registering never replaces a worker. An encoder that is known, wherever from, stays as it is; at the URL of any
-other worker it is refused. Only an encoder that came by registering leaves by it (`REGISTERED_LABEL`): one that
-the settings, an administrator or discovery named is theirs to remove. `router.admin.gate` asks for a credential.
+Registering never replaces a worker. An encoder that is known, wherever from, stays as it is; at the URL of
+any other worker it is refused. Only an encoder that came by registering leaves by it (`REGISTERED_LABEL`):
+one that the settings, an administrator or discovery named is theirs to remove. `router.admin.gate` asks for a
+credential.
 """
 
 from fastapi import FastAPI, Request

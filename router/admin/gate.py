@@ -35,7 +35,7 @@ DATA_PATHS = frozenset(("/get_model_info", "/get_server_info", "/server_info"))
 """What clients ask beside the models; it takes the gateway's own key."""
 
 ENCODER_PATHS = frozenset(("/register_encoder_url", "/unregister_encoder_url", "/list_encoder_urls"))
-"""What encoders ask on the data port. It changes the fleet, so it is judged and audited like the admin API."""
+"""What encoders ask on the data port. It changes the fleet: it is judged and audited as the admin API is."""
 
 
 def shown_path(path: str) -> str:

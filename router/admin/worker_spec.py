@@ -17,6 +17,7 @@ from policies import (
     HANDOVER_LABEL,
     SITE_LABEL,
 )
+from router.fleet import ORIGIN_LABELS
 from router.named_workers import check_labels
 
 Role = Literal["plain", "prefill", "decode", "encode"]
@@ -101,6 +102,12 @@ class WorkerSpec(_Said):
     )
 
     url: str = Field(max_length=2048, description="Base URL, like http://10.0.0.7:30000.")
+
+    @model_validator(mode="after")
+    def _nobody_says_how_it_came(self) -> Self:
+        for name in sorted(ORIGIN_LABELS & (self.labels or {}).keys()):
+            raise ValueError(f"the label {name} is the gateway's to write")
+        return self
 
 
 class WorkerChange(_Said):
