@@ -112,7 +112,7 @@ def test_with_tokens_the_gateways_key_is_one_of_clients_only(access: Access) -> 
 @pytest.mark.parametrize(
     ("host", "allowed"),
     [
-        *((b"127.0.0.1:29100", True), (b"10.0.0.7", True), (b"[::1]:29100", True), (b"::1", True)),
+        *((b"127.0.0.1:29100", True), (b"10.0.0.7", True), (b"[::1]:29100", True), (b"::1", False)),
         *((b"localhost", True), (b"LocalHost:29100", True), (b" localhost ", True)),
         *((b"gateway.example:29100", True), (b"a.svc", True), (b"A.SVC:1", True)),
         *((b"evil.example", False), (b"evil.example:29100", False), (b"localhost.evil.example", False)),
@@ -152,7 +152,7 @@ def test_of_several_hosts_each_must_be_ours() -> None:
 def test_a_browser_that_says_that_another_site_changes_something_is_believed(
     method: str, said: bytes, code: str
 ) -> None:
-    """Also without ``Origin``. What only reads has no effect, and its answer is not shown to the other site."""
+    """Also without ``Origin``. What only reads has no effect, and the other site is not shown the answer."""
     headers = [(b"host", b"localhost:29100"), (b"sec-fetch-site", said)]
     assert refused(Access(door()), method, headers) == code
 
