@@ -17,6 +17,7 @@ from policies import (
     HANDOVER_LABEL,
     SITE_LABEL,
 )
+from radix import TOKENS_MAX
 from router.fleet import ORIGIN_LABELS
 from router.named_workers import check_labels
 
@@ -44,7 +45,7 @@ class _Said(BaseModel):
         default=None, description="The same, as the older routers call it; regular is plain."
     )
     capacity_tokens: int | None = Field(
-        default=None, ge=0, description="KV capacity in tokens; 0 to ask the engine."
+        default=None, ge=0, le=TOKENS_MAX, description="KV capacity in tokens; 0 to ask the engine."
     )
     labels: dict[str, str] | None = Field(
         default=None, description="Free labels; worker_class prices it. They replace all that it had."
