@@ -40,7 +40,7 @@ from router.admin import (
     serve_metrics,
 )
 from router.console import EventStream, Pulse
-from router.discovery import make_discovery
+from router.discovery import make_discovery, scopes_of
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
@@ -50,6 +50,7 @@ from router.fleet import (
     LocalWorker,
     Registry,
     RolePlanner,
+    WorkerKey,
     asking_client,
     normal_url,
     worker_id_of,
@@ -183,10 +184,16 @@ class GatewayProcess:
         worker_key = settings.fleet.worker_api_key
         self._tls = worker_context(settings.upstream)
         self._destinations = destinations_of(settings.fleet)
+        self._worker_key = WorkerKey(
+            worker_key.get_secret_value() if worker_key else None,
+            self._destinations,
+            urls=(worker.url for worker in settings.fleet.workers),
+            scopes=scopes_of(settings.discovery),
+        )
         self._client = asking_client(
             self._destinations,
             self._tls,
-            key=worker_key.get_secret_value() if worker_key else None,
+            key_at=self._worker_key.shown_at,
             timeout_s=settings.fleet.health_check_timeout_s,
         )
         self.registry = Registry(
@@ -201,6 +208,8 @@ class GatewayProcess:
             replicas=lambda: self.shared.status.replicas,
             slow_start_s=settings.fleet.slow_start_s,
             check_host=self._destinations.check_host,
+            check_engine_host=self._destinations.check_engine_host,
+            worker_key=self._worker_key,
         )
         self._planner = BucketPlanner(
             self.fleet,
@@ -286,9 +295,10 @@ class GatewayProcess:
             now_us=self.clock.now_us,
             replica=self.replica,
             warm=lambda: self.shared.status.ready,
-            check_host=self._destinations.check_host,
+            destinations=self._destinations,
         )
         if self.discovery is not None:
+            self._worker_key.discovers = self.discovery.sees
             self.metrics.discovery.sample = self.discovery.sample
         self._kv_events = make_kv_events(
             settings,
@@ -473,8 +483,8 @@ class GatewayProcess:
 
     def _use_worker_key(self, key: bytes) -> None:
         """Show workers another key."""
-        self.gateway.forwarding.use_worker_key(key)
-        self._client.headers["authorization"] = f"Bearer {key.decode()}"
+        self._worker_key.use(key.decode())
+        self.registry.key_changed()
 
     def _worker_pool(self, url: str) -> WorkerPool:
         """The connections to a worker."""

@@ -127,7 +127,11 @@ def destinations_of(fleet: FleetSettings) -> Destinations:
     named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
     named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
     return Destinations(
-        fleet.worker_networks, fleet.worker_hosts, loopback=not fleet.disable_loopback_workers, named=named
+        fleet.worker_networks,
+        fleet.worker_hosts,
+        loopback=not fleet.disable_loopback_workers,
+        named=named,
+        keyed=fleet.worker_api_key is not None,
     )
 
 
