@@ -19,10 +19,9 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -36,10 +35,11 @@ from router.errors import RouterError, StateError
 from router.fleet.kv_events import check_kv_events
 from router.logs import configure_logs
 from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.proxy import Handshakes
 from router.request_trace import check_request_trace
 from router.secret_files import with_secret_files
 from router.server import GatewayServer
-from router.settings import ServerSettings, Settings
+from router.settings import Settings
 from router.shared import EmbeddedValkey
 from router.sources import Loaded, Origin
 from router.supervisor import Supervisor
@@ -63,9 +63,11 @@ class GatewayConfig(uvicorn.Config):
     Attributes:
         settings: The effective settings.
         process: The gateway, once `load` has built it.
+        handshakes: Those under way, if it serves HTTPS.
     """
 
     process: "GatewayProcess"
+    handshakes: Handshakes | None = None
 
     def __init__(
         self,
@@ -95,7 +97,6 @@ class GatewayConfig(uvicorn.Config):
             proxy_headers=False,
             backlog=4096,
             timeout_keep_alive=round(server.keepalive_s),
-            ssl_context_factory=_tls_of(server) if server.ssl_certfile else None,
         )
 
     def load(self) -> None:
@@ -115,12 +116,12 @@ class GatewayConfig(uvicorn.Config):
             logger.exception("the gateway cannot start", extra={"event": "gateway.failed"})
             sys.exit(STARTUP_FAILURE)
         self.app = self.process.api
-        self.http = self.process.protocol
+        server = self.settings.server
+        if server.ssl_certfile:
+            context = server_context(server.ssl_certfile, server.ssl_keyfile, server.ssl_ca_certs)
+            self.handshakes = Handshakes(self.process.protocol, context)
+        self.http = self.handshakes or self.process.protocol  # type: ignore[assignment]  # it makes one
         super().load()
-
-
-def _tls_of(server: ServerSettings) -> Callable[..., ssl.SSLContext]:
-    return lambda *_: server_context(server.ssl_certfile, server.ssl_keyfile, server.ssl_ca_certs)
 
 
 def serve(loaded: Loaded) -> int:

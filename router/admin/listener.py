@@ -23,6 +23,7 @@ from router.proxy import (
     Clients,
     Exchange,
     GatewayProtocol,
+    Handshakes,
     make_protocol,
 )
 from router.settings import AdminSettings
@@ -81,10 +82,10 @@ class Listener:
             listener: Bound to a port; it is closed in the end.
         """
         self._protocol = make_protocol(_nobody, _not_proxied, self.limits, clients=self.clients)
-        context = self.tls
+        handshakes = None if self.tls is None else Handshakes(self._protocol, self.tls)
         config = uvicorn.Config(
             self.api,
-            http=self._protocol,
+            http=self._protocol if handshakes is None else handshakes,  # type: ignore[arg-type]  # it makes one
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -95,7 +96,6 @@ class Listener:
             proxy_headers=False,
             timeout_keep_alive=round(self.keepalive_s),
             timeout_graceful_shutdown=ENDING_S,
-            ssl_context_factory=None if context is None else lambda *_: context,
         )
         server = _QuietServer(config)
         try:
@@ -103,6 +103,8 @@ class Listener:
         finally:
             if server.started:
                 await server.shutdown([listener])
+            if handshakes is not None:
+                handshakes.end()
 
 
 def _not_proxied(method: bytes, path: bytes) -> bool:
