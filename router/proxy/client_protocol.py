@@ -220,6 +220,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
+        self.spare.add_slow(self)
         active = self._active
         if active is not None and active.exchange is not None:
             active.exchange.pause()
@@ -230,6 +231,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+            self.spare.discard(self)
+            self._watch_receiving()
         active = self._active
         if active is not None and active.exchange is not None:
             active.exchange.resume()
@@ -508,7 +511,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if nothing_owed:
                 self.spare.add(self)
             else:
-                self.spare.add_incomplete(self)
+                self.spare.add_slow(self)
         elif self._receive_timer is not None:
             self._receive_timer.cancel()
             self._receive_timer = None
@@ -535,7 +538,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Close at once for another connection, unless a request is under way; whether it did."""
         if self._client is None:
             return False
-        if not self.transport.is_closing():
+        if not self.flow.write_paused and not self.transport.is_closing():
             owed = self._unanswered() is not None
             if self._active is not None or self.pipeline or (owed and not self._receives()):
                 return False

@@ -3,14 +3,15 @@
     awaiting the first byte or the rest of a head,
     or leaving: refused, or answered and closed   ──┐
     idle between two requests (`Deadlines`)       ──┴─ the one that is so for longest ──> closed
-    awaiting the rest of a body ── only if there is none of these, and after `BODY_PATIENCE_S`
+    awaiting the rest of a body,
+    or answered, and the answer is not read       ──── if there is none of these, after `PATIENCE_S`
 
 A bound on connections alone lets whoever fills it with idle ones keep all others out. So a listener that is
 full closes an old connection on which no answer is owed, and takes the new one. A client that has just
 connected is the youngest, and its request is on its way: it is the last to be closed.
 
-A request whose head is complete is under way. Where strangers are turned away by their heads, those who wait
-with half a body are few and slow; some seconds are enough to tell them from clients that upload.
+A request whose head is complete is under way. But a client can hold it up for as long as it likes, by half a
+body or by an answer that it does not read; some seconds of that are enough where others need the place.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ from typing import Any, Protocol
 
 from router.proxy.deadlines import Deadlines
 
-BODY_PATIENCE_S = 5.0
-"""How long a request may be incomplete before its connection may be closed for another one, in seconds."""
+PATIENCE_S = 5.0
+"""How long a client may hold its own request up while others need its place, in seconds."""
 
 LOOKS_MAX = 8
 """Connections looked at for each that is closed."""
@@ -38,7 +39,7 @@ class Spare:
     Each is in one of the groups at most, in the order in which they came there.
     """
 
-    __slots__ = ("_bodies_s", "_idle", "_loop", "_others_s")
+    __slots__ = ("_idle", "_loop", "_others_s", "_slow_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, idle: Deadlines[Any] | None = None) -> None:
         """Begin with none.
@@ -50,27 +51,27 @@ class Spare:
         self._loop = loop
         self._idle = idle
         self._others_s: dict[Vacatable, float] = {}
-        self._bodies_s: dict[Vacatable, float] = {}
+        self._slow_s: dict[Vacatable, float] = {}
 
     def __len__(self) -> int:
-        return len(self._others_s) + len(self._bodies_s) + len(self._idle or ())
+        return len(self._others_s) + len(self._slow_s) + len(self._idle or ())
 
     def add(self, connection: Vacatable) -> None:
         """No answer is owed on it: a head has not come, or it is about to close."""
-        self._bodies_s.pop(connection, None)
+        self._slow_s.pop(connection, None)
         if connection not in self._others_s:
             self._others_s[connection] = self._loop.time()
 
-    def add_incomplete(self, connection: Vacatable) -> None:
-        """A request has begun on it, and its body is incomplete."""
+    def add_slow(self, connection: Vacatable) -> None:
+        """A request is under way on it, which waits for its client."""
         self._others_s.pop(connection, None)
-        if connection not in self._bodies_s:
-            self._bodies_s[connection] = self._loop.time()
+        if connection not in self._slow_s:
+            self._slow_s[connection] = self._loop.time()
 
     def discard(self, connection: Vacatable) -> None:
         """A request is under way on it, or it is gone; `Deadlines` are told by themselves."""
         self._others_s.pop(connection, None)
-        self._bodies_s.pop(connection, None)
+        self._slow_s.pop(connection, None)
 
     def make_room(self) -> bool:
         """Close a connection; False if all that are open have requests under way."""
@@ -92,7 +93,7 @@ class Spare:
             return other[0]
         if idle is not None:
             return idle[0]
-        body = next(iter(self._bodies_s.items()), None)
-        if body is None or self._loop.time() - body[1] < BODY_PATIENCE_S:
+        slow = next(iter(self._slow_s.items()), None)
+        if slow is None or self._loop.time() - slow[1] < PATIENCE_S:
             return None
-        return body[0]
+        return slow[0]
