@@ -542,9 +542,9 @@ class GatewayProtocol(HttpToolsProtocol):
             owed = self._unanswered() is not None
             if self._active is not None or self.pipeline or (owed and not self._receives()):
                 return False
-            if not owed and self._receive_timer is None and self._has_unread():
-                self.idle.add(self, self.timeout_keep_alive)  # its next request has just come
-                return False
+            if self in self.idle and self._has_unread():
+                return False  # its next request has just come
+        self.idle.discard(self)
         assert self.clients is not None
         self.clients.leave(self._client)
         self._client = None

@@ -11,6 +11,7 @@ for the first that is left.
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -60,11 +61,9 @@ class Deadlines(Generic[Item]):
             self._timer.cancel()
             self._look_at(due_s)
 
-    def first(self) -> tuple[Item, float] | None:
-        """The item that has waited for longest, and since when, by the loop's clock."""
-        for item, due_s in self._due_s.items():
-            return item, due_s - self._delay_s
-        return None
+    def first(self, count: int) -> list[tuple[Item, float]]:
+        """Those that have waited for longest, each with since when, by the loop's clock."""
+        return [(item, due_s - self._delay_s) for item, due_s in islice(self._due_s.items(), count)]
 
     def discard(self, item: Item) -> None:
         """Forget an item, if it waits."""

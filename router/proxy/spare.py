@@ -15,6 +15,8 @@ body or by an answer that it does not read; some seconds of that are enough wher
 """
 
 import asyncio
+from itertools import islice
+from operator import itemgetter
 from typing import Any, Protocol
 
 from router.proxy.deadlines import Deadlines
@@ -75,25 +77,20 @@ class Spare:
 
     def make_room(self) -> bool:
         """Close a connection; False if all that are open have requests under way."""
-        for _ in range(LOOKS_MAX):
-            connection = self._oldest()
-            if connection is None:
-                return False
+        for connection in self._oldest():
+            closed = connection.vacate()
             self.discard(connection)
-            if self._idle is not None:
-                self._idle.discard(connection)
-            if connection.vacate():
+            if closed:
                 return True
         return False
 
-    def _oldest(self) -> Vacatable | None:
-        other = next(iter(self._others_s.items()), None)
-        idle: tuple[Vacatable, float] | None = None if self._idle is None else self._idle.first()
-        if other is not None and (idle is None or other[1] <= idle[1]):
-            return other[0]
-        if idle is not None:
-            return idle[0]
-        slow = next(iter(self._slow_s.items()), None)
-        if slow is None or self._loop.time() - slow[1] < PATIENCE_S:
-            return None
-        return slow[0]
+    def _oldest(self) -> list[Vacatable]:
+        """Those to be asked, in order; one between two requests that stays has its next one already."""
+        others = list(islice(self._others_s.items(), LOOKS_MAX))
+        idle: list[tuple[Vacatable, float]] = [] if self._idle is None else self._idle.first(LOOKS_MAX)
+        found = [connection for connection, _ in sorted(others + idle, key=itemgetter(1))]
+        if len(found) < LOOKS_MAX:
+            since_s = self._loop.time() - PATIENCE_S
+            slow = islice(self._slow_s.items(), LOOKS_MAX)
+            found += [connection for connection, slow_s in slow if slow_s <= since_s]
+        return found[:LOOKS_MAX]
