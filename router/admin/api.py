@@ -70,7 +70,7 @@ def make_admin_api(ports: AdminPorts) -> FastAPI:
     api = _made(
         ports, None, Access(ports.door, ports.tokens), f"{_LISTED} What clients send goes to the data port."
     )
-    add_health(api, ports)
+    add_health(api, ports, with_metrics=True)
     _add_admin(api, ports)
     return api
 
@@ -115,7 +115,8 @@ def _made(ports: AdminPorts, lifespan: Any, access: Access | None, elsewhere: st
 
 def _add_data(api: FastAPI, ports: AdminPorts) -> None:
     """What clients, engines, probes and scrapers ask."""
-    add_health(api, ports)
+    apart = ports.settings.live.current.observability.prometheus_port is not None
+    add_health(api, ports, with_metrics=not apart)
     add_models(api, ports)
     add_encoders(api, ports.registry)
 
