@@ -68,7 +68,7 @@ def make_data_api(ports: AdminPorts, lifespan: Any) -> FastAPI:
 def make_admin_api(ports: AdminPorts) -> FastAPI:
     """Build what the port of the admin API serves."""
     api = _made(ports, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
-    add_health(api, ports)
+    add_health(api, ports, with_metrics=True)
     _add_admin(api, ports)
     return api
 
@@ -114,7 +114,8 @@ def _made(ports: AdminPorts, lifespan: Any, elsewhere: str, *, administers: bool
 
 def _add_data(api: FastAPI, ports: AdminPorts) -> None:
     """What clients, engines, probes and scrapers ask."""
-    add_health(api, ports)
+    apart = ports.settings.live.current.observability.prometheus_port is not None
+    add_health(api, ports, with_metrics=not apart)
     add_models(api, ports)
     add_encoders(api, ports.registry)
 
