@@ -39,6 +39,7 @@ from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
 from router.gateway.endpoints import Endpoint
 from router.gateway.forwarding import with_salt
+from router.gateway.hops import hops_of
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
@@ -105,7 +106,8 @@ class RequestExchange(Dispatching):
         gateway.retry_budget.deposit()
         try:
             noted = gateway.noted(self._request.headers)
-            record.request_id = gateway.request_id_of(noted)
+            record.worker_request_id = ours = gateway.next_request_id()
+            record.request_id = gateway.clients_id(noted) or ours
             if gateway.spans is not None:
                 record.spans = gateway.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
@@ -113,6 +115,7 @@ class RequestExchange(Dispatching):
             record.tenant = tenant = gateway.admit(noted)
             record.endpoint = endpoint = gateway.endpoint_of(record.path)
             if noted:
+                record.hops = hops_of(noted)
                 self._set_deadline(noted)
             if record.request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(endpoint, tenant, noted)
@@ -385,7 +388,7 @@ class RequestExchange(Dispatching):
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.forwarding.lines(request, record.request_id, context),
+            lines=gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
             body=body,
             sink=self,
             patient=not parsed.stream,
@@ -423,7 +426,7 @@ class RequestExchange(Dispatching):
             request.method,
             request.path,
             request.query,
-            gateway.forwarding.lines(request, record.request_id, context),
+            gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
             with_salt(request.body, parsed, salt) if salt else (request.body,),
             record.request_id,
             prefill,

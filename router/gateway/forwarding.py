@@ -1,11 +1,13 @@
 """What a worker sees of a client's request: its bytes, and few of its headers (`wire.md` 4).
 
-Cookies and unknown headers never travel. A client's own key does only if it is none of ours; the fleet's key
-goes in its place. A tenant with a cache of its own has its salt put into the body.
+Cookies and unknown headers never travel, nor does a client's id of its request: workers know it by ours. A
+client's own key does only if it is none of ours; the fleet's key goes in its place. A tenant with a cache of
+its own has its salt put into the body.
 """
 
 from collections.abc import Sequence
 
+from router.gateway.hops import HOPS_HEADER
 from router.gateway.parsing import ParsedRequest
 from router.gateway.salting import salted, takes_salt
 from router.proxy import ClientRequest, lines_of
@@ -14,7 +16,9 @@ CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
 """Of which trace a request is part (W3C Trace Context)."""
 
 FORWARDED_HEADERS = CONTEXT_HEADERS | {b"authorization", b"content-type", b"accept", b"x-correlation-id"}
-"""What of a client's headers a worker sees, beside the request's id in our words."""
+"""What of a client's headers a worker sees, beside our id of the request and the hops."""
+
+_OURS = b"%b%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
 
 
 class Forwarding:
@@ -37,19 +41,21 @@ class Forwarding:
         """The key of the fleet's workers is this one now; they had one before."""
         self._authorization = b"authorization: Bearer %b\r\n" % key
 
-    def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"") -> bytes:
+    def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"", hops: int = 0) -> bytes:
         """Header lines for the worker.
 
         Args:
             request: The client's.
-            request_id: Its id.
+            request_id: Our id of it.
             context: Lines of the trace that this is part of; empty: the client's, if it has any.
+            hops: Gateways that it has passed before this one.
         """
-        return b"%b%b%bx-request-id: %b\r\n" % (
+        return _OURS % (
             lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),
             context,
             self._authorization,
             request_id,
+            hops + 1,
         )
 
 

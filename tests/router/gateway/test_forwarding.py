@@ -21,14 +21,16 @@ def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
         (b"traceparent", b"00-1"),
         (b"x-request-id", b"mine"),
     ]
-    bench.start(body, headers=sent_headers)
-    sent = bench.upstream.sent
+    exchange, _ = bench.start(body, headers=sent_headers)
+    sent, ours = bench.upstream.sent, exchange._record.worker_request_id
+    assert ours != b"mine"
     assert sent["body"] == (body,)
     assert sent["headers"] == [
         (b"authorization", b"Bearer theirs"),
         (b"content-type", b"application/json"),
         (b"traceparent", b"00-1"),
-        (b"x-request-id", b"mine"),
+        (b"x-request-id", ours),
+        (b"x-cacheway-hops", b"1"),
     ]
     assert (sent["method"], sent["path"], sent["patient"]) == (b"POST", b"/v1/chat/completions", True)
     bench.upstream.answer()
@@ -58,7 +60,11 @@ def test_a_worker_sees_one_key_at_most(worker_key: bytes | None, keys_are_ours: 
     request = ClientRequest(b"POST", b"/", b"", headers, b"{}", "127.0.0.1", 0.0, frozenset((b"tracestate",)))
     lines = Forwarding(worker_key, keys_are_ours=keys_are_ours).lines(request, b"mine").splitlines()
     seen = worker_key or (b"" if keys_are_ours else b"theirs")
-    assert lines == [*[b"authorization: Bearer " + seen] * bool(seen), b"x-request-id: mine"]
+    assert lines == [
+        *[b"authorization: Bearer " + seen] * bool(seen),
+        b"x-request-id: mine",
+        b"x-cacheway-hops: 1",
+    ]
 
 
 @pytest.mark.parametrize(

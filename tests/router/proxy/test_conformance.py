@@ -453,7 +453,7 @@ async def test_what_is_legal_is_served_and_the_connection_stays(
         b"POST /v1/completions%b HTTP/1.1\r\nhost: 127.0.0.1:" % (b"?x=y" if b"s?x=y" in data else b"")
     )
     names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:-2]]
-    assert sorted(names) == [b"content-length", b"host", b"x-request-id"]
+    assert sorted(names) == [b"content-length", b"host", b"x-cacheway-hops", b"x-request-id"]
     assert re.sub(rb"req-\S+", b"", head.replace(b"?x=y", b"")) == re.sub(
         rb"req-\S+", b"", head_behind.replace(b"content-length: 31", b"content-length: 26")
     )
