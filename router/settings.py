@@ -30,11 +30,20 @@ from dataclasses import fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
+from router.proxy import may_pass
 from router.values import (
     HeaderName,
     HttpUrl,
@@ -980,6 +989,11 @@ class UpstreamSettings(Section):
         ge=0,
         live=True,
     )
+    answer_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
+        (),
+        "More headers of workers' answers that clients see, beside those that docs/security.md lists. Headers "
+        "of a connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
+    )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag
         "Whether the certificates of https workers are verified.",
@@ -998,6 +1012,14 @@ class UpstreamSettings(Section):
         "PEM file with that certificate's private key, if not in the same file.",
         flag="upstream-client-key",
     )
+
+    @field_validator("answer_headers")
+    @classmethod
+    def _headers_that_may_pass(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not may_pass(name.encode()):
+                raise ValueError(f"{name} of a worker never reaches a client")
+        return names
 
     @model_validator(mode="after")
     def _a_key_needs_its_certificate(self) -> Self:
