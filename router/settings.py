@@ -991,8 +991,8 @@ class UpstreamSettings(Section):
     )
     answer_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
         (),
-        "More headers of workers' answers that clients see, beside those that docs/security.md lists. Headers "
-        "of a connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
+        "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "
+        "connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
     )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag

@@ -48,6 +48,7 @@ from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
+from router.gateway.whole_events import BLANK, WholeEvents
 from router.handover import Pair
 from router.proxy import ClientConnection, ClientRequest, Header, error_answer
 from router.shared import Charge
@@ -56,6 +57,8 @@ from router.tenants import Limiter, Tenant
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
     from router.tokenizing.tokenizing import Tokenizing
+
+_PACKED = b"content-encoding: "
 
 
 class RequestExchange(Dispatching):
@@ -66,6 +69,7 @@ class RequestExchange(Dispatching):
         "_client",
         "_deadline_timer",
         "_done",
+        "_events",
         "_parsing",
         "_request",
         "_sending",
@@ -84,6 +88,7 @@ class RequestExchange(Dispatching):
         self._tried = []
         self._upstream = None
         self._answer_head: tuple[int, bytes, int | None] | None = None
+        self._events: WholeEvents | None = None
         self._sending = False
         self._done = False
         self._pause_timer = None
@@ -168,6 +173,9 @@ class RequestExchange(Dispatching):
         if status >= 400 and self._redispatched(answered_error(status), status):
             return
         self._answer_head = (status, lines, length)
+        # What has a length, or is packed, cannot take an error event.
+        if length is None and b"content-type: text/event-stream" in lines.lower() and _PACKED not in lines:
+            self._events = WholeEvents()
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
@@ -186,6 +194,11 @@ class RequestExchange(Dispatching):
             record.tail = TailBuffer()
             record.tail.append(tail)
             record.tail.append(data)
+        events = self._events
+        if events is not None and not (events.between and data.endswith(BLANK)):
+            data = events.passed(data)
+            if not data:
+                return
         if record.first_byte_s:
             self._client.send_body(data)
             return
@@ -208,8 +221,11 @@ class RequestExchange(Dispatching):
         assert reservation is not None
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
+        held = b"" if self._events is None else self._events.held
         if not self._sending:
-            self._send_head(b"")
+            self._send_head(held)
+        elif held:
+            self._client.send_body(held)
         assert self._answer_head is not None
         status = self._answer_head[0]
         local, placed_us = reservation.local, reservation.attempt.placed_us
@@ -369,7 +385,7 @@ class RequestExchange(Dispatching):
         record.attempt = attempt
         record.pair = None
         record.tail = None
-        self._answer_head = None
+        self._answer_head = self._events = None
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
@@ -475,10 +491,8 @@ class RequestExchange(Dispatching):
     def _break_stream(self, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
         assert self._answer_head is not None
-        status, lines, length = self._answer_head
-        streams = any(line.startswith(b"content-type: text/event-stream") for line in lines.splitlines())
-        self._finish(error.code, status, error)
-        if length is None and streams:
+        self._finish(error.code, self._answer_head[0], error)
+        if self._events is not None and not self._events.torn:
             endpoint = self._record.endpoint
             assert endpoint is not None
             self._client.send_body(error_event(endpoint, error))

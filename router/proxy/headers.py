@@ -3,9 +3,9 @@
 A proxy ends one HTTP connection and begins another. Framing and connection management
 are decided anew on each side (RFC 9110 section 7.6.1), so their headers never cross:
 neither `CONNECTION_HEADERS` nor those that ``connection`` itself names (`named_by`). A worker
-sees of a request only what is on a list (`lines_of`), and a client of an answer, too (`ANSWER_HEADERS`): a
-worker is not trusted with the cookies, the cross-origin rules or the redirects of the gateway's host, nor with
-what proxies in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
+sees of a request only what is on a list (`lines_of`), and so does a client of an answer (`ANSWER_HEADERS`):
+a worker is not trusted with the cookies, the cross-origin rules or the redirects of the gateway's host, nor
+with headers that proxies in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
 """
 
 from collections.abc import Container, Iterable

@@ -1,4 +1,4 @@
-"""What a hostile worker may say to clients: nothing in the gateway's name, nor to the gateway's neighbours."""
+"""What a hostile worker may say to clients: nothing in the name of the gateway or its host."""
 
 import asyncio
 

@@ -36,7 +36,7 @@ async def circle(fleet: Fleet, **server: object) -> tuple[RunningGateway, Runnin
 
 
 async def test_a_request_that_goes_in_circles_ends_after_a_few_hops(fleet: Fleet) -> None:
-    """One gateway is asked by the client, then by the other one; the fourth hop is refused, and not retried."""
+    """The fourth hop is refused, and nobody tries again."""
     one, other = await circle(fleet)
     for stream in (False, True):
         answer = await one.client.post("/v1/completions", json=BODY | {"stream": stream})
