@@ -395,6 +395,12 @@ class FleetSettings(Section):
         "",
         "File with that key, in place of fleet.worker_api_key. Read again within two seconds of a change.",
     )
+    allow_client_kv_transfer: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Let clients say how engines hand over KV (kv_transfer_params, bootstrap_room, data_parallel_rank "
+        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can fetch "
+        "what other tenants have cached. Otherwise such a request gets 400.",
+    )
     worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
         (),
         "Networks where workers may be that are not named in the settings but added later: by the admin API, "

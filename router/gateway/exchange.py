@@ -37,8 +37,8 @@ from router.gateway.answer import answered_error, crashed, error_event
 from router.gateway.blame import Failure
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
+from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
-from router.gateway.forwarding import with_salt
 from router.gateway.hops import hops_of
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
@@ -389,8 +389,7 @@ class RequestExchange(Dispatching):
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
-        salt = record.tenant.salt
-        body = with_salt(request.body, parsed, salt) if salt else (request.body,)
+        body: Sequence[bytes | memoryview] = edited(request.body, parsed.edits)
         if local.worker.role == "decode":
             gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
             body = gateway.handovers[local.protocol].alone(body)
@@ -436,14 +435,13 @@ class RequestExchange(Dispatching):
                 "cacheway.worker": half.attempt.worker_id,
             }
             context = record.spans.sent(decision.attempt, workers, gateway.now_s())
-        salt = record.tenant.salt
         pair = Pair(
             parsed,
             request.method,
             request.path,
             request.query,
             gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
-            with_salt(request.body, parsed, salt) if salt else (request.body,),
+            edited(request.body, parsed.edits),
             record.request_id,
             prefill,
             decode,

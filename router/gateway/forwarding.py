@@ -1,15 +1,11 @@
 """What a worker sees of a client's request: its bytes, and few of its headers (`wire.md` 4).
 
 Cookies and unknown headers never travel, nor does a client's id of its request: workers know it by ours. A
-client's own key does only if it is none of ours; the fleet's key goes in its place. A tenant with a cache of
-its own has its salt put into the body.
+client's own key does only if it is none of ours; the fleet's key goes in its place. Few fields of the body
+are changed: `router.gateway.client_fields`.
 """
 
-from collections.abc import Sequence
-
 from router.gateway.hops import HOPS_HEADER
-from router.gateway.parsing import ParsedRequest
-from router.gateway.salting import salted, takes_salt
 from router.proxy import ClientRequest, lines_of
 
 CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
@@ -57,10 +53,3 @@ class Forwarding:
             request_id,
             hops + 1,
         )
-
-
-def with_salt(body: bytes, parsed: ParsedRequest, salt: str) -> Sequence[bytes | memoryview]:
-    """The client's body, with the salt that keeps its tenant's cache apart if it touches a cache at all."""
-    if not takes_salt(parsed.endpoint):
-        return (body,)
-    return salted(parsed.endpoint, body, salt, parsed.salt_span)

@@ -148,6 +148,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             cached_as=registry.cached_as,
+            handover_allowed=settings.fleet.allow_client_kv_transfer,
         )
         self.admission = Admission(admission_rules(settings), fleet)
         self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)

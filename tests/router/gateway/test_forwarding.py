@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench, chat
 
+from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
-from router.gateway.forwarding import Forwarding, with_salt
+from router.gateway.forwarding import Forwarding
 from router.proxy import ClientRequest
-from router.tenants import ANONYMOUS
+from router.tenants import Tenant
 
 
 def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
@@ -78,6 +79,6 @@ def test_a_worker_sees_one_key_at_most(worker_key: bytes | None, keys_are_ours: 
 def test_a_salt_goes_where_there_is_a_cache(endpoint: Endpoint, field: bytes | None) -> None:
     body = b'{"model": "m", "text": "x", "prompt": "x", "messages": []}'
     gateway = Bench().gateway
-    pieces = with_salt(body, gateway.parse(endpoint, body, ANONYMOUS), "s")
+    pieces = edited(body, gateway.parse(endpoint, body, Tenant("t", salt="s")).edits)
     text = b"".join(pieces)
     assert text == (body if field is None else body[:-1] + b"," + field + b"}")
