@@ -524,6 +524,7 @@ class GatewayProcess:
             timeouts=upstream_timeouts(self.settings),
             ssl=self._tls,
             resolve=self._destinations.resolve,
+            answer_headers=[name.encode() for name in upstream.answer_headers],
         )
 
     @asynccontextmanager

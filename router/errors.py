@@ -1,7 +1,7 @@
 """Everything the gateway raises on purpose.
 
     RouterError
-    ├── ClientError             the request is at fault     4xx or 505; never tried again
+    ├── ClientError             the request is at fault     4xx, 505 or 508; never tried again
     │   └── InvalidKey            a key is needed, and this is none
     ├── Overloaded              we are at fault, for now    408, 429 or 503, the latter two + Retry-After
     │   ├── NoWorker              nobody may take it now

@@ -30,11 +30,20 @@ from dataclasses import fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
+from router.proxy import may_pass
 from router.values import (
     HeaderName,
     HttpUrl,
@@ -387,6 +396,12 @@ class FleetSettings(Section):
     worker_api_key_file: str = setting(
         "",
         "File with that key, in place of fleet.worker_api_key. Read again within two seconds of a change.",
+    )
+    allow_client_kv_transfer: bool = setting(
+        False,  # noqa: FBT003 - a default
+        "Let clients say how engines hand over KV (kv_transfer_params, bootstrap_room, data_parallel_rank "
+        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can fetch "
+        "what other tenants have cached. Otherwise such a request gets 400.",
     )
     worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
         (),
@@ -982,6 +997,11 @@ class UpstreamSettings(Section):
         ge=0,
         live=True,
     )
+    answer_headers: Annotated[tuple[HeaderName, ...], AfterValidator(distinct)] = setting(
+        (),
+        "More headers of workers' answers that clients see, beside those in docs/security.md. Headers of a "
+        "connection, x-request-id, x-cacheway-* and x-ratelimit-* never pass.",
+    )
     verify: bool = setting(
         True,  # noqa: FBT003 - a default, not a call's flag
         "Whether the certificates of https workers are verified.",
@@ -1000,6 +1020,14 @@ class UpstreamSettings(Section):
         "PEM file with that certificate's private key, if not in the same file.",
         flag="upstream-client-key",
     )
+
+    @field_validator("answer_headers")
+    @classmethod
+    def _headers_that_may_pass(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if not may_pass(name.encode()):
+                raise ValueError(f"{name} of a worker never reaches a client")
+        return names
 
     @model_validator(mode="after")
     def _a_key_needs_its_certificate(self) -> Self:

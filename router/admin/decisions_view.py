@@ -37,7 +37,8 @@ _DOCS: dict[str, Any] = {
                             {
                                 "number": 812,
                                 "ended_unix_s": 1795302000.123,
-                                "request_id": "req-1",
+                                "request_id": "mine-1",
+                                "worker_request_id": "req-0f3c1f0f6d5f4b6e8b0a9d7c5e4f3a21",
                                 "outcome": "completed",
                                 "status": 200,
                                 "worker": "10.0.0.7:30000",
@@ -64,6 +65,9 @@ def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
         model: Annotated[str, Query(max_length=256, description="Only of this model.")] = "",
         outcome: Annotated[str, Query(max_length=64, description="completed, or the code of an error.")] = "",
         tenant: Annotated[str, Query(max_length=64, description="Only of this tenant.")] = "",
+        request_id: Annotated[
+            str, Query(max_length=256, description="Only of this id, the client's or ours.")
+        ] = "",
     ) -> Response:
         """The newest decisions of this replica, the newest first, with their reasons and how they went."""
         kept, missed = gateway.decisions.since(after)
@@ -76,6 +80,7 @@ def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
                 and (not model or model == decision.model)
                 and (not outcome or outcome == decision.outcome)
                 and (not tenant or tenant == decision.tenant)
+                and (not request_id or request_id in _ids(decision))
             ):
                 found.append(described(decision))
         said = {
@@ -92,6 +97,10 @@ def _workers(decision: RecentDecision) -> tuple[str, ...]:
     return () if attempt is None else (attempt.worker_id, decision.decode_worker)
 
 
+def _ids(decision: RecentDecision) -> tuple[str, str]:
+    return decision.request_id.decode("latin-1"), decision.worker_request_id.decode("latin-1")
+
+
 def described(decision: RecentDecision) -> dict[str, Any]:
     """What is said of one, for people and for the console."""
     attempt, usage, offload = decision.attempt, decision.usage, decision.offload
@@ -101,6 +110,7 @@ def described(decision: RecentDecision) -> dict[str, Any]:
         "number": decision.number,
         "ended_unix_s": round(decision.ended_us / 1e6, 3),
         "request_id": decision.request_id.decode("latin-1"),
+        "worker_request_id": decision.worker_request_id.decode("latin-1"),
         "endpoint": decision.endpoint.value if decision.endpoint is not None else None,
         "model": decision.model or None,
         "tenant": decision.tenant or None,

@@ -30,6 +30,7 @@ from router.fleet import LocalWorker
 from router.gateway.answer import answered_error, crashed
 from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
+from router.gateway.hops import hops_of
 from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class EncoderExchange:
         self._timer: asyncio.TimerHandle | None = None
         self._tried: list[int] = []
         self._blame: Blame | None = None
+        self._request_id = self._gateway.next_request_id()
+        self._hops = 0
         self._sent_us = 0
         self._status = 0
         self._sending = False
@@ -87,7 +90,9 @@ class EncoderExchange:
         gateway = self._gateway
         gateway.exchanges.add(self)
         try:
-            tenant = gateway.admit(gateway.noted(self._request.headers))
+            noted = gateway.noted(self._request.headers)
+            tenant = gateway.admit(noted)
+            self._hops = hops_of(noted)
             self._encoding.check()
             self._call = decoded(self._request.body)
             self._part = self._call.part(tenant.name)
@@ -231,13 +236,11 @@ class EncoderExchange:
     def _forward(
         self, request: ClientRequest, local: LocalWorker, sink: "EncoderExchange | _Nobody"
     ) -> UpstreamRequest:
-        request_id = self._call.req_id.encode("latin-1", "replace") if self._call is not None else b""
-        request_id = bytes(byte for byte in request_id if 0x20 < byte < 0x7F)
         return local.pool.send(
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=self._gateway.forwarding.lines(request, request_id),
+            lines=self._gateway.forwarding.lines(request, self._request_id, hops=self._hops),
             body=(request.body,),
             sink=sink,
             patient=True,
@@ -249,8 +252,7 @@ class EncoderExchange:
         gateway.registry.noticed(local, error, now_us)
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         if self._blame is None:
-            request_id = gateway.request_id_of(gateway.noted(self._request.headers))
-            self._blame = Blame(gateway.registry, request_id)
+            self._blame = Blame(gateway.registry, self._request_id)
         failure = Failure(local, self._sent_us, error.code, error.asked)
         if self._blame.failed(failure, now_us, last=self._sending or not self._may_go_on):
             gateway.metrics.request_at_fault()

@@ -11,11 +11,11 @@ logger = logging.getLogger(__name__)
 def error_event(endpoint: Endpoint, error: RouterError) -> bytes:
     """The last event of an event stream that broke.
 
-    The blank line in front ends an event that was cut off, so that the client parses ours.
-    Anthropic's streams name their events; the others have data only.
+    What came before it has ended (`router.gateway.whole_events`). Anthropic's streams name their events; the
+    others have data only.
     """
     name = b"event: error\n" if endpoint is Endpoint.MESSAGES else b""
-    return b"\n\n" + name + b"data: " + error_body(error) + b"\n\n"
+    return name + b"data: " + error_body(error) + b"\n\n"
 
 
 def crashed() -> RouterError:

@@ -2,6 +2,9 @@
 
 Large fields that are only compared stay raw, all others are skipped in the same pass. A body that
 does not fit these types is decoded generically and brought into shape; see `router.gateway.parsing`.
+
+Fields by which engines hand over KV fit only if they are null (`HandoverFields`): so each time that one is
+there, however it is written, the body does not fit, and is refused.
 """
 
 from collections.abc import Callable
@@ -22,6 +25,7 @@ from router.gateway.conversation import (
     opaque,
     turns_from,
 )
+from router.gateway.edits import decodable, members
 from router.gateway.endpoints import PASSED_THROUGH, Endpoint
 
 ABSENT = msgspec.Raw()
@@ -45,8 +49,50 @@ class SamplingParams(msgspec.Struct, gc=False):
     n: int | None = None
 
 
-class Scalars(msgspec.Struct, gc=False):
-    """Fields of all endpoints that must have their type."""
+class ExtraArguments(msgspec.Struct, gc=False):
+    """``vllm_xargs``, which vLLM merges with its transfer parameters (``SamplingParams.extra_args``)."""
+
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+
+
+class HandoverFields(msgspec.Struct, gc=False):
+    """Fields that say to an engine whose KV or media to fetch, whom to give its own, and where to compute.
+
+    The first two are vLLM's (``entrypoints/openai/*/protocol.py``), the others SGLang's (``GenerateReqInput``
+    in ``managers/io_struct.py``). With them a client could fetch the blocks of others, pin blocks, make an
+    engine connect to any host, or read a session that is not its own.
+    """
+
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
+    bootstrap_host: None = None
+    bootstrap_port: None = None
+    bootstrap_room: None = None
+    bootstrap_pair_key: None = None
+    decode_tp_size: None = None
+    routed_dp_rank: None = None
+    data_parallel_rank: None = None
+    disagg_prefill_dp_rank: None = None
+    kv_router_hint: None = None
+    http_worker_ipc: None = None
+    encoder_urls: None = None
+    num_items_assigned: None = None
+    need_wait_for_mm_inputs: None = None
+    session_params: None = None
+    vllm_xargs: ExtraArguments | None = None
+
+
+HANDOVER_FIELDS = frozenset(HandoverFields.__struct_fields__) - {"vllm_xargs"}
+
+_handover_fields = msgspec.json.Decoder(
+    msgspec.defstruct("_Handover", [(name, None, None) for name in sorted(HANDOVER_FIELDS)], gc=False)
+).decode
+_extra_arguments = msgspec.json.Decoder(ExtraArguments).decode
+
+
+class Scalars(HandoverFields, gc=False):
+    """Fields of all endpoints that must have their type; the last two are taken out (`client_fields`)."""
 
     model: str | None = None
     stream: bool | None = None
@@ -63,6 +109,8 @@ class Scalars(msgspec.Struct, gc=False):
     logprobs: Any = None
     prompt_logprobs: Any = None
     logprob_start_len: Any = None
+    rid: msgspec.Raw = ABSENT
+    request_id: msgspec.Raw = ABSENT
 
 
 class Body(Scalars, gc=False):
@@ -136,7 +184,7 @@ _TYPES: dict[Endpoint, type[Scalars]] = {
 
 _DECODERS = {kind: msgspec.json.Decoder(kind) for kind in set(_TYPES.values())}
 
-_SCALARS = frozenset(Scalars.__struct_fields__)
+_SCALARS = frozenset(Scalars.__struct_fields__) - {*HandoverFields.__struct_fields__, "rid", "request_id"}
 
 
 def _raw_fields(kind: type[Scalars]) -> tuple[str, ...]:
@@ -146,8 +194,10 @@ def _raw_fields(kind: type[Scalars]) -> tuple[str, ...]:
 
 _RAW = {kind: _raw_fields(kind) for kind in _DECODERS}
 
+_NO_SCOPE_FIELDS = ("tools", "functions", "rid", "request_id")
+
 SCOPE_FIELDS = {
-    kind: tuple(name for name in _RAW[kind] if name not in ("tools", "functions")) for kind in _DECODERS
+    kind: tuple(name for name in _RAW[kind] if name not in _NO_SCOPE_FIELDS) for kind in _DECODERS
 }
 """Fields that separate identities, by body."""
 
@@ -184,7 +234,14 @@ class Misfit(Exception):
     """A body does not fit the types of its endpoint."""
 
 
-def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque, *, strictly: bool = False) -> Scalars:
+def decode(
+    endpoint: Endpoint,
+    body: bytes,
+    digest: Digest = opaque,
+    *,
+    strictly: bool = False,
+    handover_allowed: bool = False,
+) -> Scalars:
     """Decode a body into the struct of its endpoint.
 
     Args:
@@ -192,10 +249,11 @@ def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque, *, strictly
         body: All of it.
         digest: Hashes what has no shape that we know.
         strictly: Do not make the best of a body that does not fit.
+        handover_allowed: Whether clients may say how engines hand over KV.
 
     Raises:
         Misfit: If it does not fit, and has to.
-        ClientError: If it is no object, or a scalar has the wrong type.
+        ClientError: If it is no object, a scalar has the wrong type, or a field is not the client's to say.
         ValueError: If it is not JSON.
         RecursionError: If it is nested too deeply.
     """
@@ -205,10 +263,10 @@ def decode(endpoint: Endpoint, body: bytes, digest: Digest = opaque, *, strictly
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         if strictly:
             raise Misfit from error
-        return _decode_leniently(kind, body, digest)
+        return _decode_leniently(kind, body, digest, handover_allowed=handover_allowed)
 
 
-def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scalars:
+def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest, *, handover_allowed: bool) -> Scalars:
     """Decode a body that does not fit the types of its endpoint.
 
     Raises:
@@ -218,6 +276,8 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scala
     value = loads(body.removeprefix(BOM))
     if not isinstance(value, dict):
         raise ClientError("The body must be a JSON object.", code="not_an_object")
+    if not handover_allowed:
+        _refuse_handover(body.removeprefix(BOM))
     scalars = {name: value[name] for name in _SCALARS & value.keys()}
     if kind is GenerateBody:
         # Here the limits are one level down.
@@ -235,6 +295,36 @@ def _decode_leniently(kind: type[Scalars], body: bytes, digest: Digest) -> Scala
     for name, shape in _SHAPES[kind].items():
         setattr(fields, name, shape(value.get(name), digest))
     return fields  # type: ignore[no-any-return]
+
+
+def _refuse_handover(text: bytes) -> None:
+    """Refuse a body that says how engines hand over KV. Of a name that is there twice each member counts.
+
+    Args:
+        text: A JSON object.
+
+    Raises:
+        ClientError: It does.
+        ValueError: It is not JSON as the standard has it.
+    """
+    text = decodable(text)
+    _check_null(_handover_fields, text, "")
+    for member in members(text, "vllm_xargs"):
+        _check_null(_extra_arguments, text[member.start : member.end], "vllm_xargs.")
+
+
+def _check_null(decode: Callable[[bytes], object], text: bytes, within: str) -> None:
+    try:
+        decode(text)
+    except msgspec.ValidationError as error:
+        name = str(error).partition(" - at `$.")[2].rstrip("`")
+        if name:  # else it is no object
+            raise ClientError(
+                f"{within}{name} is for this gateway to say to its engines; leave it out. An operator may "
+                "allow it to clients (fleet.allow_client_kv_transfer).",
+                code="forbidden_field",
+                param=f"{within}{name}",
+            ) from error
 
 
 def _prompt_from(value: Any, digest: Digest) -> Any:

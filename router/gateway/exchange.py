@@ -37,8 +37,9 @@ from router.gateway.answer import answered_error, crashed, error_event
 from router.gateway.blame import Failure
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
+from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
-from router.gateway.forwarding import with_salt
+from router.gateway.hops import hops_of
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
@@ -47,6 +48,7 @@ from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
+from router.gateway.whole_events import BLANK, WholeEvents
 from router.handover import Pair
 from router.proxy import ClientConnection, ClientRequest, Header, error_answer
 from router.shared import Charge
@@ -55,6 +57,8 @@ from router.tenants import Limiter, Tenant
 if TYPE_CHECKING:
     from router.gateway.gateway import Gateway
     from router.tokenizing.tokenizing import Tokenizing
+
+_PACKED = b"content-encoding: "
 
 
 class RequestExchange(Dispatching):
@@ -65,6 +69,7 @@ class RequestExchange(Dispatching):
         "_client",
         "_deadline_timer",
         "_done",
+        "_events",
         "_parsing",
         "_request",
         "_sending",
@@ -83,6 +88,7 @@ class RequestExchange(Dispatching):
         self._tried = []
         self._upstream = None
         self._answer_head: tuple[int, bytes, int | None] | None = None
+        self._events: WholeEvents | None = None
         self._sending = False
         self._done = False
         self._pause_timer = None
@@ -105,7 +111,8 @@ class RequestExchange(Dispatching):
         gateway.retry_budget.deposit()
         try:
             noted = gateway.noted(self._request.headers)
-            record.request_id = gateway.request_id_of(noted)
+            record.worker_request_id = ours = gateway.next_request_id()
+            record.request_id = gateway.clients_id(noted) or ours
             if gateway.spans is not None:
                 record.spans = gateway.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
@@ -113,6 +120,7 @@ class RequestExchange(Dispatching):
             record.tenant = tenant = gateway.admit(noted)
             record.endpoint = endpoint = gateway.endpoint_of(record.path)
             if noted:
+                record.hops = hops_of(noted)
                 self._set_deadline(noted)
             if record.request_bytes >= LARGE_BODY_BYTES:
                 self._parsing = self._parse_large(endpoint, tenant, noted)
@@ -165,6 +173,9 @@ class RequestExchange(Dispatching):
         if status >= 400 and self._redispatched(answered_error(status), status):
             return
         self._answer_head = (status, lines, length)
+        # What has a length, or is packed, cannot take an error event.
+        if length is None and b"content-type: text/event-stream" in lines.lower() and _PACKED not in lines:
+            self._events = WholeEvents()
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
@@ -183,6 +194,11 @@ class RequestExchange(Dispatching):
             record.tail = TailBuffer()
             record.tail.append(tail)
             record.tail.append(data)
+        events = self._events
+        if events is not None and not (events.between and data.endswith(BLANK)):
+            data = events.passed(data)
+            if not data:
+                return
         if record.first_byte_s:
             self._client.send_body(data)
             return
@@ -205,8 +221,11 @@ class RequestExchange(Dispatching):
         assert reservation is not None
         if not record.first_byte_s:
             record.first_byte_s = gateway.now_s()
+        held = b"" if self._events is None else self._events.held
         if not self._sending:
-            self._send_head(b"")
+            self._send_head(held)
+        elif held:
+            self._client.send_body(held)
         assert self._answer_head is not None
         status = self._answer_head[0]
         local, placed_us = reservation.local, reservation.attempt.placed_us
@@ -366,12 +385,11 @@ class RequestExchange(Dispatching):
         record.attempt = attempt
         record.pair = None
         record.tail = None
-        self._answer_head = None
+        self._answer_head = self._events = None
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
-        salt = record.tenant.salt
-        body = with_salt(request.body, parsed, salt) if salt else (request.body,)
+        body: Sequence[bytes | memoryview] = edited(request.body, parsed.edits)
         if local.worker.role == "decode":
             gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
             body = gateway.handovers[local.protocol].alone(body)
@@ -385,7 +403,7 @@ class RequestExchange(Dispatching):
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.forwarding.lines(request, record.request_id, context),
+            lines=gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
             body=body,
             sink=self,
             patient=not parsed.stream,
@@ -417,14 +435,13 @@ class RequestExchange(Dispatching):
                 "cacheway.worker": half.attempt.worker_id,
             }
             context = record.spans.sent(decision.attempt, workers, gateway.now_s())
-        salt = record.tenant.salt
         pair = Pair(
             parsed,
             request.method,
             request.path,
             request.query,
-            gateway.forwarding.lines(request, record.request_id, context),
-            with_salt(request.body, parsed, salt) if salt else (request.body,),
+            gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            edited(request.body, parsed.edits),
             record.request_id,
             prefill,
             decode,
@@ -472,10 +489,8 @@ class RequestExchange(Dispatching):
     def _break_stream(self, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
         assert self._answer_head is not None
-        status, lines, length = self._answer_head
-        streams = any(line.startswith(b"content-type: text/event-stream") for line in lines.splitlines())
-        self._finish(error.code, status, error)
-        if length is None and streams:
+        self._finish(error.code, self._answer_head[0], error)
+        if self._events is not None and not self._events.torn:
             endpoint = self._record.endpoint
             assert endpoint is not None
             self._client.send_body(error_event(endpoint, error))

@@ -35,6 +35,7 @@ from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
 from router.gateway.forwarding import CONTEXT_HEADERS, Forwarding
+from router.gateway.hops import HOPS_HEADER
 from router.gateway.identity import PromptHasher
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
@@ -46,6 +47,7 @@ from router.gateway.priorities import PRIORITY_HEADER, Priorities
 from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.recent_decisions import RecentDecisions
 from router.gateway.refusals import Refusals
+from router.gateway.request_ids import request_ids
 from router.gateway.rules import (
     admission_rules,
     decode_worker_policy,
@@ -81,7 +83,7 @@ the log takes, and no less than a busy event loop may hold it up. Meanwhile it h
 to do."""
 
 REQUEST_ID_BYTES_MAX = 256
-"""A longer request id from a client is replaced: it would go into every log line and to the worker."""
+"""A longer request id from a client is ignored: it would go into every log line."""
 
 
 class Gateway:
@@ -146,6 +148,7 @@ class Gateway:
             block_tokens=block_tokens,
             block_bytes=block_bytes,
             cached_as=registry.cached_as,
+            handover_allowed=settings.fleet.allow_client_kv_transfer,
         )
         self.admission = Admission(admission_rules(settings), fleet)
         self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
@@ -197,7 +200,8 @@ class Gateway:
             keys=keys,
         )
         self._id_headers = tuple(name.encode() for name in settings.server.request_id_headers)
-        self._noted = frozenset((*self._id_headers, PRIORITY_HEADER, TIMEOUT_HEADER)) | self.door.header_names
+        own = (PRIORITY_HEADER, TIMEOUT_HEADER, HOPS_HEADER)
+        self._noted = frozenset((*self._id_headers, *own)) | self.door.header_names
         if spans is not None:
             self._noted |= CONTEXT_HEADERS
         self._inflight_max = requests_max
@@ -214,8 +218,8 @@ class Gateway:
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = itertools.count()
-        self._id_prefix = b"req-" + secrets.token_hex(8).encode()
-        self._ids = itertools.count()
+        self.next_request_id: Callable[[], bytes] = request_ids().__next__
+        """Makes the id that a request has at its workers."""
         self.use(settings)
 
     def use(self, settings: Settings) -> None:
@@ -445,13 +449,17 @@ class Gateway:
         """What of a prefix match this model can reuse."""
         return self._profiles.get(model or "", self._default_profile)
 
-    def request_id_of(self, headers: Sequence[Header]) -> bytes:
-        """The client's request id, or a new one."""
+    def clients_id(self, headers: Sequence[Header]) -> bytes:
+        """Return the client's own id of a request; empty if it names none. No worker sees it."""
         for wanted in self._id_headers if headers else ():
             for name, value in headers:
                 if name == wanted and 0 < len(value) <= REQUEST_ID_BYTES_MAX and value.isascii():
                     return value
-        return b"%b-%x" % (self._id_prefix, next(self._ids))
+        return b""
+
+    def request_id_of(self, headers: Sequence[Header]) -> bytes:
+        """Return the client's own id of a request, or a new one."""
+        return self.clients_id(headers) or self.next_request_id()
 
     def next_attempt_id(self) -> str:
         """A log-wide unique id of one attempt."""

@@ -23,12 +23,12 @@ from router.gateway.bodies import (
     ResponsesBody,
     decode,
 )
+from router.gateway.client_fields import edits_of
 from router.gateway.conversation import encode
 from router.gateway.endpoints import Endpoint
 from router.gateway.hollow import DEFAULT_SIZES, Hollow, Sizes, Unusual, packed_ids, too_complex
 from router.gateway.identity import ID_BYTES, PATHS_MAX, Identity, keys_with, reusable
 from router.gateway.parsing import Identifier, ParsedRequest, invalid_json, parsed_request
-from router.gateway.salting import span_of
 from router.tenants import ANONYMOUS, Tenant
 
 LARGE_BODY_BYTES = 256 * 1024
@@ -66,10 +66,15 @@ def parse_in_steps(
     hollow = Hollow(body, sizes)
     yield from hollow.cut()
     try:
-        fields: Any = decode(endpoint, hollow.skeleton, hollow.digest, strictly=hollow.has_arrays)
-        scope = tuple(
-            (yield from _filled(identifier.scope(endpoint, fields, tenant.namespace, hollow.digest), hollow))
+        fields: Any = decode(
+            endpoint,
+            hollow.skeleton,
+            hollow.digest,
+            strictly=hollow.has_arrays,
+            handover_allowed=identifier.handover_allowed,
         )
+        hollow.refuse(fields.cache_salt or None, bytes(getattr(fields, "extra_key", b"")).decode())
+        scope = tuple((yield from _filled(identifier.scope(endpoint, fields, tenant, hollow.digest), hollow)))
         ids_root = None
         if isinstance(fields, PassedThroughBody):
             key = identifier.hasher.body_key(scope, body)
@@ -78,11 +83,9 @@ def parse_in_steps(
             if identifier.finds_roots or isinstance(fields, CompletionBody | GenerateBody):
                 ids_root = _ids_root(identifier, endpoint, fields, tenant, hollow)
             identity = yield from _identified(identifier, scope, fields, ids_root, hollow)
-        span = span_of(endpoint, fields, hollow.skeleton) if tenant.salt else None
-        if span is not None:
-            span = (hollow.place(span[0]), hollow.place(span[1]))
+        edits = edits_of(endpoint, fields, body, tenant, hollow.skeleton, hollow.place)
         known = ids_root if identifier.finds_roots else None
-        request = parsed_request(endpoint, fields, tenant, identity, span, known)
+        request = parsed_request(endpoint, fields, tenant, identity, edits, known)
         hollow.refuse(request.model, request.session, request.lora, request.service_tier)
     except (Unusual, Misfit):
         if len(body) > UNUSUAL_BYTES_MAX:
@@ -140,10 +143,8 @@ def _ids_root(
     Raises:
         Unusual: What engines keep them apart by is longer than any engine takes.
     """
-    hollow.refuse(
-        fields.cache_salt or None, *(bytes(raw).decode() for raw in (fields.extra_key, fields.lora_path))
-    )
-    return identifier.ids_root(endpoint, fields, tenant.salt)
+    hollow.refuse(bytes(fields.lora_path).decode())
+    return identifier.ids_root(endpoint, fields, tenant)
 
 
 def _prompts(identifier: Identifier, fields: Any, hollow: Hollow) -> Iterator[tuple[bytes, Iterable[bytes]]]:

@@ -32,6 +32,7 @@ from router.gateway.bodies import (
     decode,
     has_scope_fields,
 )
+from router.gateway.client_fields import edits_of
 from router.gateway.conversation import (
     BILLING_HEADER,
     TOOLS,
@@ -41,13 +42,13 @@ from router.gateway.conversation import (
     Turn,
     append_content,
     append_turns,
-    encode,
     loads,
     opaque,
 )
+from router.gateway.edits import Edit
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, Prompt, PromptHasher
-from router.gateway.salting import Span, seen_salt, span_of
+from router.gateway.salting import hashed_salt, seen_salt
 from router.tenants import ANONYMOUS, Tenant
 
 _EMPTY = (b"null", b"[]", b"{}", b'""')
@@ -75,7 +76,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
         key: 64-bit hash of all of the prompt.
         prefix_key: 64-bit hash of its first block, or of all of it if it is shorter.
         service_tier: OpenAI's field, empty if absent.
-        salt_span: Where in the body the client's own salt is, if it has one and its tenant has a salt, too.
+        edits: What of the body its workers get otherwise (`router.gateway.client_fields`).
         ids_root: Root of the prompts' token ids (`PromptHasher.engine_root`), where they may be found out
             (`router.tokenizing`); None if engines see more than ids.
         tokenized_bytes: Canonical bytes of the prompts whose ids were found out; 0 if they were not.
@@ -102,7 +103,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     key: int
     prefix_key: int
     service_tier: str = ""
-    salt_span: Span | None = None
+    edits: tuple[Edit, ...] = ()
     ids_root: int | None = None
     tokenized_bytes: int = 0
     computes_all: bool = False
@@ -116,8 +117,10 @@ class Identifier:
         block_tokens: Block size of token ids.
         block_bytes: Block size of text, bytes.
         cached_as: Under which name engines cache what a request calls a model.
+        handover_allowed: Whether clients may say how engines hand over KV.
 
     Attributes:
+        handover_allowed: As given.
         finds_roots: Whether text gets the root that its token ids would have, too.
     """
 
@@ -128,9 +131,11 @@ class Identifier:
         block_tokens: int = BLOCK_TOKENS,
         block_bytes: int = BLOCK_BYTES,
         cached_as: Callable[[str], str] = str,
+        handover_allowed: bool = False,
     ) -> None:
         self.hasher = PromptHasher(namespace, block_tokens=block_tokens, block_bytes=block_bytes)
         self._cached_as = cached_as
+        self.handover_allowed = handover_allowed
         self.finds_roots = False
 
     def parse(self, endpoint: Endpoint, body: bytes, *, tenant: Tenant = ANONYMOUS) -> ParsedRequest:
@@ -146,8 +151,8 @@ class Identifier:
                 ``invalid_value``.
         """
         try:
-            fields = decode(endpoint, body)
-            scope = self.scope(endpoint, fields, tenant.namespace)
+            fields = decode(endpoint, body, handover_allowed=self.handover_allowed)
+            scope = self.scope(endpoint, fields, tenant)
             ids_root = None
             if type(fields) is PassedThroughBody:
                 key = self.hasher.body_key(scope, body)
@@ -155,16 +160,16 @@ class Identifier:
             else:
                 prompts = self.prompts(fields)
                 if self.finds_roots or list in map(type, prompts):
-                    ids_root = self.ids_root(endpoint, fields, tenant.salt)
+                    ids_root = self.ids_root(endpoint, fields, tenant)
                 identity = self.hasher.identify(scope, prompts, ids_root)
-            span = span_of(endpoint, fields, body) if tenant.salt else None
+            edits = edits_of(endpoint, fields, body, tenant)
             known = ids_root if self.finds_roots else None
-            return parsed_request(endpoint, fields, tenant, identity, span, known)
+            return parsed_request(endpoint, fields, tenant, identity, edits, known)
         except (ValueError, RecursionError) as error:
             raise invalid_json(error) from error
 
     def scope(
-        self, endpoint: Endpoint, fields: Scalars, namespace: bytes, digest: Digest = opaque
+        self, endpoint: Endpoint, fields: Scalars, tenant: Tenant, digest: Digest = opaque
     ) -> tuple[bytes, ...]:
         """What must be equal before blocks may be compared.
 
@@ -177,9 +182,9 @@ class Identifier:
         # Strictly, unlike all text: the name goes into the log, which takes no lone surrogates.
         salt = fields.cache_salt
         scope = (
-            namespace,
+            tenant.namespace,
             (fields.model or "").encode(),
-            encode(salt) if isinstance(salt, str) else b"",
+            hashed_salt(tenant, salt).encode() if isinstance(salt, str) else b"",
         )
         if not has_scope_fields(fields):
             return scope
@@ -188,15 +193,17 @@ class Identifier:
             raw = getattr(fields, name)
             if raw is not ABSENT and (canonical := self.hasher.canonical(raw)) not in _EMPTY:
                 more += (name.encode(), digest(canonical))
+                if name == "extra_key" and not tenant.salt:  # it is hashed with the name
+                    more.append(tenant.name.encode())
         return (*scope, *more)
 
-    def ids_root(self, endpoint: Endpoint, fields: Scalars, salt: str) -> int | None:
+    def ids_root(self, endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> int | None:
         """The root of a request's token ids; None if engines do not see the ids alone (media, embeddings).
 
         Args:
             endpoint: Where it was sent.
             fields: What was decoded from its body.
-            salt: The tenant's.
+            tenant: Whose it is.
 
         Raises:
             ValueError: If a field is not JSON after all.
@@ -207,7 +214,7 @@ class Identifier:
                 and self.hasher.canonical(getattr(fields, name)) not in _EMPTY
             ):
                 return None
-        seen = seen_salt(endpoint, fields, salt)
+        seen = seen_salt(endpoint, fields, tenant)
         if seen is None:
             return None
         adapter = _first_text(getattr(fields, "lora_path", ABSENT))
@@ -260,7 +267,7 @@ def parsed_request(
     fields: Any,
     tenant: Tenant,
     identity: Identity,
-    salt_span: Span | None,
+    edits: tuple[Edit, ...],
     ids_root: int | None,
 ) -> ParsedRequest:
     """Put together what a decision needs."""
@@ -291,7 +298,7 @@ def parsed_request(
         identity.key,
         identity.prefix_key,
         tier,
-        salt_span,
+        edits,
         ids_root,
         0,
         _computes_all(endpoint, fields),

@@ -54,6 +54,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
         status: HTTP status that the client saw or would have seen.
         usage: As the engine reported it; None if it did not, or the request was not completed.
         detail: What the client was told of an error.
+        worker_request_id: Our id, by which its workers know it.
     """
 
     number: int
@@ -75,6 +76,7 @@ class RecentDecision(msgspec.Struct, frozen=True, gc=False):
     status: int
     usage: Usage | None = None
     detail: str = ""
+    worker_request_id: bytes = b""
 
 
 class RecentDecisions:

@@ -47,6 +47,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         received_s: Monotonic seconds when the request was complete.
         request_bytes: Size of its body.
         request_id: The client's, or ours.
+        worker_request_id: Ours, by which its workers know it.
+        hops: Gateways that it has passed before this one.
         endpoint: None until it is known.
         tenant: Whose it is.
         parsed: None until it is understood.
@@ -71,6 +73,8 @@ class RequestRecord(msgspec.Struct, eq=False):
     received_s: float
     request_bytes: int
     request_id: bytes = b""
+    worker_request_id: bytes = b""
+    hops: int = 0
     endpoint: Endpoint | None = None
     tenant: Tenant = ANONYMOUS
     parsed: ParsedRequest | None = None
@@ -154,6 +158,8 @@ class RequestRecord(msgspec.Struct, eq=False):
             "answer_bytes": self.bytes_sent,
             "attempts": self.attempts,
         }
+        if self.attempts and self.request_id is not self.worker_request_id:
+            fields["worker_request_id"] = self.worker_request_id.decode("latin-1")
         if self.tenant.name:
             fields["tenant"] = self.tenant.name
         if parsed is not None:
@@ -253,6 +259,7 @@ class RequestRecord(msgspec.Struct, eq=False):
                 status,
                 usage,
                 detail[:TEXT_CHARS_MAX],
+                self.worker_request_id,
             )
         )
 
@@ -283,6 +290,8 @@ class RequestRecord(msgspec.Struct, eq=False):
     ) -> None:
         """Say what is known of the request now that it has ended."""
         fields: dict[str, str | int | bool] = {"cacheway.attempts": self.attempts}
+        if self.attempts:
+            fields["cacheway.worker_request_id"] = self.worker_request_id.decode("latin-1")
         parsed = self.parsed
         if parsed is not None:
             fields["gen_ai.request.model"] = (parsed.model or "")[:TEXT_CHARS_MAX]

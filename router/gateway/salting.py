@@ -4,17 +4,18 @@
     {"model":"m","messages":[...],"cache_salt":"pV4.."}  what the worker gets: two pieces, nothing copied
 
 Engines hash the salt with the first block of a prompt, so that only requests with the same one share cache. A
-salt of the client's own counts within its tenant: the two become one, in its place. That one is made with
-SHA-256, so nobody can write what another tenant's would be.
+salt of the client's own counts within its tenant, and never travels as it is: a worker gets the SHA-256 of it
+and of its tenant's salt, or name. So no client can write a salt that another tenant's requests have. The hash
+depends on nothing else: it is the same at all replicas, and after a restart.
 
 What takes which field:
 
 * vLLM takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
   ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498);
-* SGLang puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``), and its own
-  ``/generate`` takes ``extra_key``. Its ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), and what it
-  embeds, ranks and scores (``EmbeddingReqInput`` in ``managers/io_struct.py``), have neither and would share
-  the cache with everybody.
+* SGLang puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``), so that one is
+  hashed, too; and its own ``/generate`` takes ``extra_key``. Its ``/v1/messages``
+  (``entrypoints/anthropic/protocol.py``), and what it embeds, ranks and scores (``EmbeddingReqInput`` in
+  ``managers/io_struct.py``), have neither and would share the cache with everybody.
 """
 
 import hashlib
@@ -22,14 +23,14 @@ from base64 import urlsafe_b64encode
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from router.gateway.bodies import ABSENT, BOM, GenerateBody, Scalars
+from router.gateway.bodies import ABSENT, Scalars
 from router.gateway.conversation import canonical_json, loads
 from router.gateway.endpoints import Endpoint
+from router.tenants import Tenant
 
-Span = tuple[int, int]
-"""Where a JSON value begins and ends, in bytes."""
+SALT_FIELDS = ("cache_salt", "extra_key")
+"""Fields by which engines keep caches apart."""
 
 _WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
@@ -46,68 +47,44 @@ OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
 """By endpoint, the engines that overlook a salt there."""
 
 
-class _CacheSalt(msgspec.Struct):
-    value: msgspec.Raw = msgspec.field(default=ABSENT, name="cache_salt")
-
-
-class _ExtraKey(msgspec.Struct):
-    value: msgspec.Raw = msgspec.field(default=ABSENT, name="extra_key")
-
-
-_cache_salt = msgspec.json.Decoder(_CacheSalt)
-_extra_key = msgspec.json.Decoder(_ExtraKey)
-
-
 def takes_salt(endpoint: Endpoint) -> bool:
     """Whether requests to an endpoint touch a cache at all."""
     return endpoint not in _WITHOUT_CACHE
 
 
-def span_of(endpoint: Endpoint, fields: Scalars, body: bytes) -> Span | None:
-    """Where the client's own salt is, the last one if it is there twice: that is the one engines take.
+def salt_field(endpoint: Endpoint) -> str:
+    """The field that a tenant's salt goes into."""
+    return "extra_key" if endpoint is Endpoint.GENERATE else "cache_salt"
+
+
+def has_salt(endpoint: Endpoint, fields: Scalars) -> bool:
+    """Whether a client's body has a salt of its own."""
+    named = fields.cache_salt is not msgspec.UNSET or getattr(fields, "extra_key", ABSENT) is not ABSENT
+    return named and takes_salt(endpoint)
+
+
+def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Tenant) -> bytes | None:
+    """What an engine gets in place of a client's own salt, in JSON; None if it may stay.
 
     Args:
         endpoint: Where it was sent.
-        fields: What was decoded from the body.
-        body: The body.
+        name: One of `SALT_FIELDS`.
+        written: The client's, in JSON.
+        tenant: Whose it is.
 
     Raises:
-        ValueError: If it has one, but is not JSON as the standard has it.
+        ValueError: It is not JSON.
     """
-    if isinstance(fields, GenerateBody):
-        if fields.extra_key is ABSENT:
-            return None
-    elif fields.cache_salt is msgspec.UNSET or endpoint in _WITHOUT_CACHE:
-        return None
-    decoder = _extra_key if endpoint is Endpoint.GENERATE else _cache_salt
-    text = body.removeprefix(BOM)
-    raw = memoryview(decoder.decode(text).value)
-    start = len(body) - len(text) + _address(raw) - _address(text)
-    return start, start + len(raw)
+    own = loads(written)
+    empty = tenant.salt if name == salt_field(endpoint) else ""
+    if isinstance(own, list) and own:
+        value: Any = [hashed_salt(tenant, one) or empty or one for one in own]
+    else:
+        value = hashed_salt(tenant, own) or empty or own
+    return None if value == own else msgspec.json.encode(value)
 
 
-def salted(endpoint: Endpoint, body: bytes, salt: str, span: Span | None) -> tuple[bytes | memoryview, ...]:
-    """The body with a salt, in pieces of which the large ones are the body's own.
-
-    Args:
-        endpoint: Where it goes; `takes_salt`.
-        body: A JSON object.
-        salt: The tenant's; without characters that JSON escapes.
-        span: See `span_of`.
-    """
-    view = memoryview(body)
-    if span is not None:
-        start, end = span
-        own = loads(view[start:end])
-        value = [_combined(salt, one) for one in own] if isinstance(own, list) else _combined(salt, own)
-        return view[:start], msgspec.json.encode(value), view[end:]
-    end = body.rindex(b"}")
-    comma = b"" if body.find(b'"', 0, end) < 0 else b","
-    field = b"extra_key" if endpoint is Endpoint.GENERATE else b"cache_salt"
-    return view[:end], b'%b"%b":"%b"}' % (comma, field, salt.encode()), view[end + 1 :]
-
-
-def seen_salt(endpoint: Endpoint, fields: Scalars, salt: str) -> str | None:
+def seen_salt(endpoint: Endpoint, fields: Scalars, tenant: Tenant) -> str | None:
     """What an engine keeps a request's token ids apart by, with the tenant's salt; empty for nothing.
 
     SGLang puts ``extra_key`` behind ``cache_salt`` (``_compute_extra_key`` in
@@ -116,29 +93,33 @@ def seen_salt(endpoint: Endpoint, fields: Scalars, salt: str) -> str | None:
     Args:
         endpoint: Where it was sent.
         fields: What was decoded from its body.
-        salt: The tenant's; empty if it has none.
+        tenant: Whose it is.
 
     Returns:
         None if that is not one text for all of its prompts.
     """
-    own = fields.cache_salt if isinstance(fields.cache_salt, str) else ""
     extra: Any = getattr(fields, "extra_key", ABSENT)
     extra = "" if extra is ABSENT else loads(memoryview(extra)) or ""
     if not isinstance(extra, str):
         return None
+    more = hashed_salt(tenant, extra)
     if endpoint is Endpoint.GENERATE:
-        return _combined(salt, extra) if salt else extra
-    return (_combined(salt, own) if salt else own) + extra
+        return more or tenant.salt
+    own = fields.cache_salt if isinstance(fields.cache_salt, str) else ""
+    return (hashed_salt(tenant, own) or tenant.salt) + more
 
 
-def _combined(salt: str, own: Any) -> str:
-    """One salt of two."""
+def hashed_salt(tenant: Tenant, own: Any) -> str:
+    """A client's own salt, as engines get it; empty if it has none.
+
+    A tenant's salt has no zero byte in it, so no name stands for one.
+
+    Args:
+        tenant: The client's.
+        own: Decoded from JSON.
+    """
     if own is None or own == "":
-        return salt
-    digest = hashlib.sha256(salt.encode() + b"\0" + canonical_json(own)).digest()
+        return ""
+    key = tenant.salt or f"\0{tenant.name}"
+    digest = hashlib.sha256(key.encode() + b"\0" + canonical_json(own)).digest()
     return urlsafe_b64encode(digest).rstrip(b"=").decode()
-
-
-def _address(buffer: bytes | memoryview) -> int:
-    """Where in memory it begins: a raw field is a view of what it was decoded from."""
-    return np.frombuffer(buffer, np.uint8).ctypes.data

@@ -47,9 +47,9 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
         method: In upper case.
         path: Raw path.
         query: Raw query without ``?``.
-        lines: Header lines for the workers, the request's id among them.
+        lines: Header lines for the workers, our id of the request among them.
         body: A JSON object, in flat pieces that are never changed.
-        request_id: The request's id in ``lines``.
+        request_id: The request's id for the log.
         prefill: Who prefills.
         decode: Who decodes.
     """

@@ -5,7 +5,7 @@ from router.proxy.clients import ClientQuota, Clients, Refusal
 from router.proxy.ending import Ending
 from router.proxy.errors import error_answer, retry_after
 from router.proxy.handshake import Handshakes
-from router.proxy.headers import lines_of
+from router.proxy.headers import lines_of, may_pass
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
@@ -39,5 +39,6 @@ __all__ = [
     "error_answer",
     "lines_of",
     "make_protocol",
+    "may_pass",
     "retry_after",
 ]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from router.errors import StreamBroken, UpstreamError, WorkerSilent, WorkerUnreachable
-from router.proxy.headers import LEFT_OUT, named_by
+from router.proxy.headers import named_by
 from router.proxy.ports import UpstreamSink
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class WorkerConnection(asyncio.Protocol):
         "_framing_bytes",
         "_hop_names",
         "_keep_alive",
+        "_left_out_bytes",
         "_length",
         "_lines",
         "_loop",
@@ -161,7 +162,7 @@ class WorkerConnection(asyncio.Protocol):
         self._lines: list[bytes] = []
         self._hop_names: frozenset[bytes] = frozenset()
         self._pieces: list[bytes] = []
-        self._framing_bytes = self._unsent_bytes = 0
+        self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
         self._answered = self._delivered = self._begun = self._complete = False
         self._extra = self._chunked = self._until_close = self._keep_alive = False
         self._quiet_since_s = self._loop.time()
@@ -318,11 +319,11 @@ class WorkerConnection(asyncio.Protocol):
             self._extra = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Collect a header; those after the body (trailers) are dropped."""
+        """Collect a header that clients may see; those after the body (trailers) are dropped."""
         if self._status:
             return
         name = name.lower()
-        if name not in LEFT_OUT:
+        if name in self._pool.answer_headers:
             self._lines.append(b"%b: %b\r\n" % (name, value))
         elif name == b"content-length":
             self._length = int(value)
@@ -332,13 +333,17 @@ class WorkerConnection(asyncio.Protocol):
             self._chunked = True
         elif name == b"connection":
             self._hop_names |= named_by(value)
+        else:
+            self._left_out_bytes += len(name) + len(value)
 
     def on_headers_complete(self) -> None:
         """Decide how the body ends; skip interim answers."""
         if self._status:
             return
-        if self._framing_bytes > HEAD_BYTES_MAX and sum(map(len, self._lines)) > HEAD_BYTES_MAX:
-            raise Malformed("a head that is too long")
+        if self._framing_bytes > HEAD_BYTES_MAX:
+            head_bytes = self._left_out_bytes + sum(map(len, self._lines))
+            if head_bytes > HEAD_BYTES_MAX:  # what else came with it is body
+                raise Malformed("a head that is too long")
         status = self._parser.get_status_code()
         if status < 100:
             raise Malformed("a status that is none")

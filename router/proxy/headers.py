@@ -3,8 +3,9 @@
 A proxy ends one HTTP connection and begins another. Framing and connection management
 are decided anew on each side (RFC 9110 section 7.6.1), so their headers never cross:
 neither `CONNECTION_HEADERS` nor those that ``connection`` itself names (`named_by`). A worker
-sees of a request only what is on a list (`lines_of`); a client sees all of an answer but what the gateway
-writes itself (`LEFT_OUT`).
+sees of a request only what is on a list (`lines_of`), and so does a client of an answer (`ANSWER_HEADERS`):
+a worker is not trusted with the cookies, the cross-origin rules or the redirects of the gateway's host, nor
+with headers that proxies in front of the gateway obey (``x-accel-redirect``, ``x-envoy-...``).
 """
 
 from collections.abc import Container, Iterable
@@ -31,8 +32,34 @@ CONNECTION_HEADERS = frozenset(
     }
 )
 
-LEFT_OUT = CONNECTION_HEADERS | {b"x-request-id", b"x-cacheway-worker", b"x-cacheway-cached-tokens"}
-"""What of a worker's answer its client does not see; the gateway answers with the last three itself."""
+ANSWER_HEADERS = frozenset(
+    {
+        b"cache-control",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-type",
+        b"date",
+        b"openai-model",
+        b"openai-processing-ms",
+        b"openai-version",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-accel-buffering",
+        b"x-should-retry",
+    }
+)
+"""What of a worker's answer its client sees, beside ``upstream.answer_headers``: what the body is, and what
+OpenAI's SDKs go by."""
+
+OUR_HEADERS = (b"x-request-id", b"x-cacheway-", b"x-ratelimit-")
+"""What only the gateway says to clients, by how it begins."""
+
+
+def may_pass(name: bytes) -> bool:
+    """Whether a setting may let clients see this header of a worker's answer."""
+    return name not in CONNECTION_HEADERS and not name.startswith(OUR_HEADERS)
+
 
 _NAMES_NOTHING = frozenset({b"", b"keep-alive", b"Keep-Alive", b"close"})
 

@@ -22,7 +22,7 @@ at most one second) late.
 import asyncio
 import ssl as tls
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -30,6 +30,7 @@ from radix import is_base_url
 from router.destinations import Resolve
 from router.errors import UpstreamError, WorkerRefused, WorkerUnreachable
 from router.proxy.connection import PooledRequest, WorkerConnection
+from router.proxy.headers import ANSWER_HEADERS, may_pass
 from router.proxy.ports import UpstreamRequest, UpstreamSink
 
 # RFC 9110 section 8.6: these carry no Content-Length when they carry no body.
@@ -65,6 +66,7 @@ class WorkerPool:
     Attributes:
         origin: ``http://host:port`` for messages, without a path.
         timeouts: What was given; may change with `use`.
+        answer_headers: Names of the headers of answers that are passed on.
         authorization: Header line with the key that the worker is shown; empty if it is shown none.
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
@@ -83,6 +85,7 @@ class WorkerPool:
         timeouts: UpstreamTimeouts | None = None,
         ssl: tls.SSLContext | None = None,
         resolve: Resolve | None = None,
+        answer_headers: Collection[bytes] = (),
     ) -> None:
         """Connect to nothing yet.
 
@@ -94,6 +97,7 @@ class WorkerPool:
             timeouts: See `UpstreamTimeouts`.
             ssl: For ``https``; None verifies against the system's authorities.
             resolve: Finds the addresses that may be connected to; None takes those of the name as they are.
+            answer_headers: Names of headers of answers that pass beside `ANSWER_HEADERS`, in lower case.
 
         Raises:
             ValueError: If the URL is none of that.
@@ -110,6 +114,7 @@ class WorkerPool:
         self.retried = 0
         self.on_idle_closed: Callable[[], None] = lambda: None
         self._resolve = resolve
+        self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
         self._ssl = (ssl or tls.create_default_context()) if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port or (443 if self._ssl is not None else 80)

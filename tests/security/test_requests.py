@@ -146,6 +146,7 @@ async def test_a_worker_sees_only_headers_on_the_list_and_none_of_our_keys(fleet
         b"accept",
         b"x-correlation-id",
         b"x-request-id",
+        b"x-cacheway-hops",
         b"tracestate",
     }
     assert b"Bearer worker-key" in heads[0]

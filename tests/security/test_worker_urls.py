@@ -146,7 +146,7 @@ async def test_a_name_that_changes_its_mind_gains_nothing(
         assert len([head for head in seen if head]) == 3
 
 
-async def test_a_redirect_by_a_worker_is_passed_to_the_client_and_not_followed(fleet: Fleet) -> None:
+async def test_a_redirect_by_a_worker_is_not_followed_and_leads_no_client_elsewhere(fleet: Fleet) -> None:
     async with internal() as (secret, seen):
         moved = b"HTTP/1.1 307 Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % secret.encode()
         healthy = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -163,6 +163,7 @@ async def test_a_redirect_by_a_worker_is_passed_to_the_client_and_not_followed(f
             gateway = await fleet.gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
             answer = await gateway.client.post("/v1/completions", json={"model": "m", "prompt": "x"})
             assert answer.status_code == 307
+            assert "location" not in answer.headers
             await gateway.client.post("/flush_cache")
             assert (await gateway.client.get("/get_server_info")).status_code == 307
         assert seen == []

@@ -56,6 +56,17 @@ async def test_they_can_be_asked_for_by_what_they_are_about() -> None:
     assert (await listed(bench, "?tenant=nobody"))["decisions"] == []
 
 
+async def test_a_request_is_found_by_the_clients_id_and_by_ours() -> None:
+    bench = Bench()
+    for name in (b"first", b"second"):
+        bench.start(chat(), headers=[(b"x-request-id", name)])
+        bench.upstreams[-1].answer()
+    (found,) = (await listed(bench, "?request_id=second"))["decisions"]
+    ours = dict(bench.upstreams[-1].sent["headers"])[b"x-request-id"].decode()
+    assert found["worker_request_id"] == ours
+    assert (await listed(bench, f"?request_id={ours}"))["decisions"] == [found]
+
+
 async def test_limits_are_kept() -> None:
     async with client_of(Bench()) as client:
         for query in ("?limit=0", "?limit=501", "?after=-1"):

@@ -12,8 +12,8 @@ ERROR = StreamBroken('reset\nwhile "streaming"')
 
 
 @pytest.mark.parametrize(("endpoint", "name"), [(Endpoint.CHAT, ""), (Endpoint.MESSAGES, "error")])
-def test_an_error_event_ends_a_cut_off_event_and_is_one_of_its_own(endpoint: Endpoint, name: str) -> None:
-    stream = b'data: {"half":' + error_event(endpoint, ERROR)
+def test_an_error_event_stands_alone_behind_an_event_that_has_ended(endpoint: Endpoint, name: str) -> None:
+    stream = b"data: {}\n\n" + error_event(endpoint, ERROR)
     _, event, rest = stream.decode().split("\n\n")
     fields = dict(line.split(": ", 1) for line in event.split("\n"))
     assert fields.get("event", "") == name

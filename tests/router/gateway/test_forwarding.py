@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 from fakes.gateway import Bench, chat
 
+from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
-from router.gateway.forwarding import Forwarding, with_salt
+from router.gateway.forwarding import Forwarding
 from router.proxy import ClientRequest
-from router.tenants import ANONYMOUS
+from router.tenants import Tenant
 
 
 def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
@@ -21,14 +22,16 @@ def test_the_workers_request_is_the_clients_bytes_with_few_headers() -> None:
         (b"traceparent", b"00-1"),
         (b"x-request-id", b"mine"),
     ]
-    bench.start(body, headers=sent_headers)
-    sent = bench.upstream.sent
+    exchange, _ = bench.start(body, headers=sent_headers)
+    sent, ours = bench.upstream.sent, exchange._record.worker_request_id
+    assert ours != b"mine"
     assert sent["body"] == (body,)
     assert sent["headers"] == [
         (b"authorization", b"Bearer theirs"),
         (b"content-type", b"application/json"),
         (b"traceparent", b"00-1"),
-        (b"x-request-id", b"mine"),
+        (b"x-request-id", ours),
+        (b"x-cacheway-hops", b"1"),
     ]
     assert (sent["method"], sent["path"], sent["patient"]) == (b"POST", b"/v1/chat/completions", True)
     bench.upstream.answer()
@@ -52,7 +55,11 @@ def test_a_worker_sees_a_clients_key_only_if_it_is_for_workers(*, passes_keys: b
     headers = [(b"authorization", b"Bearer theirs"), (b"cookie", b"c"), (b"tracestate", b"t")]
     request = ClientRequest(b"POST", b"/", b"", headers, b"{}", "127.0.0.1", 0.0, frozenset((b"tracestate",)))
     lines = Forwarding(passes_keys=passes_keys).lines(request, b"mine").splitlines()
-    assert lines == [*[b"authorization: Bearer theirs"] * passes_keys, b"x-request-id: mine"]
+    assert lines == [
+        *[b"authorization: Bearer theirs"] * passes_keys,
+        b"x-request-id: mine",
+        b"x-cacheway-hops: 1",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +73,6 @@ def test_a_worker_sees_a_clients_key_only_if_it_is_for_workers(*, passes_keys: b
 def test_a_salt_goes_where_there_is_a_cache(endpoint: Endpoint, field: bytes | None) -> None:
     body = b'{"model": "m", "text": "x", "prompt": "x", "messages": []}'
     gateway = Bench().gateway
-    pieces = with_salt(body, gateway.parse(endpoint, body, ANONYMOUS), "s")
+    pieces = edited(body, gateway.parse(endpoint, body, Tenant("t", salt="s")).edits)
     text = b"".join(pieces)
     assert text == (body if field is None else body[:-1] + b"," + field + b"}")

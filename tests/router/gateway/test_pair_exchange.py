@@ -36,16 +36,19 @@ def reach(bench: PairBench, step: str) -> None:
 
 def test_an_answer_names_both_workers_and_so_does_the_log() -> None:
     bench = PairBench(1, 1)
-    _, client = bench.start(chat(), headers=[(b"x-request-id", b"mine")])
+    _, client = bench.start(chat(), headers=[(b"x-request-id", b"mine"), (b"x-cacheway-hops", b"1")])
     paired = bench.paired
     assert paired.pair.request_id == b"mine"
-    assert b"x-request-id: mine" in paired.pair.lines
+    lines = paired.pair.lines.splitlines()
+    assert b"x-cacheway-hops: 2" in lines
+    assert b"mine" not in paired.pair.lines
     paired.began()
     paired.answer(b'{"a":1}')
     assert (client.status, client.body) == (200, b'{"a":1}')
     assert client.headers[b"x-cacheway-worker"] == b"d0:80"
     assert client.headers[b"x-cacheway-prefill-worker"] == b"p0:80"
     log = bench.log[-1]
+    assert b"x-request-id: %b" % log["worker_request_id"].encode() in lines
     assert (log["worker_id"], log["prefill_worker_id"], log["decode_worker_id"], log["handover"]) == (
         "d0:80",
         "p0:80",

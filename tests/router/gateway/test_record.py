@@ -20,6 +20,7 @@ def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:
     bench.upstream.answer(b"{}")
     (line,) = bench.log
     assert line["request_id"] == "mine"
+    assert line["worker_request_id"].encode() == dict(bench.upstreams[0].sent["headers"])[b"x-request-id"]
     assert (line["status"], line["outcome"], line["attempts"]) == (200, "completed", 1)
     assert (line["endpoint"], line["model"], line["stream"]) == ("/v1/chat/completions", "m", False)
     assert "word" not in repr(line)

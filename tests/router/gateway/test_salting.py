@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import ClientError
+from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint
 from router.gateway.large import parse_in_steps
 from router.gateway.parsing import Identifier, ParsedRequest
-from router.gateway.salting import salted, takes_salt
+from router.gateway.salting import SALT_FIELDS, hashed_salt, takes_salt
 from router.tenants import Tenant
 
 SALT = "0123456789abcdef"
@@ -33,7 +34,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 def spliced(endpoint: Endpoint, body: bytes, tenant: Tenant = ACME) -> Sequence[bytes | memoryview]:
     parsed = identifier.parse(endpoint, body, tenant=tenant)
-    return salted(endpoint, body, tenant.salt, parsed.salt_span)
+    return edited(body, parsed.edits)
 
 
 def in_steps(endpoint: Endpoint, body: bytes) -> ParsedRequest:
@@ -80,7 +81,7 @@ def test_an_engine_finds_one_salt_and_all_the_client_said(
 ) -> None:
     """Wherever in the body the client's own is, and whatever looks like one."""
     name = field_of(endpoint)
-    pairs = [("model", "m"), *((key, value) for key, value in fields.items() if key != name)]
+    pairs = [("model", "m"), *((key, value) for key, value in fields.items() if key not in SALT_FIELDS)]
     if has_own:
         pairs.insert(at, (name, own))
     body = (json.dumps(dict(pairs), indent=indent) + tail).encode()
@@ -152,7 +153,7 @@ def test_a_large_body_is_salted_like_a_small_one(own: dict[str, Any]) -> None:
         body = json.dumps({"model": "m", "a": '\\"' * 3000, **pairs}).encode()
         parsed = in_steps(Endpoint.CHAT, body)
         assert parsed == identifier.parse(Endpoint.CHAT, body, tenant=ACME)
-        pieces = salted(Endpoint.CHAT, body, SALT, parsed.salt_span)
+        pieces = edited(body, parsed.edits)
         assert json.loads(b"".join(pieces))["cache_salt"] == sent(Endpoint.CHAT, own)
         assert sum(len(piece) for piece in pieces if isinstance(piece, bytes)) < 100
 
@@ -160,9 +161,9 @@ def test_a_large_body_is_salted_like_a_small_one(own: dict[str, Any]) -> None:
 def test_a_key_that_was_cut_out_of_a_large_body_is_found_again() -> None:
     """An array of numbers is no key of SGLang's; it will say so itself."""
     body = json.dumps({"text": "x" * 3000, "extra_key": list(range(1000)), "more": "y" * 3000}).encode()
-    span = in_steps(Endpoint.GENERATE, body).salt_span
-    assert span is not None
-    assert body[slice(*span)] == json.dumps(list(range(1000))).encode()
+    ((start, end, value),) = in_steps(Endpoint.GENERATE, body).edits
+    assert body[start:end] == json.dumps(list(range(1000))).encode()
+    assert json.loads(value) == [hashed_salt(ACME, one) for one in range(1000)]
 
 
 def test_what_touches_no_cache_takes_no_salt() -> None:
@@ -171,4 +172,4 @@ def test_what_touches_no_cache_takes_no_salt() -> None:
         Endpoint.DETOKENIZE,
     }
     parsed = identifier.parse(Endpoint.TOKENIZE, b'{"cache_salt":"x"}', tenant=ACME)
-    assert parsed.salt_span is None
+    assert parsed.edits == ()

@@ -77,7 +77,8 @@ def make(ratio: float = 1.0, workers: int = 1, **sections: Any) -> tuple[Bench, 
 
 def test_a_stream_is_told_phase_by_phase() -> None:
     bench, collected = make()
-    bench.start(chat(stream=True), headers=[(b"x-request-id", b"mine")])
+    exchange, _ = bench.start(chat(stream=True), headers=[(b"x-request-id", b"mine")])
+    ours = exchange._record.worker_request_id.decode()
     bench.time.advance(0.4)
     bench.upstream.head(200, SSE)
     bench.upstream.data(b"data: {}\n\n")
@@ -103,6 +104,7 @@ def test_a_stream_is_told_phase_by_phase() -> None:
         "http.request.method": "POST",
         "url.path": "/v1/chat/completions",
         "cacheway.request_id": "mine",
+        "cacheway.worker_request_id": ours,
         "cacheway.attempts": 1,
         "gen_ai.request.model": "m",
         "gen_ai.request.stream": True,

@@ -453,7 +453,7 @@ async def test_what_is_legal_is_served_and_the_connection_stays(
         b"POST /v1/completions%b HTTP/1.1\r\nhost: 127.0.0.1:" % (b"?x=y" if b"s?x=y" in data else b"")
     )
     names = [line.partition(b":")[0] for line in head.split(b"\r\n")[1:-2]]
-    assert sorted(names) == [b"content-length", b"host", b"x-request-id"]
+    assert sorted(names) == [b"content-length", b"host", b"x-cacheway-hops", b"x-request-id"]
     assert re.sub(rb"req-\S+", b"", head.replace(b"?x=y", b"")) == re.sub(
         rb"req-\S+", b"", head_behind.replace(b"content-length: 31", b"content-length: 26")
     )
@@ -664,8 +664,9 @@ async def test_an_answer_that_is_none_becomes_our_error(stage: Stage, section: s
     "rest",
     [
         b"",
-        b"5\r\nwor",
-        b"5\r\nworldX",
+        b"5\r\nda",
+        b"5\r\ndata:",
+        b"6\r\ndata: X",
         b"zz\r\n",
         b"-1\r\n",
         b"\r\n",
@@ -676,12 +677,12 @@ async def test_an_answer_that_is_none_becomes_our_error(stage: Stage, section: s
 )
 async def test_a_stream_that_breaks_never_looks_complete(stage: Stage, rest: bytes) -> None:
     """RFC 9112 section 8: an event stream ends with its error, and says so before its last chunk."""
-    stage.worker.answer, stage.worker.closes = STREAM + b"5\r\nhello\r\n" + rest, True
+    stage.worker.answer, stage.worker.closes = STREAM + b"d\r\ndata: hello\n\n\r\n" + rest, True
     client = await stage.send(post(LENGTH) + BEHIND)
     await client.read_until(lambda data: ANSWER in data)
 
     first, second = read_answers(client.data)
-    assert first.body.startswith(b"hello")
+    assert first.body.startswith(b'data: hello\n\ndata: {"error":')
     assert b"upstream_stream_broken" in first.body
     assert (second.status, second.body) == (200, ANSWER)
 

@@ -1,5 +1,5 @@
 from router.proxy import lines_of
-from router.proxy.headers import CONNECTION_HEADERS, LEFT_OUT, named_by
+from router.proxy.headers import ANSWER_HEADERS, may_pass, named_by
 
 
 def test_only_what_is_allowed_crosses_in_order() -> None:
@@ -22,5 +22,8 @@ def test_a_usual_connection_header_names_nothing() -> None:
     assert not named_by(b"")
 
 
-def test_a_client_sees_no_header_of_the_workers_connection() -> None:
-    assert CONNECTION_HEADERS < LEFT_OUT
+def test_no_setting_lets_a_worker_speak_for_the_gateway() -> None:
+    assert all(map(may_pass, ANSWER_HEADERS))
+    assert may_pass(b"x-engine")
+    for name in (b"connection", b"content-length", b"x-request-id", b"x-cacheway-worker", b"x-ratelimit-x"):
+        assert not may_pass(name)

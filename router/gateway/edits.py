@@ -1,0 +1,135 @@
+"""Edits of a client's body: members of a JSON object written over or taken out, all else as it was.
+
+    {"model":"m","rid":"x","messages":[...],"cache_salt":"s"}     what the client sent
+    {"model":"m",          "messages":[...],"cache_salt":"pV4.."}  what a worker gets: nothing is copied
+
+A name may be there several times, and be written with escapes. Engines take the last one of two, but other
+readers may not: each one is found. Members are found by decoding, in one pass for each time that the name is
+there and one more, 0.3 ms per MB: that is for the few requests that have such a member at all.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from router.errors import ClientError
+
+Edit = tuple[int, int, bytes]
+"""What to replace: where it begins and ends, in bytes, and by what."""
+
+TIMES_MAX = 8
+"""A name that is there more often is refused: each time takes a pass over the body."""
+
+_ABSENT = msgspec.Raw()
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+
+_SPACE = re.compile(rb"[ \t\r\n]*")
+
+
+class Member(NamedTuple):
+    """A member of an object, in bytes.
+
+    Attributes:
+        begin: The quote that its name begins with.
+        start: Begin of its value.
+        end: End of its value.
+    """
+
+    begin: int
+    start: int
+    end: int
+
+
+@lru_cache(maxsize=64)
+def _decoder(name: str) -> Callable[[bytes], msgspec.Struct]:
+    fields = [("value", msgspec.Raw, _ABSENT)]
+    return msgspec.json.Decoder(msgspec.defstruct("Found", fields, rename={"value": name}, gc=False)).decode
+
+
+def members(text: bytes, name: str) -> list[Member]:
+    """Find each member of a name, in order.
+
+    Args:
+        text: A JSON object, without a byte order mark.
+        name: Of letters and underscores.
+
+    Raises:
+        ClientError: It is there more than `TIMES_MAX` times.
+        ValueError: The text is not JSON as the standard has it.
+    """
+    found: list[Member] = []
+    decode, data = _decoder(name), decodable(text)
+    while (raw := decode(data).value) is not _ABSENT:  # type: ignore[attr-defined]
+        if len(found) == TIMES_MAX:
+            raise ClientError(f"{name} is there too often.", code="invalid_value", param=name)
+        start = _address(raw) - _address(data)
+        colon = data.rindex(b":", 0, start)
+        quote = data.rindex(b'"', 0, colon)
+        begin = data.rindex(b'"', 0, quote)  # no escape of a letter is a quote
+        found.append(Member(begin, start, start + len(memoryview(raw))))
+        data = data[:begin].rstrip().removesuffix(b",") + b"}"
+    return found[::-1]
+
+
+def decodable(text: bytes) -> bytes:
+    """Return JSON that msgspec decodes, with the same names at the same places.
+
+    Python, and so the engines, read lone surrogates, which agents cut out of emoji.
+    """
+    return _SURROGATE.sub(rb"\\u0041", text)
+
+
+def removal(text: bytes, taken: Iterable[Member]) -> list[Edit]:
+    """Return the edits that take members out of an object, each with one comma.
+
+    Args:
+        text: The object.
+        taken: The members.
+    """
+    spans: list[list[int]] = []
+    for member in sorted(taken):
+        end = _skip(text, member.end)
+        end = _skip(text, end + 1) if text[end] == ord(",") else member.end
+        if spans and spans[-1][1] == member.begin:
+            spans[-1][1] = end
+        else:
+            spans.append([member.begin, end])
+    if spans and text[_skip(text, spans[-1][1])] == ord("}"):  # the last one: the comma is in front of it
+        before = text[: spans[-1][0]].rstrip()
+        spans[-1][0] = len(before) - before.endswith(b",")
+    return [(start, end, b"") for start, end in spans]
+
+
+def edited(body: bytes, edits: Sequence[Edit]) -> tuple[bytes | memoryview, ...]:
+    """Return a body with edits, in pieces of which the large ones are its own.
+
+    Args:
+        body: As the client sent it.
+        edits: In order; none overlaps another.
+    """
+    if not edits:
+        return (body,)
+    view, at = memoryview(body), 0
+    pieces: list[bytes | memoryview] = []
+    for start, end, value in edits:
+        pieces += (view[at:start], value)
+        at = end
+    pieces.append(view[at:])
+    return tuple(piece for piece in pieces if len(piece))
+
+
+def _skip(text: bytes, at: int) -> int:
+    """The first place from here that is no white space."""
+    match = _SPACE.match(text, at)
+    assert match is not None
+    return match.end()
+
+
+def _address(buffer: bytes | memoryview | msgspec.Raw) -> int:
+    """Where in memory it begins: a raw field is a view of what it was decoded from."""
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
