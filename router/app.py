@@ -61,7 +61,7 @@ from router.live_settings import LiveSettings
 from router.logs import lines_dropped, log_from, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics
-from router.proxy import Clients, Ending, GatewayProtocol, WorkerPool, make_protocol
+from router.proxy import Clients, Ending, GatewayProtocol, HeldBytes, Refusal, WorkerPool, make_protocol
 from router.request_trace import RequestTrace
 from router.rules import (
     breaker_rules,
@@ -70,6 +70,7 @@ from router.rules import (
     destinations_of,
     fleet_rules,
     health_rules,
+    held_bytes_max,
     role_rules,
     upstream_timeouts,
 )
@@ -353,6 +354,9 @@ class GatewayProcess:
         self._clients = Clients(
             client_quota(settings.server, requests_max), time.monotonic, self.metrics.client_refused
         )
+        self._held = HeldBytes(
+            held_bytes_max(settings.server), lambda: self._clients.refuse(Refusal.HELD_BYTES)
+        )
         self._multiprocess = multiprocess_dir is not None
         queue = QueuePorts(
             replica=self.replica,
@@ -429,6 +433,8 @@ class GatewayProcess:
             client_limits(settings.server),
             self.ending,
             self._clients,
+            None if self.gateway.door.is_open else self.gateway.judge,
+            self._held,
         )
         _warn_of_unpriced_links(settings)
         for worker in settings.fleet.workers:
@@ -448,6 +454,7 @@ class GatewayProcess:
     def _use_of_clients(self, new: Settings) -> None:
         """What clients may ask and have, by new settings."""
         self._clients.use(client_quota(new.server, self._requests_max))
+        self._held.use(held_bytes_max(new.server))
         self.protocol.limits = client_limits(new.server)
         self.protocol.watches_requests = self._clients.watches_requests
 
@@ -479,7 +486,7 @@ class GatewayProcess:
     def _worker_pool(self, url: str) -> WorkerPool:
         """The connections to a worker."""
         upstream = self.settings.upstream
-        return WorkerPool(
+        pool = WorkerPool(
             url,
             connections_max=upstream.connections_max,
             # A burst of new streams waits while its connections are made.
@@ -489,6 +496,8 @@ class GatewayProcess:
             ssl=self._tls,
             resolve=self._destinations.resolve,
         )
+        pool.may_resend = self.gateway.may_resend
+        return pool
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -671,6 +680,7 @@ class GatewayProcess:
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
         self.metrics.client_connections(self._clients.connections)
+        self.metrics.held_bytes(self._held.count)
         self.metrics.spared(len(self.registry.circuits.spared))
         inversions = self.fleet.tickets.inversions
         self.metrics.queue(

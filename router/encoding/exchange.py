@@ -87,7 +87,7 @@ class EncoderExchange:
         gateway = self._gateway
         gateway.exchanges.add(self)
         try:
-            tenant = gateway.admit(gateway.noted(self._request.headers))
+            tenant = gateway.admit(gateway.noted(self._request.headers), self._request.refusal)
             self._encoding.check()
             self._call = decoded(self._request.body)
             self._part = self._call.part(tenant.name)

@@ -5,12 +5,14 @@ from router.proxy.clients import ClientQuota, Clients, Refusal
 from router.proxy.ending import Ending
 from router.proxy.errors import error_answer, retry_after
 from router.proxy.headers import lines_of
+from router.proxy.held_bytes import HeldBytes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
     ClientRequest,
     Exchange,
     Header,
+    JudgeHead,
     StartExchange,
     UpstreamRequest,
     UpstreamSink,
@@ -27,7 +29,9 @@ __all__ = [
     "Exchange",
     "GatewayProtocol",
     "Header",
+    "HeldBytes",
     "IsProxied",
+    "JudgeHead",
     "Refusal",
     "StartExchange",
     "UpstreamRequest",

@@ -43,6 +43,7 @@ class Refusal(StrEnum):
     CONNECTIONS = "connections"
     CONNECTIONS_PER_CLIENT = "connections_per_client"
     REQUESTS_PER_CLIENT = "requests_per_client"
+    HELD_BYTES = "held_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +120,12 @@ class Clients:
         """
         quota = self._quota
         if 0 < quota.connections_max <= self.connections:
-            self._refuse(Refusal.CONNECTIONS, peer)
+            self.refuse(Refusal.CONNECTIONS, peer)
             return None
         client = self._client(peer)
         if client.key and not client.trusted:
             if 0 < quota.connections_per_client_max <= self._counts[client.key]:
-                self._refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
+                self.refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
                 return None
             self._counts[client.key] += 1
         self.connections += 1
@@ -178,7 +179,7 @@ class Clients:
         # Rounding must not cost the last request of a burst.
         if ahead_s > 1e-9:
             self._full_s[key] = full_s
-            self._refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
+            self.refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
             raise RequestRejected(
                 f"More than {self._quota.requests_per_s:g} requests per second come from this address.",
                 retry_after_s=ahead_s,
@@ -197,7 +198,8 @@ class Clients:
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
 
-    def _refuse(self, why: Refusal, peer: str) -> None:
+    def refuse(self, why: Refusal, peer: str = "") -> None:
+        """A client was refused: count it, and log it now and then."""
         self._refused(why)
         now_s = self._now_s()
         if now_s - self._logged_s.get(why, -LOG_S) >= LOG_S:
