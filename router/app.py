@@ -69,6 +69,8 @@ from router.proxy import (
     Clients,
     Ending,
     GatewayProtocol,
+    HeldBytes,
+    Refusal,
     WorkerPool,
     make_protocol,
 )
@@ -80,6 +82,7 @@ from router.rules import (
     destinations_of,
     fleet_rules,
     health_rules,
+    held_bytes_max,
     role_rules,
     scrape_limits,
     upstream_timeouts,
@@ -373,6 +376,9 @@ class GatewayProcess:
         self._clients = Clients(
             client_quota(settings.server, files.requests_max), time.monotonic, self.metrics.client_refused
         )
+        self._held = HeldBytes(
+            held_bytes_max(settings.server), lambda: self._clients.refuse(Refusal.HELD_BYTES)
+        )
         self._multiprocess = multiprocess_dir is not None
         queue = QueuePorts(
             replica=self.replica,
@@ -454,6 +460,8 @@ class GatewayProcess:
             client_limits(settings.server),
             self.ending,
             self._clients,
+            None if self.gateway.door.is_open else self.gateway.judge,
+            self._held,
         )
         _warn_of_unpriced_links(settings)
         for worker in settings.fleet.workers:
@@ -480,6 +488,7 @@ class GatewayProcess:
     def _use_of_clients(self, new: Settings) -> None:
         """What clients may ask and have, by new settings."""
         self._clients.use(client_quota(new.server, self._files.requests_max))
+        self._held.use(held_bytes_max(new.server))
         self.protocol.limits = client_limits(new.server)
         if self._admin is not None:
             self._admin.use(self.protocol.limits)
@@ -515,7 +524,7 @@ class GatewayProcess:
     def _worker_pool(self, url: str) -> WorkerPool:
         """The connections to a worker."""
         upstream = self.settings.upstream
-        return WorkerPool(
+        pool = WorkerPool(
             url,
             connections_max=upstream.connections_max,
             # A burst of new streams waits while its connections are made.
@@ -526,6 +535,8 @@ class GatewayProcess:
             resolve=self._destinations.resolve,
             answer_headers=[name.encode() for name in upstream.answer_headers],
         )
+        pool.may_resend = self.gateway.may_resend
+        return pool
 
     @asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -710,6 +721,7 @@ class GatewayProcess:
         status = self.shared.status
         self.metrics.inflight(self.gateway.inflight)
         self.metrics.client_connections(self._clients.connections)
+        self.metrics.held_bytes(self._held.count)
         self.metrics.spared(len(self.registry.circuits.spared))
         inversions = self.fleet.tickets.inversions
         self.metrics.queue(

@@ -178,7 +178,8 @@ TTFT_ERROR = Family(
 REDISPATCHES = Family(
     "redispatches",
     "counter",
-    "Requests sent to another worker before the first byte, by what failed.",
+    "Requests sent to another worker before the first byte, by what failed, or once more to the same worker "
+    "that had closed a kept connection (stale_connection).",
     ("reason",),
 )
 UPSTREAM_ERRORS = Family(
@@ -194,8 +195,15 @@ CLIENTS_REFUSED = Family(
     "clients_refused",
     "counter",
     "Connections closed as they were made (connections, connections_per_client), idle ones closed for them "
-    "(idle), and requests answered with 429 (requests_per_client), by the limit that did it.",
+    "(idle), and requests answered with 429 (requests_per_client, held_bytes), by the limit that did it.",
     ("reason",),
+)
+HELD_BYTES = Family(
+    "held_body_bytes",
+    "gauge",
+    "Bytes of request bodies that are held: they come in, wait for a worker, or may have to be sent to one "
+    "again, until their answer begins. The bound is server.held_bytes_max.",
+    combine="livesum",
 )
 REQUEST_BYTES = Family("request_body_bytes", "counter", "Bytes of request bodies.")
 ANSWER_BYTES = Family("answer_body_bytes", "counter", "Bytes of answer bodies passed on.")

@@ -206,6 +206,7 @@ class Metrics:
 
         self._inflight = self._gauge(families.INFLIGHT_REQUESTS)
         self._client_connections = self._gauge(families.CLIENT_CONNECTIONS)
+        self._held_bytes = self._gauge(families.HELD_BYTES)
         self._workers_spared = self._gauge(families.WORKERS_SPARED)
         self._waiting_requests = self._gauge(families.WAITING_REQUESTS)
         self._waiting_tokens = self._gauge(families.WAITING_TOKENS)
@@ -424,6 +425,10 @@ class Metrics:
     def client_connections(self, connections: int) -> None:
         """Set how many connections clients have."""
         self._client_connections.set(connections)
+
+    def held_bytes(self, size: int) -> None:
+        """Set how many bytes the bodies of requests have that are held."""
+        self._held_bytes.set(size)
 
     def queue(
         self,

@@ -150,6 +150,11 @@ def scrape_limits(server: ServerSettings) -> ClientLimits:
     return replace(client_limits(server), body_bytes_max=0)
 
 
+def held_bytes_max(server: ServerSettings) -> int:
+    """How many bytes of bodies a process holds, 0 for any number; the longest body must fit."""
+    return server.held_bytes_max and max(server.held_bytes_max, server.body_bytes_max)
+
+
 def client_quota(server: ServerSettings, requests_max: int) -> ClientQuota:
     """How much one client may take of a process that has open files for so many requests."""
     return ClientQuota(

@@ -182,6 +182,17 @@ class ServerSettings(Section):
         ge=1024,
         live=True,
     )
+    held_bytes_max: int = setting(
+        1024 * _MIB,
+        "Bytes of request bodies that one process holds at a time; a body beyond them gets 429 and "
+        "Retry-After. A body counts from its first byte until its answer begins: while it comes in, while it "
+        "waits for a worker, and while it may have to be sent again. Bodies below 256 KB may go an eighth "
+        "beyond the bound, so that large ones do not keep them out. The default fits a pod of 4 GiB: set a "
+        "quarter of the memory that each process has. It is at least "
+        "server.body_bytes_max. 0 turns the limit off.",
+        ge=0,
+        live=True,
+    )
     header_count_max: int = setting(
         100,
         "Most header lines of a request; more get 431. The default is what most HTTP servers allow.",
@@ -400,8 +411,8 @@ class FleetSettings(Section):
     allow_client_kv_transfer: bool = setting(
         False,  # noqa: FBT003 - a default
         "Let clients say how engines hand over KV (kv_transfer_params, bootstrap_room, data_parallel_rank "
-        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can fetch "
-        "what other tenants have cached. Otherwise such a request gets 400.",
+        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can "
+        "fetch what other tenants have cached. Otherwise such a request gets 400.",
     )
     worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
         (),

@@ -54,7 +54,7 @@ def cost_us(protocol: str, endpoint: Endpoint, body: bytes, repeats: int) -> flo
     ]
     parsed = Identifier("bench").parse(endpoint, body)
     lines = b"content-type: application/json\r\nx-request-id: bench\r\n"
-    pair = Pair(parsed, b"POST", endpoint.encode(), b"", lines, (body,), b"bench", *workers)
+    pair = Pair(parsed, b"POST", endpoint.encode(), b"", lines, (body,), b"bench", workers[0], workers[1])
     loops = max(3, min(5_000, (8 << 20) // len(body)))
     samples = []
     for _ in range(repeats):

@@ -91,7 +91,7 @@ class EncoderExchange:
         gateway.exchanges.add(self)
         try:
             noted = gateway.noted(self._request.headers)
-            tenant = gateway.admit(noted)
+            tenant = gateway.admit(noted, self._request.refusal)
             self._hops = hops_of(noted)
             self._encoding.check()
             self._call = decoded(self._request.body)

@@ -117,7 +117,7 @@ class RequestExchange(Dispatching):
                 record.spans = gateway.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
                 )
-            record.tenant = tenant = gateway.admit(noted)
+            record.tenant = tenant = gateway.admit(noted, self._request.refusal)
             record.endpoint = endpoint = gateway.endpoint_of(record.path)
             if noted:
                 record.hops = hops_of(noted)
@@ -212,6 +212,7 @@ class RequestExchange(Dispatching):
         if record.first_byte_s and len(data) != self._answer_head[2]:
             # It is sent to nobody any more, and a long answer must not keep a long prompt.
             self._request = msgspec.structs.replace(self._request, body=b"", headers=())
+            self._client.release_body()
             assert self._reservation is not None
             self._reservation.prefill_ended()
 
@@ -407,6 +408,7 @@ class RequestExchange(Dispatching):
             body=body,
             sink=self,
             patient=not parsed.stream,
+            resend=record.attempts == 1,
         )
 
     def _send_pair(self, decision: Decision, prefill: LocalWorker, half: Decision) -> None:
@@ -445,6 +447,7 @@ class RequestExchange(Dispatching):
             record.request_id,
             prefill,
             decode,
+            record.attempts == 1,
         )
         self._upstream = record.pair.request = gateway.handovers[prefill.protocol].send(pair, self)
 

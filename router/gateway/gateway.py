@@ -27,7 +27,7 @@ from policies import (
     make_policy,
 )
 from radix import FULL_ATTENTION, AttentionProfile
-from router.errors import ClientError, NoWorker, RequestRejected
+from router.errors import ClientError, NoWorker, RequestRejected, RouterError
 from router.fleet import LinkWatch, Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
 from router.gateway.decision import Decider, Order
@@ -419,6 +419,13 @@ class Gateway:
     def _wait_ended(self, said: Waiting, how: WaitEnd, wait_s: float) -> None:
         self.metrics.wait_ended(class_of(said.flow), how.value, wait_s)
 
+    def may_resend(self) -> bool:
+        """Whether a request that met a stale connection may be sent once more; counts and pays for it."""
+        if self.redispatch_rules.retries_max == 0 or not self.retry_budget.withdraw(self.now_s()):
+            return False
+        self.metrics.redispatched("stale_connection")
+        return True
+
     def nobody_for(self, model: str | None, bucket: int = ANY_BUCKET) -> ClientError | NoWorker:
         """Why no worker can take a request: its model is not served here, it is too long, or not now."""
         if model is not None and not self.registry.knows(model):
@@ -465,14 +472,29 @@ class Gateway:
         """A log-wide unique id of one attempt."""
         return f"{self._attempt_prefix}{next(self._attempts):x}"
 
-    def admit(self, headers: Sequence[Header]) -> Tenant:
-        """Find out whose a request is, and check the limits of concurrent requests.
+    def judge(self, headers: Sequence[Header]) -> None:
+        """Find out whether a request may send a body (`router.proxy.JudgeHead`).
 
         Raises:
             InvalidKey: If a key is needed, and this is none of ours.
+        """
+        self.door.tenant_of(self.noted(headers))
+
+    def admit(self, headers: Sequence[Header], refusal: RouterError | None = None) -> Tenant:
+        """Find out whose a request is, and check the limits of concurrent requests.
+
+        Args:
+            headers: Those that were noted.
+            refusal: Why its body was not read, if it was not.
+
+        Raises:
+            InvalidKey: If a key is needed, and this is none of ours.
+            RouterError: The refusal, if there is one.
             RequestRejected: If there are files open for no more, or too many are sent and none may wait.
         """
         tenant = self.door.tenant_of(headers)
+        if refusal is not None:
+            raise refusal
         full = 0 < self._at_workers_max <= self._at_workers and not self._queues
         if full or len(self.exchanges) > self._inflight_max:
             raise RequestRejected(

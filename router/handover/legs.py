@@ -261,13 +261,26 @@ class Legs:
 
     def _send_prefill(self, pair: Pair, body: Sequence[Piece], lines: bytes = b"") -> None:
         self._prefill = pair.prefill.pool.send(
-            pair.method, pair.path, pair.query, pair.lines + lines, body, PrefillSink(self)
+            pair.method,
+            pair.path,
+            pair.query,
+            pair.lines + lines,
+            body,
+            PrefillSink(self),
+            resend=pair.resend,
         )
 
     def _send_decode(self, pair: Pair, body: Sequence[Piece]) -> None:
         self._answer_with(
             pair.decode.pool.send(
-                pair.method, pair.path, pair.query, pair.lines, body, self, patient=not pair.parsed.stream
+                pair.method,
+                pair.path,
+                pair.query,
+                pair.lines,
+                body,
+                self,
+                patient=not pair.parsed.stream,
+                resend=pair.resend,
             )
         )
 

@@ -52,6 +52,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
         request_id: The request's id for the log.
         prefill: Who prefills.
         decode: Who decodes.
+        resend: Whether a leg that met a stale connection is sent once more.
     """
 
     parsed: "ParsedRequest"
@@ -63,6 +64,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     request_id: bytes
     prefill: "LocalWorker"
     decode: "LocalWorker"
+    resend: bool = True
 
 
 class PairSink(UpstreamSink, Protocol):

@@ -6,12 +6,14 @@ from router.proxy.ending import Ending
 from router.proxy.errors import error_answer, retry_after
 from router.proxy.handshake import Handshakes
 from router.proxy.headers import lines_of, may_pass
+from router.proxy.held_bytes import HeldBytes
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
     ClientConnection,
     ClientRequest,
     Exchange,
     Header,
+    JudgeHead,
     StartExchange,
     UpstreamRequest,
     UpstreamSink,
@@ -29,7 +31,9 @@ __all__ = [
     "GatewayProtocol",
     "Handshakes",
     "Header",
+    "HeldBytes",
     "IsProxied",
+    "JudgeHead",
     "Refusal",
     "StartExchange",
     "UpstreamRequest",

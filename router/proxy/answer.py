@@ -2,7 +2,9 @@
 
     receiving --body complete, its turn--> started --finish--> complete
         |                                    |--abort--------> complete, connection closed
-        +--refused, its turn--> refused      +--client left--> disconnected
+        |                                    +--client left--> disconnected
+        +--refused, its turn--> refused
+        +--turned away, its turn--> started without its body --finish--> complete, connection closed
 
 `Answer` is the `ports.ClientConnection` of one exchange. It is also a uvicorn *cycle* (the
 object that stands for a request in `HttpToolsProtocol`), only without an ASGI task behind it, so
@@ -54,6 +56,11 @@ class Answer(RequestResponseCycle):
 
     body_complete = False
     refusal: RouterError | None = None
+    """Why it is answered without its body."""
+    turned_away = False
+    """Whether its exchange answers with the refusal, so that it is counted and logged like others."""
+    judged = False
+    """Whether its body may come in."""
     exchange: Exchange | None = None
     forwarded_for = ""
     _head_sent = False
@@ -61,6 +68,10 @@ class Answer(RequestResponseCycle):
     _bodyless = False
     _left_bytes: int | None = None
     body_bytes = 0
+    length = 0
+    """Of the body, as declared; 0 if it is not."""
+    counted_bytes = 0
+    """What is counted of the body (`router.proxy.held_bytes`)."""
 
     def __init__(
         self,
@@ -82,7 +93,7 @@ class Answer(RequestResponseCycle):
         self._method = method
         self._path = path
         self._query = query
-        self._headers = headers
+        self.headers = headers
         self._connection = connection
         self._can_chunk = can_chunk
         self._pieces: list[bytes | bytearray] = []
@@ -90,7 +101,11 @@ class Answer(RequestResponseCycle):
     # The request
 
     def add_body(self, data: bytes) -> int:
-        """Add a piece of the body; returns its length so far."""
+        """Add a piece of the body; returns its length so far.
+
+        Raises:
+            RequestRejected: There is no room for it.
+        """
         pieces = self._pieces
         if not pieces or len(data) >= PIECE_BYTES_MIN:
             pieces.append(data)
@@ -98,13 +113,26 @@ class Answer(RequestResponseCycle):
             last += data
         else:
             pieces.append(bytearray(data))
-        self.body_bytes += len(data)
-        return self.body_bytes
+        self.body_bytes = body_bytes = self.body_bytes + len(data)
+        if self.counted_bytes < self.length or self.counted_bytes < body_bytes:
+            self.counted_bytes = self._protocol.held.grow(self.counted_bytes, body_bytes, self.length)
+        return body_bytes
+
+    def release_body(self) -> None:
+        """The body is not needed any more. Idempotent."""
+        self._pieces = []
+        counted_bytes, self.counted_bytes = self.counted_bytes, 0
+        self._protocol.held.release(counted_bytes)
+
+    def refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
+        """Answer with an error when its turn comes; its body is of no use any more."""
+        self.refusal, self.turned_away = error, turned_away
+        self.release_body()
 
     def start(self) -> None:
         """Begin the exchange. The body is complete (or refused) and every earlier answer is sent."""
         pieces, self._pieces = self._pieces, []
-        if self.refusal is not None:
+        if self.refusal is not None and not self.turned_away:
             self._refuse(self.refusal)
             return
         protocol = self._protocol
@@ -112,11 +140,12 @@ class Answer(RequestResponseCycle):
             self._method,
             self._path,
             self._query,
-            self._headers,
+            self.headers,
             b"".join(pieces),
             self.forwarded_for or (protocol.client[0] if protocol.client else ""),
             time.monotonic(),
             named_by(self._connection),
+            self.refusal,
         )
         try:
             exchange = protocol.start_exchange(request, self)
@@ -153,7 +182,7 @@ class Answer(RequestResponseCycle):
             self.keep_alive = False
         if length is not None and status != 204:
             framing = b"content-length: %d\r\n" % length
-        if self.keep_alive and self._protocol.is_last():
+        if self.keep_alive and (self.refusal is not None or self._protocol.is_last()):
             self.keep_alive = False
         head = b"%b%b%b%b" % (
             STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status,
@@ -199,6 +228,11 @@ class Answer(RequestResponseCycle):
             self._protocol.transport.write(b"0\r\n\r\n")
         self.response_complete = True
         self.exchange = None
+        if self.counted_bytes:
+            self.release_body()
+        if self.refusal is not None:  # its body may still be on its way
+            self._protocol.close_politely()
+            return
         if not self.keep_alive:
             self._protocol.transport.close()
         self._protocol.answered()
@@ -209,6 +243,7 @@ class Answer(RequestResponseCycle):
             return
         self.disconnected = self.response_complete = True
         self.exchange = None
+        self.release_body()
         protocol = self._protocol
         if self._head_sent and not self._chunked and self._left_bytes is None:
             # This answer ends where the connection ends: only a reset says that it did not end here.
@@ -225,10 +260,12 @@ class Answer(RequestResponseCycle):
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
             exchange.client_left()
+        self.release_body()
 
     def _refuse(self, error: RouterError) -> None:
+        self.release_body()
         lines, body = error_answer(error)
-        request_id = next((value for name, value in self._headers if name == b"x-request-id"), b"")
+        request_id = next((value for name, value in self.headers if name == b"x-request-id"), b"")
         if not 0 < len(request_id) <= REQUEST_ID_BYTES_MAX:
             request_id = uuid4().hex.encode()
         self.keep_alive = False

@@ -12,7 +12,10 @@ which of the two serves it, and enforces limits for both:
   there is no place left, a connection on which nothing is under way is closed for a new one (`Spare`);
 * a body that is compressed is refused (415): nothing is ever unpacked here, and engines do not do it either;
 * a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
+* who may not send one is answered when the head is complete, and no body is asked for or read (`JudgeHead`);
+* all bodies that are held have at most so many bytes (429, `HeldBytes`);
 * of bodies that are coming in, one pass of the event loop reads so much and no more (`Intake`);
+* behind `WAITING_MAX` requests of one client no more are parsed, nor read, until some are answered;
 * a request that begins must be complete in time (408), a client must take its answer in time;
 * malformed or ambiguous framing is refused (400), and the connection closed;
 * a connection on which nothing is asked closes after uvicorn's keep-alive time.
@@ -46,14 +49,15 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from router.errors import ClientError, RouterError
+from router.errors import ClientError, RequestRejected, RouterError
 from router.proxy.answer import Answer
 from router.proxy.clients import Client, Clients
 from router.proxy.deadlines import Deadlines
 from router.proxy.ending import Ending
+from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
-from router.proxy.ports import Header, StartExchange
+from router.proxy.ports import Header, JudgeHead, StartExchange
 from router.proxy.spare import Spare
 
 LINGER_S = 2.0
@@ -61,6 +65,23 @@ LINGER_S = 2.0
 
 FLUSH_S = 0.5
 """How long a client may take to read the end of an answer that is cut."""
+
+PIECE_BYTES = 2048
+"""A read that may hold many requests is parsed in pieces of this size. The shortest request has 18 bytes."""
+
+WAITING_MAX = 32
+"""Parsing stops when so many requests of one client wait for their turn, or have begun in one turn of the
+event loop. The requests of one piece may go beyond it."""
+
+UNREAD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of all clients that were read and wait to be parsed. One connection has 256 KB at most. A client that
+pipelines beyond the bound is refused."""
+
+APP_BYTES_FREE = 64 * 1024
+"""The first bytes of a body of the application are not counted. Orders of operators fit into them, and get
+through when the bodies of clients leave no room."""
+
+_HEAD_END = b"\r\n\r\n"
 
 _NOTED = frozenset(
     {b"connection", b"content-encoding", b"content-length", b"expect", b"host", b"transfer-encoding"}
@@ -88,15 +109,19 @@ class _Flow(FlowControl):
     """uvicorn's flow control, which reads no more requests while some wait for their turn.
 
     uvicorn reads on after each answer, so a client that pipelines fast would fill our memory.
+
+    Attributes:
+        unread: Whether some of what was read is not parsed yet.
     """
 
     def __init__(self, transport: asyncio.Transport, waiting: Collection[object]) -> None:
         super().__init__(transport)
         self._waiting = waiting
+        self.unread = False
 
     def resume_reading(self) -> None:
         """Read on, if nobody waits."""
-        if not self._waiting:
+        if not self._waiting and not self.unread:
             super().resume_reading()
 
 
@@ -109,12 +134,16 @@ class GatewayProtocol(HttpToolsProtocol):
         "_active",
         "_advancing",
         "_app_body",
+        "_app_counted_bytes",
+        "_begun",
         "_client",
         "_forwarded_for",
         "_framing_bytes",
         "_ignores_upgrade",
         "_in_head",
+        "_missing_bytes",
         "_noted",
+        "_parses_later",
         "_read_bytes",
         "_receive_timer",
         "_receiver",
@@ -122,10 +151,19 @@ class GatewayProtocol(HttpToolsProtocol):
         "_stall_timer",
         "_told_to_end",
         "_turn",
+        "_unread",
+        "_unread_counted",
+        "_unread_from",
     )
 
+    flow: _Flow
     start_exchange: ClassVar[StartExchange]
     is_proxied: ClassVar[IsProxied]
+    judge: ClassVar[JudgeHead | None]
+    held: ClassVar[HeldBytes]
+    """The bodies that are held."""
+    all_unread: ClassVar[HeldBytes]
+    """What was read of all clients and is not parsed yet."""
     limits: ClassVar[ClientLimits]
     ending: ClassVar[Ending]
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
@@ -145,10 +183,16 @@ class GatewayProtocol(HttpToolsProtocol):
         self._noted: dict[bytes, bytes] = {}
         self._read_bytes = 0  # of the read that is being parsed
         self._framing_bytes = 0
+        self._missing_bytes = 0  # of a body that is coming in with a declared length
+        self._begun = 0  # requests whose heads are complete
+        self._unread = b""  # what was read last, if some of it is not parsed yet
+        self._unread_from = 0  # where that begins
+        self._unread_counted = 0
+        self._parses_later = False  # another turn of the loop goes on with it
         self._in_head = False
         self._receiver: Answer | None = None  # the proxied request whose body is coming in
         self._app_body = False  # the body of an application request is coming in
-        self._app_body_bytes = 0
+        self._app_body_bytes = self._app_counted_bytes = 0
         self._ignores_upgrade = False
         self._turn: Answer | None = None  # the next to start, as soon as it can
         self._active: Answer | None = None  # started and not complete
@@ -182,8 +226,13 @@ class GatewayProtocol(HttpToolsProtocol):
         for timer in (self._stall_timer, self._receive_timer):
             if timer is not None:
                 timer.cancel()
+        self._forget_unread()
+        self._forget_waiting()
+        for answer in (self._turn, self._receiver):
+            if answer is not None:
+                answer.release_body()
         self._turn = self._receiver = None
-        self.pipeline.clear()
+        self._release_app_body()
 
     def eof_received(self) -> None:
         """The client closed its side: nobody waits for the answer in flight."""
@@ -191,10 +240,81 @@ class GatewayProtocol(HttpToolsProtocol):
             self._drop()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; then start what became complete."""
-        self.idle.discard(self)
+        """Parse what came, in pieces where it may hold many requests."""
         if self._refused:
             return
+        size = len(data)
+        if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
+            self._received(data)
+            return
+        # More than one read may wait: TLS can hand out what it had before it was told to pause.
+        self._unread = self._unread[self._unread_from :] + data if self.flow.unread else data
+        self._unread_from = 0
+        self.flow.unread = True
+        if not self._parses_later:
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        """Parse of what was read until enough requests wait, or have begun in this turn of the loop."""
+        self._parses_later = False
+        flow = self.flow
+        if not flow.unread:
+            return
+        self.all_unread.release(self._unread_counted)
+        self._unread_counted = 0
+        data, begun_max = self._unread, self._begun + WAITING_MAX
+        while (
+            len(self.pipeline) < WAITING_MAX and self._begun < begun_max and not self.transport.is_closing()
+        ):
+            start = self._unread_from
+            end = start + max(PIECE_BYTES, self._missing_bytes)
+            if self._is_chunked() and data.count(_HEAD_END, start) < WAITING_MAX:
+                end = len(data)
+            self._unread_from = end
+            if end >= len(data):
+                self._forget_unread()
+                self._received(memoryview(data)[start:])
+                if not self.transport.is_closing():
+                    flow.resume_reading()
+                return
+            self._received(memoryview(data)[start:end])
+            if self._refused:
+                return
+        if self.transport.is_closing():
+            return
+        flow.pause_reading()
+        self._count_unread()
+        if len(self.pipeline) < WAITING_MAX:
+            self._parse_later()
+
+    def _parse_later(self) -> None:
+        if not self._parses_later:
+            self._parses_later = True
+            self.loop.call_soon(self._parse_on)
+
+    def _count_unread(self) -> None:
+        """Count what waits to be parsed; refuse to wait with it if all clients have too much of it."""
+        size = len(self._unread) - self._unread_from
+        try:
+            self._unread_counted = self.all_unread.grow(0, size, 0)
+        except RequestRejected as error:
+            self._refuse(error)
+
+    def _forget_unread(self) -> None:
+        self.all_unread.release(self._unread_counted)
+        self._unread_counted = self._unread_from = 0
+        self._unread = b""
+        self.flow.unread = False
+
+    def _is_chunked(self) -> bool:
+        """Whether a body is coming in whose length is not known."""
+        return (
+            not self._missing_bytes and not self._in_head and (self._app_body or self._receiver is not None)
+        )
+
+    def _received(self, data: bytes | memoryview) -> None:
+        """Parse; then start what became complete."""
+        self.idle.discard(self)
         size = self._read_bytes = len(data)
         self._framing_bytes += size
         try:
@@ -208,6 +328,9 @@ class GatewayProtocol(HttpToolsProtocol):
                 self._refuse(
                     self._head_too_long() if self._in_head else _malformed("too much framing around the body")
                 )
+        receiver = self._receiver
+        if receiver is not None and not receiver.judged:
+            self._judge(receiver)
         if self._turn is not None:
             self._advance()
         if self._active is None or self._receive_timer is not None:
@@ -215,6 +338,23 @@ class GatewayProtocol(HttpToolsProtocol):
         receiver = self._receiver
         if receiver is not None and receiver.body_bytes >= LARGE_BODY_BYTES:
             self.intake.took(self.flow, size, self.loop)
+
+    def _judge(self, receiver: Answer) -> None:
+        """See whether the body that is still to come may be sent; its client may wait to be asked for it."""
+        receiver.judged = True
+        try:
+            if self.judge is not None:
+                self.judge(receiver.headers)
+            self.held.check(receiver.counted_bytes, receiver.length)
+        except RouterError as error:
+            self._refuse(error, turned_away=True)
+            return
+        if receiver is self._turn:
+            self._ask_for_body(receiver)
+
+    def _ask_for_body(self, answer: Answer) -> None:
+        if answer.expects_continue:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def pause_writing(self) -> None:
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
@@ -279,6 +419,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if head_bytes > limits.head_bytes_max:
                 raise self._head_too_long()
         self._framing_bytes = 0
+        self._begun += 1
         method = parser.get_method()
         if parser.should_upgrade():
             if method == b"CONNECT":
@@ -305,8 +446,10 @@ class GatewayProtocol(HttpToolsProtocol):
         coding = noted.get(b"transfer-encoding")
         if coding is not None and (coding.rstrip(b" ").lower() != b"chunked" or not speaks_1_1):
             raise _malformed("only chunked transfer coding is served, over HTTP/1.1")
-        if int(noted.get(b"content-length", b"0")) > limits.body_bytes_max:
+        length = int(noted.get(b"content-length", b"0"))
+        if length > limits.body_bytes_max:
             raise self._too_large()
+        self._missing_bytes = length
         if b"content-encoding" in noted and noted[b"content-encoding"].strip().lower() != b"identity":
             raise ClientError("a compressed body is not served", code="unsupported_encoding", status=415)
         if self.watches_requests:
@@ -326,6 +469,7 @@ class GatewayProtocol(HttpToolsProtocol):
             can_chunk=speaks_1_1,
             expects_continue=speaks_1_1 and noted.get(b"expect", b"").lower() == b"100-continue",
         )
+        answer.length = length
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
         self._receiver = answer
@@ -346,9 +490,14 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Collect the body of a proxied request, or pass it to the application, up to the limit."""
         self._framing_bytes = 0
+        if self._missing_bytes:
+            self._missing_bytes -= len(body)
         if self._receiver is None:
             super().on_body(body)
             self._app_body_bytes = body_bytes = self._app_body_bytes + len(body)
+            if body_bytes > APP_BYTES_FREE and not self.cycle.response_complete:
+                counted_bytes = self._app_counted_bytes
+                self._app_counted_bytes = self.held.grow(counted_bytes, counted_bytes + len(body), 0)
         else:
             body_bytes = self._receiver.add_body(body)
         if body_bytes > self.limits.body_bytes_max:
@@ -390,8 +539,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _take_turn(self, answer: Answer) -> None:
         self._turn = answer
-        if answer.expects_continue and not answer.body_complete and answer.refusal is None:
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if answer.judged and not answer.body_complete and answer.refusal is None:
+            self._ask_for_body(answer)
 
     def _advance(self) -> None:
         if self._advancing:  # an exchange answered at once: the loop below goes on with the next
@@ -421,24 +570,45 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._await_end()
             return
+        unread = self.flow.unread
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             if self.transport.is_closing():
                 return
-        elif self._receives():
-            self._watch_receiving()
         else:
-            self.idle.add(self, self.timeout_keep_alive)
-        self.flow.resume_reading()
+            if self._app_counted_bytes:
+                self._release_app_body()
+            if self._receives():
+                self._watch_receiving()
+            elif not unread:
+                self.idle.add(self, self.timeout_keep_alive)
+        if unread:
+            self._parse_later()
+        else:
+            self.flow.resume_reading()
+
+    def _release_app_body(self) -> None:
+        """Count the bodies of the application's requests no longer: all of them are answered."""
+        counted_bytes, self._app_counted_bytes = self._app_counted_bytes, 0
+        self.held.release(counted_bytes)
+
+    def _forget_waiting(self) -> None:
+        """Drop the requests that wait for their turn."""
+        for cycle, _ in self.pipeline:
+            if isinstance(cycle, Answer):
+                cycle.release_body()
+        self.pipeline.clear()
 
     # Refusing
 
-    def _refuse(self, error: RouterError) -> None:
+    def _refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
+        """Answer with an error when its turn comes, and serve nothing that comes behind it."""
         self._refused = True
         self._in_head = False
+        self._forget_unread()
         answer = self._receiver
         if answer is not None:
-            answer.refusal = error
+            answer.refuse(error, turned_away=turned_away or isinstance(error, RequestRejected))
             self._receiver = None
             self._advance()
             return
@@ -570,7 +740,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def is_last(self) -> bool:
         """Whether the answer that begins now is the last one of this connection."""
-        return self.ending.begun and not self.pipeline
+        return self.ending.begun and not self.pipeline and not self.flow.unread
 
     def shutdown(self) -> None:
         """Answer what comes until the connection is idle, then close.
@@ -594,7 +764,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def cut(self) -> None:
         """Close now, with an error at the end of the answer in flight if the client takes it at once."""
         active = self._active
-        self.pipeline.clear()
+        self._forget_waiting()
         if active is not None and active.exchange is not None:
             active.exchange.interrupt()
         self.transport.close()
@@ -632,16 +802,16 @@ class GatewayProtocol(HttpToolsProtocol):
         self._app_body_bytes = 0
         super().on_headers_complete()
 
-    def _parse(self, data: bytes) -> bytes:
+    def _parse(self, data: bytes | memoryview) -> bytes | memoryview:
         """Parse; returns what is to be parsed next, if a request offered an upgrade.
 
         The parser skips the body of such a request. So its head is parsed again by a new
-        parser as if nothing had been offered, followed by what came after it.
+        parser as if nothing had been offered; what came after it is still to be parsed, and not copied.
         """
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            rest = data[upgrade.args[0] :]
+            rest = memoryview(data)[upgrade.args[0] :]
         else:
             return b""
         self._ignores_upgrade = False
@@ -651,7 +821,8 @@ class GatewayProtocol(HttpToolsProtocol):
         lines += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return b"\r\n".join([*lines, b"", rest])
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        return rest
 
 
 @functools.lru_cache(maxsize=16)  # clients send the same one again and again
@@ -673,6 +844,8 @@ def make_protocol(
     limits: ClientLimits | None = None,
     ending: Ending | None = None,
     clients: Clients | None = None,
+    judge: JudgeHead | None = None,
+    held: HeldBytes | None = None,
 ) -> type[GatewayProtocol]:
     """Make the class for ``uvicorn.Config(http=...)``, inside the event loop that will serve.
 
@@ -682,6 +855,9 @@ def make_protocol(
         limits: See `ClientLimits`.
         ending: Tells all connections when the process ends.
         clients: Counts what clients have; None if they may have anything.
+        judge: Asked when the head of a proxied request is complete and its body is not; None lets anybody
+            send one.
+        held: Counts the bytes of bodies; None if they may have any number.
     """
     loop = asyncio.get_running_loop()
     idle = Deadlines(loop, GatewayProtocol.timeout_keep_alive_handler)
@@ -698,6 +874,9 @@ def make_protocol(
             "spare": Spare(loop, idle),
             "intake": Intake(),
             "clients": clients,
+            "judge": None if judge is None else staticmethod(judge),
+            "held": held or HeldBytes(),
+            "all_unread": HeldBytes(UNREAD_BYTES_MAX),
             "watches_requests": clients is not None and clients.watches_requests,
         },
     )

@@ -48,6 +48,7 @@ class Refusal(StrEnum):
     IDLE = "idle"
     CONNECTIONS_PER_CLIENT = "connections_per_client"
     REQUESTS_PER_CLIENT = "requests_per_client"
+    HELD_BYTES = "held_bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +128,13 @@ class Clients:
         client = self._client(peer)
         counted = client.key and not client.trusted
         if counted and 0 < quota.connections_per_client_max <= self._counts[client.key]:
-            self._refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
+            self.refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
             return None
         while 0 < quota.connections_max <= self.connections:
             if not make_room():
-                self._refuse(Refusal.CONNECTIONS, peer)
+                self.refuse(Refusal.CONNECTIONS, peer)
                 return None
-            self._refuse(Refusal.IDLE, peer)
+            self.refuse(Refusal.IDLE, peer)
         if counted:
             self._counts[client.key] += 1
         self.connections += 1
@@ -187,7 +188,7 @@ class Clients:
         # Rounding must not cost the last request of a burst.
         if ahead_s > 1e-9:
             self._full_s[key] = full_s
-            self._refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
+            self.refuse(Refusal.REQUESTS_PER_CLIENT, forwarded_for or key)
             raise RequestRejected(
                 f"More than {self._quota.requests_per_s:g} requests per second come from this address.",
                 retry_after_s=ahead_s,
@@ -206,7 +207,8 @@ class Clients:
     def _is_trusted(self, address: Address) -> bool:
         return any(address in network for network in self._trusted)
 
-    def _refuse(self, why: Refusal, peer: str) -> None:
+    def refuse(self, why: Refusal, peer: str = "") -> None:
+        """A client was refused: count it, and log it now and then."""
         self._refused(why)
         now_s = self._now_s()
         if now_s - self._logged_s.get(why, -LOG_S) >= LOG_S:

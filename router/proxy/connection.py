@@ -3,6 +3,11 @@
     connected --send--> sent --first byte--> answering --last byte--> connected (kept)
                          |                       |
                          +--- closed, silent ----+--> closed; the sink hears why
+                         `--- closed at once, on a kept connection --> sent once more, if the pool allows
+
+A worker may close a kept connection while a request is on its way to it. Then the gateway hears of the close
+within one round trip, or while it is still writing. If the close comes later than `STALE_S`, the worker may
+have worked on the request, and failed by it. RFC 9110 section 9.2.2 does not let a proxy repeat such a POST.
 
 A connection is kept only if the answer's framing was clean: complete, nothing after it,
 ``keep-alive`` allowed, and our request fully written. Whatever else happens, the
@@ -17,6 +22,7 @@ request costs no timer at all and a timeout is noticed up to one look late.
 """
 
 import asyncio
+import copy
 import socket
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +39,10 @@ if TYPE_CHECKING:
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body."""
+
+STALE_S = 0.1
+"""If a kept connection closes within so many seconds after the request has left, the worker had closed it
+before: the time holds a round trip, and a turn of a busy event loop."""
 
 KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """A machine that vanished (no reset, no answer) is noticed after a minute, in seconds and probes. The
@@ -55,6 +65,7 @@ class PooledRequest:
         "paused",
         "pieces",
         "queued_s",
+        "resend",
         "retried",
         "sink",
     )
@@ -67,8 +78,10 @@ class PooledRequest:
         *,
         is_head: bool,
         patient: bool = False,
+        resend: bool = True,
     ) -> None:
         self._pool = pool
+        self.resend = resend
         self.pieces = pieces
         self.sink: UpstreamSink | None = sink
         self.is_head = is_head
@@ -100,6 +113,9 @@ class PooledRequest:
 
     def fail(self, error: UpstreamError) -> None:
         """Tell the sink, unless it already heard an end or aborted."""
+        if self.retried and not error.asked:  # it was sent once, whatever came of the second time
+            error = copy.copy(error)
+            error.asked = True
         sink, self.sink = self.sink, None
         if sink is not None:
             sink.upstream_failed(error)
@@ -129,10 +145,12 @@ class WorkerConnection(asyncio.Protocol):
         "_request",
         "_reused",
         "_sent_requests",
+        "_sent_s",
         "_status",
         "_transport",
         "_unsent_bytes",
         "_until_close",
+        "_writing",
         "closed",
         "idle_since_s",
     )
@@ -165,7 +183,8 @@ class WorkerConnection(asyncio.Protocol):
         self._framing_bytes = self._unsent_bytes = self._left_out_bytes = 0
         self._answered = self._delivered = self._begun = self._complete = False
         self._extra = self._chunked = self._until_close = self._keep_alive = False
-        self._quiet_since_s = self._loop.time()
+        self._writing = False
+        self._sent_s = self._quiet_since_s = self._loop.time()
         if len(request.pieces) == 1:
             self._transport.write(request.pieces[0])
         else:
@@ -233,6 +252,15 @@ class WorkerConnection(asyncio.Protocol):
             if hasattr(socket, name):  # not all of them everywhere
                 sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
+    def pause_writing(self) -> None:
+        """Much of the request has not left yet."""
+        self._writing = True
+
+    def resume_writing(self) -> None:
+        """Nearly all of it has."""
+        self._writing = False
+        self._sent_s = self._loop.time()
+
     def data_received(self, data: bytes) -> None:
         """Parse what came, then deliver what it contained."""
         request = self._request
@@ -296,8 +324,7 @@ class WorkerConnection(asyncio.Protocol):
             self._let_go()
             self._pool.lost(self)
             self._tell_end(request)
-        elif self._reused and not self._answered and not request.retried:
-            # The worker closed an idle connection while our request was on its way to it.
+        elif self._is_stale(request) and self._pool.may_resend():
             self._let_go()
             self._pool.lost(self)
             self._pool.retry(request)
@@ -376,6 +403,16 @@ class WorkerConnection(asyncio.Protocol):
             self._keep_alive = self._parser.should_keep_alive()  # it forgets when this returns
 
     # Ends
+
+    def _is_stale(self, request: PooledRequest) -> bool:
+        """Whether the worker closed an idle connection while the request was on its way to it."""
+        return (
+            self._reused
+            and not self._answered
+            and request.resend
+            and not request.retried
+            and (self._writing or self._loop.time() - self._sent_s <= STALE_S)
+        )
 
     def _let_go(self) -> None:
         if self._request is not None:

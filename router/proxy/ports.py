@@ -16,6 +16,8 @@ from typing import Protocol
 
 import msgspec
 
+from router.errors import RouterError
+
 Header = tuple[bytes, bytes]
 
 
@@ -31,6 +33,7 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
         body: The whole body as one buffer, not decoded.
         client: Peer address for the log, without the port.
         received_s: Monotonic seconds when the last byte of the body came.
+        refusal: Why its body was not read. Then ``body`` is empty, and this error is the answer.
     """
 
     method: bytes
@@ -41,6 +44,7 @@ class ClientRequest(msgspec.Struct, frozen=True, gc=False):
     client: str
     received_s: float
     hop_names: frozenset[bytes] = frozenset()
+    refusal: RouterError | None = None
 
 
 class ClientConnection(Protocol):
@@ -65,6 +69,9 @@ class ClientConnection(Protocol):
     def abort(self) -> None:
         """Close the connection now: the answer cannot be completed."""
 
+    def release_body(self) -> None:
+        """Count the request's body no longer: the exchange has let it go. `finish` and `abort` imply it."""
+
 
 class Exchange(Protocol):
     """What a client connection tells the exchange that it started."""
@@ -87,6 +94,17 @@ class StartExchange(Protocol):
 
     def __call__(self, request: ClientRequest, connection: ClientConnection) -> Exchange:
         """Start. May answer at once, before it returns."""
+
+
+class JudgeHead(Protocol):
+    """Who may send a body."""
+
+    def __call__(self, headers: Sequence[Header]) -> None:
+        """Look at a request's headers, while its body is still to come.
+
+        Raises:
+            RouterError: It may not be sent; this is the answer.
+        """
 
 
 class UpstreamSink(Protocol):

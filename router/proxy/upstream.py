@@ -10,9 +10,10 @@ request that has waited longest. So every request in the queue ends by a connect
 attempt or by the clock, whichever is first.
 
 A kept connection may be closed by the worker just as it is used again. A request that was
-written to such a connection and saw no byte of an answer is sent once more, on another
-connection, before anybody hears of it. A request on a fresh connection is never repeated here:
-that decision belongs to the gateway, which may prefer another worker.
+written to such a connection, and saw it close at once without a byte of an answer, is sent once more on
+another connection, before the sink hears of it. The caller may forbid that for a request, and `may_resend`
+for all. A request on a fresh connection is never repeated here: that decision belongs to the gateway, which
+may prefer another worker.
 
 One timer per pool looks after idle connections, silent workers and the queue, while there
 is anything to look after; limits are therefore noticed up to one look (a quarter of the shortest limit,
@@ -71,6 +72,7 @@ class WorkerPool:
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
         retried: Requests so far that were sent again because a kept connection was stale.
+        may_resend: Asked before a request is sent again for that reason; it pays for it, too.
         on_idle_closed: Called when the worker closes an idle connection: it may be gone, since we close
             idle ones before it does.
     """
@@ -112,6 +114,7 @@ class WorkerPool:
         self.opened = 0
         self.reused = 0
         self.retried = 0
+        self.may_resend: Callable[[], bool] = lambda: True
         self.on_idle_closed: Callable[[], None] = lambda: None
         self._resolve = resolve
         self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
@@ -168,6 +171,7 @@ class WorkerPool:
         sink: UpstreamSink,
         *,
         patient: bool = False,
+        resend: bool = True,
     ) -> UpstreamRequest:
         """Send a request; returns at once. The sink hears nothing before this returns.
 
@@ -180,6 +184,7 @@ class WorkerPool:
             sink: Told about the answer.
             patient: Do not limit the wait for the first byte once all of the request has left: the
                 answer comes whole, when it is complete, and the caller has a deadline of its own.
+            resend: Send it once more if it met a stale connection.
         """
         body_bytes = sum(map(len, body))
         head = [method, b" ", self._base_path, path]
@@ -191,7 +196,7 @@ class WorkerPool:
         head.append(b"\r\n")
         whole = body_bytes <= JOINED_BYTES_MAX
         pieces = (b"".join((*head, *body)),) if whole else (b"".join(head), *body)
-        request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient)
+        request = PooledRequest(self, pieces, sink, is_head=method == b"HEAD", patient=patient, resend=resend)
         if self._idle:
             self.reused += 1
             self._idle.pop().start(request)

@@ -129,6 +129,9 @@ class FakeClient:
         """The error of an answer in the OpenAI shape."""
         return cast(dict[str, Any], orjson.loads(self.body)["error"])
 
+    def release_body(self) -> None:
+        self.body_released = True
+
     def send_head(self, status: int, lines: bytes, *, length: int | None, body: bytes = b"") -> None:
         assert not self.finished
         assert not self.aborted

@@ -75,6 +75,7 @@ class FakePool:
         sink: UpstreamSink,
         *,
         patient: bool = False,
+        resend: bool = True,
     ) -> FakeLeg:
         leg = FakeLeg(path, lines, body, sink, patient)
         if leg.path == "/abort_request":

@@ -17,6 +17,8 @@ from router.proxy import (
     Clients,
     Ending,
     GatewayProtocol,
+    HeldBytes,
+    JudgeHead,
     UpstreamRequest,
     make_protocol,
 )
@@ -215,14 +217,23 @@ class Gateway:
             self.on_start(exchange)
         return exchange
 
-    def config(self, limits: ClientLimits | None = None, **options: object) -> uvicorn.Config:
+    def config(
+        self,
+        limits: ClientLimits | None = None,
+        judge: JudgeHead | None = None,
+        held: HeldBytes | None = None,
+        **options: object,
+    ) -> uvicorn.Config:
         protocol = make_protocol(
             self.start_exchange,
             lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
             limits,
             self.ending,
             self.clients,
+            judge=judge,
+            held=held,
         )
+        self.held, self.all_unread = protocol.held, protocol.all_unread
         return uvicorn.Config(
             self.app, http=protocol, loop="none", lifespan="off", log_config=None, **options
         )

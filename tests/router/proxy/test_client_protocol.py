@@ -9,11 +9,14 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import httptools
 import pytest
 import trustme
 import uvicorn
+from fakes.answers import read_answers
 
 from router.proxy import ClientLimits
+from router.proxy.client_protocol import PIECE_BYTES, WAITING_MAX
 
 Until = Callable[..., Awaitable[None]]
 ReadAnswer = Callable[..., Awaitable[tuple[bytes, bytes]]]
@@ -109,11 +112,126 @@ async def test_thousands_of_pipelined_requests_do_not_exhaust_the_stack(
         assert (await read_answer(reader))[1] == b""
 
 
+class _CountingParser(httptools.HttpRequestParser):
+    """Counts its kind, and the bytes that all of them are shown."""
+
+    made = 0
+    fed_bytes = 0
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__(protocol)
+        type(self).made += 1
+
+    def feed_data(self, data: Any) -> None:
+        type(self).fed_bytes += len(data)
+        super().feed_data(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "upgrade", "body"),
+    [
+        (b"/v1/x", b"", b""),
+        (b"/v1/x", b"Connection: upgrade\r\nUpgrade: a\r\n", b""),
+        (b"/v1/x", b"Connection: upgrade\r\nUpgrade: a\r\n", b"Content-Length: 1\r\n\r\nx"),
+        (b"/v1/x", b"", b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        (b"/hello", b"Connection: upgrade\r\nUpgrade: a\r\n", b""),
+    ],
+)
+async def test_one_read_of_pipelined_requests_is_parsed_a_few_at_a_time_and_once(
+    gateway: Any,
+    until: Until,
+    read_answer: ReadAnswer,
+    monkeypatch: pytest.MonkeyPatch,
+    path: bytes,
+    upgrade: bytes,
+    body: bytes,
+) -> None:
+    """A read of 256 KB once made thousands of requests in one turn, and copied the rest for each upgrade."""
+    counting = type("Counting", (_CountingParser,), {})
+    monkeypatch.setattr(httptools, "HttpRequestParser", counting)
+    turns = [0]
+    gateway.on_start = lambda exchange: (turns.__setitem__(-1, turns[-1] + 1), echo(exchange))
+    await gateway.start()
+    reader, _ = await gateway.connect()
+    await until(lambda: gateway.connections)
+    (connection,) = gateway.connections
+    method = b"POST" if path == b"/v1/x" else b"GET"
+    request = b"%b %b HTTP/1.1\r\nHost: g\r\n%b%b" % (method, path, upgrade, body or b"\r\n")
+    data = request * (2**18 // len(request))
+    connection.data_received(data)
+    assert len(connection.pipeline) + len(gateway.exchanges) <= WAITING_MAX + PIECE_BYTES // 18
+
+    def turn() -> None:
+        turns.append(0)
+        if connection.flow.unread:
+            loop.call_soon(turn)
+
+    loop = asyncio.get_running_loop()
+    loop.call_soon(turn)
+    for _ in range(2**18 // len(request)):
+        head, _ = await read_answer(reader)
+        assert head.startswith(b"http/1.1 200 ")
+    assert max(turns) <= WAITING_MAX + PIECE_BYTES // 18
+    assert counting.made <= 1 + bool(upgrade) * 2**18 // len(request)
+    assert counting.fed_bytes <= 2 * len(data) + counting.made * PIECE_BYTES
+    assert (connection.flow.unread, gateway.all_unread.count) == (False, 0)
+
+
+async def test_what_is_pipelined_is_served_however_requests_are_cut_and_mixed(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    """Bodies with blank lines, chunks and the application's requests between them, in reads of 256 KB."""
+    gateway.on_start = lambda exchange: asyncio.get_running_loop().call_soon(echo, exchange)
+    await gateway.start()
+    blank = b"\r\n\r\n" * 3000
+    sized = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%b" % (len(blank), blank)
+    chunked = b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n"
+    chunked %= (len(blank), blank)
+    upload = b"POST /size HTTP/1.1\r\nHost: g\r\nContent-Length: %d\r\n\r\n%b" % (len(blank), blank)
+    size = b'{"bytes":%d}' % len(blank)
+    parts = [(sized, blank), (POST, b"hi"), (chunked, blank), (HELLO, b'{"from":"app"}'), (upload, size)]
+    some = [*parts, *[(POST, b"hi")] * 100, *parts[::-1], *[(HELLO, b'{"from":"app"}')] * 100] * 3
+    reader, _ = await gateway.connect(b"".join(data for data, _ in some))
+    for _, body in some:
+        assert (await read_answer(reader))[1] == body
+
+
+async def test_behind_a_pipelined_request_that_is_refused_nothing_is_parsed(
+    gateway: Any, read_answer: ReadAnswer
+) -> None:
+    gateway.on_start = echo
+    await gateway.start()
+    reader, _ = await gateway.connect(POST * 200 + b"POST /v1/x HTTP/1.1\r\n\r\n" + POST * 2000)
+    for _ in range(200):
+        assert (await read_answer(reader))[1] == b"hi"
+    assert error_code((await read_answer(reader))[1]) == "malformed_http"
+    assert await reader.read() == b""
+    assert len(gateway.exchanges) == 200
+
+
+async def test_what_all_clients_have_pipelined_is_bounded(
+    gateway: Any, until: Until, read_answer: ReadAnswer
+) -> None:
+    """Their first requests are not answered yet, so nothing of it is parsed."""
+    await gateway.start()
+    gateway.all_unread.use(300_000)
+    first, _ = await gateway.connect(POST * 2500)
+    await until(lambda: gateway.all_unread.count)
+    second, _ = await gateway.connect(POST * 2500)
+    await until(lambda: len(gateway.exchanges) == 2)
+    gateway.on_start = echo
+    for exchange in gateway.exchanges[:2]:
+        echo(exchange)
+    assert len(read_answers(await second.read())) < 2500
+    for _ in range(2500):
+        assert (await read_answer(first))[1] == b"hi"
+
+
 @pytest.mark.parametrize("request_bytes", [POST, HELLO])
 async def test_a_client_that_pipelines_for_ever_is_not_read_ahead(
     gateway: Any, until: Until, read_answer: ReadAnswer, request_bytes: bytes
 ) -> None:
-    """What waits came with one read, of at most 256 KiB; without the limit each answer lets another in."""
+    """What waits came with one read; without the limit each answer lets another in."""
     gateway.on_start = lambda exchange: asyncio.get_running_loop().call_soon(echo, exchange)
     await gateway.start()
     reader, writer = await gateway.connect()
@@ -132,7 +250,7 @@ async def test_a_client_that_pipelines_for_ever_is_not_read_ahead(
     sending.cancel()
     writer.transport.abort()
 
-    assert 0 < max(waiting) <= 2**18 / len(request_bytes)
+    assert 0 < max(waiting) <= WAITING_MAX + PIECE_BYTES / len(request_bytes)
 
 
 async def test_the_last_pipelined_request_may_be_incomplete(gateway: Any, read_answer: ReadAnswer) -> None:
