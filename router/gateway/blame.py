@@ -20,8 +20,8 @@ from router.fleet import LocalWorker, Registry
 logger = logging.getLogger(__name__)
 
 BROKEN_MAX = 2
-"""If workers broke off so often without an answer, the request is sent to no worker any more: neither to another
-one, nor again to the only one."""
+"""If workers broke off so often without an answer, the request is sent to no worker any more: neither to
+another one, nor again to the only one."""
 
 
 class Failure(NamedTuple):

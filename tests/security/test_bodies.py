@@ -216,8 +216,8 @@ async def test_a_request_that_breaks_its_worker_is_not_sent_again_and_again(
 ) -> None:
     """A kept connection that closed was taken for stale however long the worker had worked.
 
-    A redispatch asks the only worker a second time. A connection that closes at once may have been stale: then
-    one more is paid for.
+    A redispatch asks the only worker a second time. A connection that closes at once may have been stale:
+    then the gateway pays for one more.
     """
     seen: list[int] = []
 
