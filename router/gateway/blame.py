@@ -20,8 +20,7 @@ from router.fleet import LocalWorker, Registry
 logger = logging.getLogger(__name__)
 
 BROKEN_MAX = 2
-"""If workers broke off so often without an answer, the request is sent to no worker any more: neither to
-another one, nor again to the only one."""
+"""A request after which so many workers broke off without an answer is not sent to another one."""
 
 
 class Failure(NamedTuple):
@@ -48,7 +47,7 @@ class Blame:
         request_id: For the log.
 
     Attributes:
-        broken: Attempts whose workers broke off although they had been sent the request.
+        broken: Ids of the workers that broke off although they had been sent the request.
         repeated: Whether the request is at fault.
     """
 
@@ -58,7 +57,7 @@ class Blame:
         self._registry = registry
         self._request_id = request_id
         self._held: list[Failure] = []
-        self.broken = 0
+        self.broken: set[str] = set()
         self.repeated = False
 
     def failed(self, failure: Failure, now_us: int, *, last: bool) -> bool:

@@ -203,7 +203,7 @@ class Dispatching(ABC):
             others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
         if status is None and error.asked and not isinstance(error, WorkerSilent):
-            self._blamed().broken += 1
+            self._blamed().broken.add(local.worker.worker_id)
         if others or status is None:
             verdict = self._verdict(status)
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
@@ -272,7 +272,7 @@ class Dispatching(ABC):
 
     def _verdict(self, status: int | None) -> Redispatch | GiveUp:
         """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
-        if self._blame is not None and self._blame.broken >= BROKEN_MAX:
+        if self._blame is not None and len(self._blame.broken) >= BROKEN_MAX:
             return GiveUp("workers_broke_off")
         gateway, record, now_s = self._gateway, self._record, self._gateway.now_s()
         return redispatch(
