@@ -391,6 +391,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             fleet.fairness._slack_ratio,
             [fleet.fairness.weight_of(name) for name in ("high", "normal", "low")],
         ),
+        "bodies": process._held._bytes_max,
         "clients": (process.protocol.limits, process._clients._quota, process.protocol.watches_requests),
         "registry": (registry._failure_threshold, registry._success_threshold, registry._ramp_us),
         "circuits": registry.circuits._rules,

@@ -1,7 +1,14 @@
 """What settings become for the parts of a process."""
 
 from policies import PROFILES
-from router.rules import breaker_rules, fleet_rules, health_rules, role_rules, upstream_timeouts
+from router.rules import (
+    breaker_rules,
+    fleet_rules,
+    health_rules,
+    held_bytes_max,
+    role_rules,
+    upstream_timeouts,
+)
 from router.settings import Settings
 
 
@@ -47,3 +54,11 @@ def test_timeouts_of_workers_are_those_of_the_settings() -> None:
         )
     )
     assert (timeouts.connect_s, timeouts.first_byte_s, timeouts.idle_s) == (1, 2, 3)
+
+
+def test_the_longest_body_can_be_held_whatever_the_bound() -> None:
+    for held, longest, bound in ((0, 4096, 0), (2048, 4096, 4096), (8192, 4096, 8192)):
+        server = Settings.model_validate(
+            {"server": {"held_bytes_max": held, "body_bytes_max": longest}}
+        ).server
+        assert held_bytes_max(server) == bound

@@ -215,10 +215,15 @@ async def test_what_all_clients_have_pipelined_is_bounded(
     """Their first requests are not answered yet, so nothing of it is parsed."""
     await gateway.start()
     gateway.all_unread.use(300_000)
-    first, _ = await gateway.connect(POST * 2500)
-    await until(lambda: gateway.all_unread.count)
-    second, _ = await gateway.connect(POST * 2500)
-    await until(lambda: len(gateway.exchanges) == 2)
+    first, _ = await gateway.connect()
+    await until(lambda: len(gateway.connections) == 1)
+    (one,) = gateway.connections
+    second, _ = await gateway.connect()
+    await until(lambda: len(gateway.connections) == 2)
+    (other,) = [connection for connection in gateway.connections if connection is not one]
+    one.data_received(POST * 2500)
+    other.data_received(POST * 2500)
+    assert len(gateway.exchanges) == 2
     gateway.on_start = echo
     for exchange in gateway.exchanges[:2]:
         echo(exchange)

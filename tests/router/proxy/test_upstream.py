@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 import trustme
 
-from router.errors import StreamBroken, WorkerUnreachable
+from router.errors import StreamBroken, WorkerRefused, WorkerUnreachable
 from router.proxy import UpstreamTimeouts, WorkerPool
-from router.proxy.connection import WorkerConnection
+from router.proxy.connection import STALE_S, WorkerConnection
 from router.proxy.upstream import CHECKED_AT_ONCE
 
 Until = Callable[..., Awaitable[None]]
@@ -159,6 +159,89 @@ async def test_a_request_is_sent_once_more_only_once(worker: Any, new_sink: Any,
     assert type(second.error) is WorkerUnreachable
     assert worker.connections == 2
     pool.close()
+
+
+async def _second_request(
+    worker: Any,
+    new_sink: Any,
+    until: Until,
+    after: Callable[[asyncio.StreamReader], Awaitable[None]],
+    **how: Any,
+) -> tuple[WorkerPool, Any]:
+    """Send a second request on the connection of the first; the worker does what is said, then closes."""
+    body, may_resend = how.pop("body", b"x"), how.pop("may_resend", True)
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await worker.request(reader)
+        writer.write(OK)
+        await after(reader)
+
+    pool = WorkerPool(await worker.start(script, limit=2**16))
+    pool.may_resend = lambda: may_resend
+    first, second = new_sink(), new_sink()
+    pool.send(b"POST", b"/", b"", b"", [b"x"], first)
+    await until(lambda: first.done)
+    pool.send(b"POST", b"/", b"", b"", [body], second, **how)
+    await until(lambda: second.done)
+    assert pool.reused == 1
+    pool.close()
+    return pool, second
+
+
+async def test_a_request_that_a_worker_has_worked_on_is_not_sent_again(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """It may be why the worker closed the connection. The worker takes three times `STALE_S` for it."""
+
+    async def works(reader: asyncio.StreamReader) -> None:
+        await worker.request(reader)
+        await asyncio.sleep(3 * STALE_S)
+
+    pool, sink = await _second_request(worker, new_sink, until, works)
+    assert type(sink.error) is WorkerUnreachable
+    assert sink.error.asked
+    assert (pool.retried, len(worker.requests)) == (0, 2)
+
+
+@pytest.mark.parametrize("how", [{"may_resend": False}, {"resend": False}])
+async def test_no_request_is_sent_again_where_that_is_forbidden(
+    worker: Any, new_sink: Any, until: Until, how: dict[str, Any]
+) -> None:
+    async def hangs_up(reader: asyncio.StreamReader) -> None:
+        await worker.request(reader)
+
+    pool, sink = await _second_request(worker, new_sink, until, hangs_up, **how)
+    assert type(sink.error) is WorkerUnreachable
+    assert (pool.retried, len(worker.requests)) == (0, 2)
+
+
+async def test_a_request_that_has_not_left_yet_is_sent_again(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """The worker cannot have begun: it has read one byte of 32 MB."""
+
+    async def hangs_up(reader: asyncio.StreamReader) -> None:
+        await reader.readexactly(1)
+        await asyncio.sleep(3 * STALE_S)
+
+    pool, sink = await _second_request(worker, new_sink, until, hangs_up, body=bytes(2**25))
+    assert sink.ended
+    assert (pool.retried, worker.connections) == (1, 2)
+
+
+async def test_a_worker_that_is_gone_when_a_request_is_sent_again_has_been_asked(
+    worker: Any, new_sink: Any, until: Until
+) -> None:
+    """A request that ends the worker's process at once is not one that nobody was asked about."""
+
+    async def dies(reader: asyncio.StreamReader) -> None:
+        await worker.request(reader)
+        worker._server.close()
+
+    pool, sink = await _second_request(worker, new_sink, until, dies)
+    assert type(sink.error) is WorkerRefused
+    assert sink.error.asked
+    assert pool.retried == 1
 
 
 async def test_an_idle_connection_that_the_worker_closes_is_forgotten(
