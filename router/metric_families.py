@@ -661,8 +661,8 @@ _OPENING = """# Metrics
 
 Written by `cacheway config --metrics-reference`; `make docs` writes it again.
 
-`GET /metrics` on the data port, and on `--prometheus-port` if that is set. With `--workers N` any process
-answers for all processes of the host.
+`GET /metrics` on the data port, or on `--prometheus-port` if that is set; on the admin port in any case.
+With `--workers N` any process answers for all processes of the host.
 
 Useful expressions:
 

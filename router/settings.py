@@ -216,9 +216,11 @@ class ServerSettings(Section):
     )
     connections_max: int = setting(
         0,
-        "Client connections that one process has open at a time; more are closed as they are made, so that a "
-        "load balancer tries another replica. 0: half the files that the process may have open, since a "
-        "request in flight takes one at a worker, too.",
+        "Client connections that one process has open at a time. For one more, the oldest connection without "
+        "a request under way is closed; if there is none, the new one is, so that a load balancer tries "
+        "another replica. 0: half the files that the process may have open, since a request in flight takes "
+        "one at a worker, too; never more than that. The admin and metrics listeners have bounds of their "
+        "own, up to 256 connections each.",
         ge=0,
         live=True,
     )
@@ -1452,14 +1454,17 @@ class ObservabilitySettings(Section):
     )
     prometheus_port: int | None = setting(
         None,
-        "Port of a second listener that serves only /metrics. Empty: /metrics is on the data port only, "
-        "so that two gateways on one host need no second free port; the peers use 29000.",
+        "Port of a second listener that serves only /metrics; the data port then answers 404 for it, since "
+        "clients need not know the names and loads of others. Empty: /metrics is on the data port, so that "
+        "two gateways on one host need no second free port; the peers use 29000.",
         ge=1,
         le=65535,
     )
     prometheus_host: str = setting(
         "0.0.0.0",  # noqa: S104 - scraped from outside the container
-        "Address of that listener.",
+        "Address of that listener. The default is every interface, since a scraper is on another machine or "
+        "in another pod; the listener has no key, so let a NetworkPolicy or a firewall admit the scraper "
+        "alone.",
         allowed="an address or a host name",
         pattern=r"^\S+$",
     )

@@ -3,13 +3,16 @@
 from policies import PROFILES
 from router.rules import (
     breaker_rules,
+    client_limits,
+    client_quota,
     fleet_rules,
     health_rules,
     held_bytes_max,
     role_rules,
+    scrape_limits,
     upstream_timeouts,
 )
-from router.settings import Settings
+from router.settings import ServerSettings, Settings
 
 
 def test_the_fold_is_told_what_counts_in_it() -> None:
@@ -62,3 +65,15 @@ def test_the_longest_body_can_be_held_whatever_the_bound() -> None:
             {"server": {"held_bytes_max": held, "body_bytes_max": longest}}
         ).server
         assert held_bytes_max(server) == bound
+
+
+def test_clients_have_no_more_connections_than_there_are_files() -> None:
+    for said, files, bound in ((0, 100, 100), (30, 100, 30), (300, 100, 100)):
+        assert client_quota(ServerSettings(connections_max=said), files).connections_max == bound
+
+
+def test_a_scraper_may_do_what_a_client_may_but_send_a_body() -> None:
+    server = ServerSettings(read_timeout_s=7, header_count_max=9)
+    assert scrape_limits(server).body_bytes_max == 0
+    assert (scrape_limits(server).receive_s_max, scrape_limits(server).headers_max) == (7, 9)
+    assert client_limits(server).body_bytes_max > 0

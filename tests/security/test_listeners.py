@@ -185,6 +185,17 @@ async def test_connections_that_never_begin_tls_count_and_keep_nobody_out(
             each.close()
 
 
+@pytest.mark.parametrize("name", ["data", "admin"])
+async def test_connections_that_are_idle_behind_tls_keep_nobody_out(
+    valkey: EmbeddedValkey, name: str, tmp_path: Path
+) -> None:
+    async with serving(valkey.url, tls=trustme.CA(), folder=tmp_path) as gateway:
+        crowd = await gateway.crowd(name, 200, *STARTS)
+        assert await gateway.serves(), await gateway.served()
+        for each in crowd:
+            each.close()
+
+
 async def test_answers_that_nobody_reads_keep_nobody_out(gateway: Gateway) -> None:
     """Each connection asks for more than the kernel's buffers hold, and takes nothing."""
     crowd = []

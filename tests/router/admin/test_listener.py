@@ -1,16 +1,18 @@
 """Listeners beside the data port: they end whole, and speak TLS if they are told to."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import trustme
 from fakes.running import until_async
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
 from router.admin import Listener, admin_tls
@@ -90,6 +92,66 @@ async def test_clients_without_a_certificate_are_turned_away_if_one_is_asked_for
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def serving(listener: Listener) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the listener while it serves."""
+    bound = socket.create_server(("127.0.0.1", 0))
+    task = asyncio.create_task(listener.serve(bound))
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        await until_async(lambda: answers(client))
+        yield client
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_its_limits_follow_the_settings_while_it_serves() -> None:
+    listener = listening(FastAPI())
+    async with serving(listener) as client:
+        assert (await client.get("/nowhere", headers={"x": "y" * 2000})).status_code == 404
+        listener.use(replace(listener.limits, head_bytes_max=1024))
+        assert (await client.get("/nowhere", headers={"x": "y" * 2000})).status_code == 431
+
+
+async def test_behind_a_trusted_proxy_the_client_is_who_it_forwards_for() -> None:
+    """The audit says from where a change came."""
+    api = FastAPI()
+
+    @api.get("/who")
+    async def who(request: Request) -> str:
+        assert request.client is not None
+        return request.client.host
+
+    said = {"x-forwarded-for": "192.0.2.7"}
+    for trusted, expected in (((), "127.0.0.1"), (("127.0.0.0/8",), "192.0.2.7")):
+        listener = listening(api)
+        listener.clients = Clients(ClientQuota(trusted_proxies=trusted), time.monotonic, lambda _: None)
+        async with serving(listener) as client:
+            assert (await client.get("/who", headers=said)).json() == expected
+
+
+async def test_half_open_connections_do_not_keep_it_open() -> None:
+    listener = listening(FastAPI())
+    async with serving(listener) as client:
+        readers = []
+        for start in (b"", b"GET /", b"POST / HTTP/1.1\r\nhost: g\r\ncontent-length: 9\r\n\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            writer.write(start)
+            readers.append((reader, writer))
+        await until_async(lambda: counted(listener, 3))
+    for reader, writer in readers:
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        writer.close()
+    await until_async(lambda: counted(listener, 0))
+
+
+async def counted(listener: Listener, least: int) -> bool:
+    connections = listener.clients.connections
+    return connections >= least if least else connections == 0
 
 
 def test_without_files_there_is_no_tls() -> None:
