@@ -398,8 +398,8 @@ class FleetSettings(Section):
     allow_client_kv_transfer: bool = setting(
         False,  # noqa: FBT003 - a default
         "Let clients say how engines hand over KV (kv_transfer_params, bootstrap_room, data_parallel_rank "
-        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can fetch "
-        "what other tenants have cached. Otherwise such a request gets 400.",
+        "and others, see docs/security.md). Only for clients that are trusted like this gateway: they can "
+        "fetch what other tenants have cached. Otherwise such a request gets 400.",
     )
     worker_networks: Annotated[tuple[str, ...], AfterValidator(_networks)] = setting(
         (),
@@ -1388,6 +1388,13 @@ class TenancySettings(Section):
         "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
         "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
         flag="tenant-keys-file",
+    )
+    answer_details: Literal["full", "none"] = setting(
+        "full",
+        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
+        "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
+        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
+        "engine's, and passes.",
     )
 
 
