@@ -1404,6 +1404,13 @@ class TenancySettings(Section):
         "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
         flag="tenant-keys-file",
     )
+    answer_details: Literal["full", "none"] = setting(
+        "full",
+        "What answers tell of how they were served. full: the workers, and how many tokens were expected in "
+        "their caches (x-cacheway-worker, x-cacheway-prefill-worker, x-cacheway-cached-tokens); errors name "
+        "workers. none: nothing of it, but to those who show server.api_key. The usage in a body is its "
+        "engine's, and passes.",
+    )
 
 
 class ObservabilitySettings(Section):

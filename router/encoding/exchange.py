@@ -27,7 +27,7 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import answered_error, crashed
+from router.gateway.answer import answered_error, crashed, without_worker
 from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
 from router.gateway.hops import hops_of
@@ -73,6 +73,7 @@ class EncoderExchange:
         self._blame: Blame | None = None
         self._request_id = self._gateway.next_request_id()
         self._hops = 0
+        self._hides_workers = False
         self._sent_us = 0
         self._status = 0
         self._sending = False
@@ -91,6 +92,7 @@ class EncoderExchange:
         gateway.exchanges.add(self)
         try:
             noted = gateway.noted(self._request.headers)
+            self._hides_workers = gateway.hides_workers(noted)
             tenant = gateway.admit(noted, self._request.refusal)
             self._hops = hops_of(noted)
             self._encoding.check()
@@ -143,8 +145,9 @@ class EncoderExchange:
             if self._blame is not None and status < 400:
                 self._blame.answered(now_us)
         self._sending, self._status = True, status
-        name = self._local.worker.worker_id.encode()
-        self._client.send_head(status, lines + b"x-cacheway-worker: %b\r\n" % name, length=length)
+        if not self._hides_workers:
+            lines += b"x-cacheway-worker: %b\r\n" % self._local.worker.worker_id.encode()
+        self._client.send_head(status, lines, length=length)
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on."""
@@ -293,7 +296,7 @@ class EncoderExchange:
         if self._done:
             return
         self._sending = True
-        lines, body = error_answer(error)
+        lines, body = error_answer(without_worker(error) if self._hides_workers else error)
         self._client.send_head(error.status, lines, length=len(body), body=body)
         rejected = isinstance(error, ClientError | Overloaded)
         self._finish(PartEnd.REJECTED if rejected else PartEnd.FAILED)

@@ -24,6 +24,15 @@ def crashed() -> RouterError:
     return RouterError("The gateway failed to serve this request; its log says why.")
 
 
+def without_worker(error: RouterError) -> RouterError:
+    """Return what a client is told of an error that may hear nothing of workers."""
+    if not isinstance(error, UpstreamError) or error.code == "request_timeout":
+        return error
+    shown = UpstreamError("The worker that served this request failed.", code=error.code)
+    shown.status = error.status
+    return shown
+
+
 def answered_error(status: int) -> UpstreamError:
     """What a worker's error status is as a failure."""
     return WorkerUnreachable(f"The worker answered {status}.", code=f"upstream_status_{status}")

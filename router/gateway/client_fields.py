@@ -11,10 +11,12 @@ their ids: ``rid`` is SGLang's, which aborts all that begin with it; ``request_i
 
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from router.gateway.bodies import ABSENT, BOM, Scalars
 from router.gateway.edits import Edit, Member, members, removal
 from router.gateway.endpoints import Endpoint
-from router.gateway.salting import SALT_FIELDS, has_salt, salt_field, salt_in_place, takes_salt
+from router.gateway.salting import SALT_FIELDS, salt_field, salt_in_place, takes_salt
 from router.tenants import Tenant
 
 ID_FIELDS = ("rid", "request_id")
@@ -43,10 +45,11 @@ def edits_of(
         ValueError: The body has such a field, but is not JSON as the standard has it.
     """
     has_ids = fields.rid is not ABSENT or fields.request_id is not ABSENT
-    salts = SALT_FIELDS if has_salt(endpoint, fields) else ()
-    needs_salt = bool(tenant.salt) and takes_salt(endpoint)
-    if not (has_ids or salts or needs_salt):
+    has_salt = fields.cache_salt is not UNSET or getattr(fields, "extra_key", ABSENT) is not ABSENT
+    if not (has_ids or has_salt or tenant.salt):
         return ()
+    salts = SALT_FIELDS if has_salt and takes_salt(endpoint) else ()
+    needs_salt = bool(tenant.salt) and takes_salt(endpoint)
     text = body if skeleton is None else skeleton
     mark_bytes = len(text)
     text = text.removeprefix(BOM)

@@ -33,7 +33,7 @@ from router.errors import (
     WorkerSilent,
 )
 from router.fleet import LocalWorker
-from router.gateway.answer import answered_error, crashed, error_event
+from router.gateway.answer import answered_error, crashed, error_event, without_worker
 from router.gateway.blame import Failure
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
@@ -113,6 +113,7 @@ class RequestExchange(Dispatching):
             noted = gateway.noted(self._request.headers)
             record.worker_request_id = ours = gateway.next_request_id()
             record.request_id = gateway.clients_id(noted) or ours
+            record.hides_workers = gateway.hides_workers(noted)
             if gateway.spans is not None:
                 record.spans = gateway.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
@@ -390,7 +391,9 @@ class RequestExchange(Dispatching):
         if decision.decode is not None:
             self._send_pair(decision, local, decision.decode)
             return
-        body: Sequence[bytes | memoryview] = edited(request.body, parsed.edits)
+        body: Sequence[bytes | memoryview] = (request.body,)
+        if parsed.edits:
+            body = edited(request.body, parsed.edits)
         if local.worker.role == "decode":
             gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
             body = gateway.handovers[local.protocol].alone(body)
@@ -482,7 +485,7 @@ class RequestExchange(Dispatching):
         if self._reservation is not None:
             self._reservation.release(abandoned=True)
         self._sending = True
-        lines, body = error_answer(error)
+        lines, body = error_answer(without_worker(error) if record.hides_workers else error)
         if isinstance(error, Overloaded):
             self._gateway.refusals.add(error.code, record.flow, error.retry_after_s)
         self._client.send_head(error.status, lines + record.lines(), length=len(body), body=body)
@@ -496,7 +499,8 @@ class RequestExchange(Dispatching):
         if self._events is not None and not self._events.torn:
             endpoint = self._record.endpoint
             assert endpoint is not None
-            self._client.send_body(error_event(endpoint, error))
+            shown = without_worker(error) if self._record.hides_workers else error
+            self._client.send_body(error_event(endpoint, shown))
             self._client.finish()
         else:
             self._client.abort()

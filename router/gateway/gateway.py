@@ -204,6 +204,7 @@ class Gateway:
         self._noted = frozenset((*self._id_headers, *own)) | self.door.header_names
         if spans is not None:
             self._noted |= CONTEXT_HEADERS
+        self._hides = settings.tenancy.answer_details == "none"
         self._inflight_max = requests_max
         self._at_workers = 0
         self.forwarding = Forwarding(
@@ -467,6 +468,10 @@ class Gateway:
     def request_id_of(self, headers: Sequence[Header]) -> bytes:
         """Return the client's own id of a request, or a new one."""
         return self.clients_id(headers) or self.next_request_id()
+
+    def hides_workers(self, headers: Sequence[Header]) -> bool:
+        """Whether the answer to a request tells nothing of workers and their caches."""
+        return self._hides and not self.door.holds_own_key(headers)
 
     def next_attempt_id(self) -> str:
         """A log-wide unique id of one attempt."""

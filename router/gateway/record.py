@@ -49,6 +49,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         request_id: The client's, or ours.
         worker_request_id: Ours, by which its workers know it.
         hops: Gateways that it has passed before this one.
+        hides_workers: Whether its answer tells nothing of workers and their caches.
         endpoint: None until it is known.
         tenant: Whose it is.
         parsed: None until it is understood.
@@ -75,6 +76,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     request_id: bytes = b""
     worker_request_id: bytes = b""
     hops: int = 0
+    hides_workers: bool = False
     endpoint: Endpoint | None = None
     tenant: Tenant = ANONYMOUS
     parsed: ParsedRequest | None = None
@@ -100,6 +102,8 @@ class RequestRecord(msgspec.Struct, eq=False):
 
     def lines(self) -> bytes:
         """What every answer of ours says, in place of the worker's headers of these names."""
+        if self.hides_workers:
+            return b"x-request-id: %b\r\n%b" % (self.request_id, self._limit_lines())
         attempt, pair = self.attempt, self.pair
         answering = attempt if pair is None else pair.decode_attempt
         lines = b"x-request-id: %b\r\nx-cacheway-worker: %b\r\nx-cacheway-cached-tokens: %d\r\n" % (
@@ -109,10 +113,14 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
         if pair is not None:
             lines += b"x-cacheway-prefill-worker: %b\r\n" % pair.attempt.worker_id.encode()
+        return lines if self.charge is None else lines + self._limit_lines()
+
+    def _limit_lines(self) -> bytes:
+        """Where its tenant stands."""
         if self.charge is None:
-            return lines
+            return b""
         assert self.gateway.limiter is not None
-        return lines + self.gateway.limiter.lines(self.charge)
+        return self.gateway.limiter.lines(self.charge)
 
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log.

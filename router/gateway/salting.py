@@ -57,12 +57,6 @@ def salt_field(endpoint: Endpoint) -> str:
     return "extra_key" if endpoint is Endpoint.GENERATE else "cache_salt"
 
 
-def has_salt(endpoint: Endpoint, fields: Scalars) -> bool:
-    """Whether a client's body has a salt of its own."""
-    named = fields.cache_salt is not msgspec.UNSET or getattr(fields, "extra_key", ABSENT) is not ABSENT
-    return named and takes_salt(endpoint)
-
-
 def salt_in_place(endpoint: Endpoint, name: str, written: memoryview, tenant: Tenant) -> bytes | None:
     """What an engine gets in place of a client's own salt, in JSON; None if it may stay.
 

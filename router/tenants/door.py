@@ -79,6 +79,10 @@ class Door:
         """Whether a request may administer the gateway."""
         return self.is_open or self._is_admin_key(presented_key(headers))
 
+    def holds_own_key(self, headers: Sequence[Header]) -> bool:
+        """Whether a request carries the gateway's own key."""
+        return self._is_admin_key(presented_key(headers))
+
     def is_tenant(self, headers: Sequence[Header]) -> bool:
         """Whether a request carries the key of a tenant."""
         key = presented_key(headers)

@@ -153,7 +153,7 @@ def pair(
     """A request with its two workers."""
     pieces = (body,) if isinstance(body, bytes) else tuple(body)
     return Pair(
-        Identifier("test").parse(endpoint, b"".join(pieces)),
+        Identifier("test", handover_allowed=True).parse(endpoint, b"".join(pieces)),
         b"POST",
         endpoint.encode(),
         b"",

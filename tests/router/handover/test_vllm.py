@@ -12,7 +12,7 @@ def prefill_body(endpoint: Endpoint, sent: dict[str, Any]) -> dict[str, Any]:
     """What of a request the prefill leg has else."""
     body = json.dumps({"model": "m"} | sent).encode()
     found = FIELDS.find((body,))
-    fields = prefill_only(Identifier("test").parse(endpoint, body), found, b"{}")
+    fields = prefill_only(Identifier("test", handover_allowed=True).parse(endpoint, body), found, b"{}")
     having: dict[str, Any] = json.loads(b"".join(found.having(fields)))
     assert having.pop(PARAMS) == {}
     assert having.pop("model") == "m"
@@ -75,7 +75,7 @@ def test_a_prefill_leg_stops_after_its_first_token_and_answers_whole(
     ],
 )
 def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, Any], split: bool) -> None:
-    parsed = Identifier("test").parse(endpoint, json.dumps({"model": "m"} | sent).encode())
+    parsed = Identifier("test", handover_allowed=True).parse(endpoint, json.dumps({"model": "m"} | sent).encode())
 
     assert splits(parsed) is split
 

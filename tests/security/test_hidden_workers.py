@@ -1,0 +1,103 @@
+"""Answers that tell tenants nothing of workers and their caches, where an operator wants that."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fakes.attacker import worker
+from fakes.running import Fleet, RunningGateway, until
+
+from router.tenants.keys import digest_of, new_key
+
+PROMPT = {"model": "m", "prompt": "a word " * 500, "max_tokens": 1}
+
+OPERATOR = {"authorization": "Bearer operator"}
+
+
+async def hiding(
+    fleet: Fleet, path: Path, *urls: str, **sections: Any
+) -> tuple[RunningGateway, dict[str, str]]:
+    """A gateway that hides its workers, and the headers of a tenant of it."""
+    key = new_key()
+    path.write_text(json.dumps({"tenants": {"acme": {"keys": [f"sha256:{digest_of(key.encode()).hex()}"]}}}))
+    gateway = await fleet.gateway(
+        *urls,
+        tenancy={"keys_file": str(path), "answer_details": "none"},
+        server={"api_key": "operator"},
+        **sections,
+    )
+    await until(lambda: all(local.state == "healthy" for local in gateway.process.registry.all()))
+    return gateway, {"authorization": f"Bearer {key}"}
+
+
+def told(answer: httpx.Response) -> set[str]:
+    return {name for name in answer.headers if name.startswith("x-cacheway-")}
+
+
+async def test_a_tenant_hears_of_no_worker_and_no_cache_and_the_operator_of_both(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """Twice, so that the second answer would tell of a cache. The operator finds the worker by the id."""
+    engine = await fleet.engine()
+    gateway, tenant = await hiding(fleet, tmp_path / "keys.json", engine.url)
+    body = PROMPT | {"model": "emulated"}
+    for stream in (False, True):
+        answer = await gateway.client.post(
+            "/v1/completions", json=body | {"stream": stream}, headers=tenant | {"x-request-id": "mine"}
+        )
+        assert answer.status_code == 200
+        assert told(answer) == set()
+        assert answer.headers["x-request-id"] == "mine"
+        assert str(engine.url).removeprefix("http://") not in str(answer.headers)
+    answer = await gateway.client.post("/v1/completions", json=body, headers=OPERATOR)
+    assert answer.headers["x-cacheway-worker"] == engine.url.removeprefix("http://")
+    assert int(answer.headers["x-cacheway-cached-tokens"]) > 0
+    found = await gateway.client.get("/decisions", params={"request_id": "mine"}, headers=OPERATOR)
+    assert {each["worker"] for each in found.json()["decisions"]} == {engine.url.removeprefix("http://")}
+
+
+@pytest.mark.parametrize("pretence", [{"x-tenant-id": "operator"}, {"x-api-key": "operator"}])
+async def test_a_tenant_does_not_pass_for_the_operator(
+    fleet: Fleet, tmp_path: Path, pretence: dict[str, str]
+) -> None:
+    engine = await fleet.engine()
+    gateway, tenant = await hiding(fleet, tmp_path / "keys.json", engine.url)
+    answer = await gateway.client.post(
+        "/v1/completions", json=PROMPT | {"model": "emulated"}, headers=tenant | pretence
+    )
+    assert (answer.status_code, told(answer)) == (200, set())
+
+
+async def test_an_error_tells_no_address(fleet: Fleet, tmp_path: Path) -> None:
+    """Of a worker that is gone, that breaks off, that is none, and of a stream; the log says which it was."""
+    how = iter(range(100))
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        answers = (b"", b"nonsense\r\n\r\n", head, head + b"9\r\ndata: 1\n\n\r\n")
+        writer.write(answers[next(how) % len(answers)])
+        writer.close()
+
+    async with worker(serve) as url:
+        gateway, tenant = await hiding(
+            fleet,
+            tmp_path / "keys.json",
+            url,
+            reliability={"disable_retries": True, "cb_failure_threshold": 99},
+        )
+        port = url.rpartition(":")[2]
+        codes = set()
+        for _ in range(4):
+            answer = await gateway.client.post(
+                "/v1/completions", json=PROMPT | {"stream": True}, headers=tenant
+            )
+            assert port not in answer.text
+            assert "127.0.0.1" not in answer.text
+            assert told(answer) == set()
+            codes.add(json.loads(answer.text.rpartition("data: ")[2])["error"]["code"])
+        assert codes == {"upstream_unreachable", "upstream_stream_broken"}
+        answer = await gateway.client.post("/v1/completions", json=PROMPT, headers=OPERATOR)
+        assert port in answer.text
