@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     plan = Plan(
         *(seed, options.seconds, options.cases, options.only, options.kinds, options.without),
-        stops=not options.go_on,
+        until=None if options.go_on else "",
     )
     with tempfile.TemporaryDirectory(prefix="cw-fuzz-") as temporary:
         folder = options.keep or Path(temporary)
