@@ -74,10 +74,8 @@ def of_finding(finding: Finding) -> list[str]:
 
 
 def _told(report: Report) -> None:
-    print(
-        f"round {report.rounds}: {report.cases} cases, {report.seconds:.0f} s, {len(report.findings)} findings",
-        file=sys.stderr,
-    )
+    counts = f"{report.cases} cases, {report.seconds:.0f} s, {len(report.findings)} findings"
+    print(f"round {report.rounds}: {counts}", file=sys.stderr)
 
 
 def _kinds(text: str) -> tuple[str, ...]:

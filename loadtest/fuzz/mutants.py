@@ -53,11 +53,7 @@ def verdict(name: str, report: Report) -> str:
         return f"{start} NOT FOUND in {report.cases} cases, {report.seconds:.0f} s"
     first = found[0]
     told = f"{start} found within {report.cases} cases, {report.seconds:.0f} s: {first.what[:300]}"
-    return (
-        f"{found}\n    likeliest: {first.suspects[0]}; {first.suspects[0].replay}"
-        if first.suspects
-        else found
-    )
+    return "\n".join((told, *(f"    likeliest: {each}; {each.replay}" for each in first.suspects[:1])))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ class Player:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SEEN_S / 4):
                 for gateway in self._stage.gateways:
-                    while not _names_any(await _discovered(gateway), names):
+                    while not _names_any(await _discovered(gateway), names):  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
         for name in names:
             api_server.delete(name)

@@ -2,8 +2,8 @@
 
     python -m loadtest.fuzz.watched [--without C5] serve ...
 
-How long the loop is held is counted in CPU seconds of its thread, and in requests that one read begins, so that
-a busy machine is no finding.
+How long the loop is held is counted in CPU seconds of its thread, and in requests that one read begins, so
+that a busy machine is no finding.
 ``--without`` takes a mend out first (`loadtest.fuzz.unmended`).
 """
 
