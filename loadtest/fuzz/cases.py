@@ -15,7 +15,7 @@ from loadtest.fuzz.pods import pods
 GENERATORS: dict[str, tuple[Callable[[Random], Action], int]] = {
     "bodies": (bodies, 40),
     "heads": (heads, 15),
-    "floods": (floods, 3),
+    "floods": (floods, 6),
     "orders": (orders, 20),
     "entries": (entries, 12),
     "answers": (answers, 7),

@@ -116,7 +116,7 @@ def judge_answer(answer: Answer) -> str:
         return f"{answer.status} is not documented: {answer.body[:300]!r}"
     try:
         error = json.loads(answer.body)
-        code = error["error"]["code"] if "error" in error else error.get("status")
+        code = error["error"]["code"] if "error" in error else error["status"]
     except (ValueError, TypeError, KeyError):
         return f"{answer.status} has no error in the OpenAI shape: {answer.body[:300]!r}"
     if code not in codes and code not in ("no_healthy_worker", "ready"):
