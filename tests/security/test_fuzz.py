@@ -1,4 +1,4 @@
-"""A short run of the fuzz suite: real replicas, real Valkey, and the same cases every time (`loadtest.fuzz`)."""
+"""A short run of the fuzz suite (`loadtest.fuzz`): real replicas and Valkey, and the same cases every time."""
 
 from pathlib import Path
 
