@@ -97,6 +97,12 @@ def add_arguments(parser: LocustArgumentParser, **_: Any) -> None:
         is_secret=True,
         help="sent as a bearer token; or OPENAI_API_KEY",
     )
+    parser.add_argument(
+        "--api-key-file",
+        default="",
+        metavar="FILE",
+        help="the same, in a file; none is sent if it is not there",
+    )
 
 
 def prepare(environment: Environment, **_: Any) -> None:
@@ -128,8 +134,9 @@ def begin(environment: Environment, **_: Any) -> None:
     if options.master:
         return
     headers = dict(HEADERS)
-    if options.api_key:
-        headers["authorization"] = f"Bearer {options.api_key}"
+    api_key = options.api_key or _key_in(options.api_key_file)
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
     StreamingUser.headers = headers
     StreamingUser.model = options.model or _first_model(environment.host or "", headers)
     runner = environment.runner
@@ -140,6 +147,10 @@ def begin(environment: Environment, **_: Any) -> None:
     if options.trace:
         TraceUser.requests = _trace(options)
         TraceUser.share = (process, max(1, options.expect_workers or 1))
+
+
+def _key_in(file: str) -> str:
+    return Path(file).read_text().strip() if file and Path(file).exists() else ""
 
 
 def _first_model(host: str, headers: dict[str, str]) -> str:

@@ -14,7 +14,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -28,19 +27,20 @@ from router.admin import (
     AdminPorts,
     FleetSights,
     LinkPorts,
+    Listener,
     OffloadPorts,
     QueuePorts,
     ReplicaSights,
     SettingsPorts,
     admin_tls,
-    listen,
     make_admin_api,
     make_api,
     make_data_api,
+    make_metrics_api,
     serve_metrics,
 )
 from router.console import EventStream, Pulse
-from router.discovery import make_discovery
+from router.discovery import make_discovery, scopes_of
 from router.encoding import Encoding
 from router.fleet import (
     BucketPlanner,
@@ -50,6 +50,7 @@ from router.fleet import (
     LocalWorker,
     Registry,
     RolePlanner,
+    WorkerKey,
     asking_client,
     normal_url,
     worker_id_of,
@@ -61,7 +62,16 @@ from router.live_settings import LiveSettings
 from router.logs import lines_dropped, log_from, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics
-from router.proxy import Clients, Ending, GatewayProtocol, WorkerPool, make_protocol
+from router.open_files import UNLIMITED, OpenFiles
+from router.proxy import (
+    ClientLimits,
+    ClientQuota,
+    Clients,
+    Ending,
+    GatewayProtocol,
+    WorkerPool,
+    make_protocol,
+)
 from router.request_trace import RequestTrace
 from router.rules import (
     breaker_rules,
@@ -71,6 +81,7 @@ from router.rules import (
     fleet_rules,
     health_rules,
     role_rules,
+    scrape_limits,
     upstream_timeouts,
 )
 from router.samples import Samples
@@ -141,7 +152,7 @@ class GatewayProcess:
         *,
         redis_url: str,
         multiprocess_dir: str | None = None,
-        requests_max: int = sys.maxsize,
+        files: OpenFiles = UNLIMITED,
         admin_listener: socket.socket | None = None,
         origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
@@ -151,7 +162,7 @@ class GatewayProcess:
             settings: The effective settings.
             redis_url: The shared Redis, or the embedded one's address.
             multiprocess_dir: Where the processes of this host gather their metrics, if there are several.
-            requests_max: Requests at a time for which there are open files; more are rejected.
+            files: For how many requests and connections there are open files; more are rejected.
             admin_listener: Bound to the port of the admin API; None if it is served on the data port.
             origins: Where each setting came from, for people.
         """
@@ -183,10 +194,16 @@ class GatewayProcess:
         worker_key = settings.fleet.worker_api_key
         self._tls = worker_context(settings.upstream)
         self._destinations = destinations_of(settings.fleet)
+        self._worker_key = WorkerKey(
+            worker_key.get_secret_value() if worker_key else None,
+            self._destinations,
+            urls=(worker.url for worker in settings.fleet.workers),
+            scopes=scopes_of(settings.discovery),
+        )
         self._client = asking_client(
             self._destinations,
             self._tls,
-            key=worker_key.get_secret_value() if worker_key else None,
+            key_at=self._worker_key.shown_at,
             timeout_s=settings.fleet.health_check_timeout_s,
         )
         self.registry = Registry(
@@ -201,6 +218,8 @@ class GatewayProcess:
             replicas=lambda: self.shared.status.replicas,
             slow_start_s=settings.fleet.slow_start_s,
             check_host=self._destinations.check_host,
+            check_engine_host=self._destinations.check_engine_host,
+            worker_key=self._worker_key,
         )
         self._planner = BucketPlanner(
             self.fleet,
@@ -252,7 +271,7 @@ class GatewayProcess:
             trace_request=None if self._trace is None else self._trace.record,
             loop=asyncio.get_running_loop(),
             log_lag_s=lambda: self.shared.status.lag_s,
-            requests_max=requests_max,
+            requests_max=files.requests_max,
             keys=keyring if keys_file else None,
             limiter=limiter,
             handovers=self._handovers,
@@ -286,9 +305,10 @@ class GatewayProcess:
             now_us=self.clock.now_us,
             replica=self.replica,
             warm=lambda: self.shared.status.ready,
-            check_host=self._destinations.check_host,
+            destinations=self._destinations,
         )
         if self.discovery is not None:
+            self._worker_key.discovers = self.discovery.sees
             self.metrics.discovery.sample = self.discovery.sample
         self._kv_events = make_kv_events(
             settings,
@@ -351,7 +371,7 @@ class GatewayProcess:
         ]
         self.ending = Ending()
         self._clients = Clients(
-            client_quota(settings.server, requests_max), time.monotonic, self.metrics.client_refused
+            client_quota(settings.server, files.requests_max), time.monotonic, self.metrics.client_refused
         )
         self._multiprocess = multiprocess_dir is not None
         queue = QueuePorts(
@@ -417,12 +437,17 @@ class GatewayProcess:
             settings=SettingsPorts(self.replica, self.live, lambda: self.shared.status),
             console=self.console,
         )
-        self._admin_listener, self._requests_max = admin_listener, requests_max
+        self._admin_socket, self._files = admin_listener, files
+        self._admin = self._metrics_listener = None
         if admin_listener is None:
             self.api = make_api(ports, self._lifespan)
         else:
             self.api = make_data_api(ports, self._lifespan)
-            self._admin_api = make_admin_api(ports)
+            self._admin = self._listener(make_admin_api(ports), client_limits(settings.server))
+            self._admin.tls = admin_tls(settings.admin)
+        if settings.observability.prometheus_port is not None:
+            api = make_metrics_api(self.metrics.exposition)
+            self._metrics_listener = self._listener(api, scrape_limits(settings.server))
         self.protocol: type[GatewayProtocol] = make_protocol(
             self.gateway,
             Gateway.proxies,
@@ -439,6 +464,13 @@ class GatewayProcess:
         """The settings as they are now."""
         return self.live.current
 
+    def _listener(self, api: FastAPI, limits: ClientLimits) -> Listener:
+        """A listener beside the data port."""
+        server = self.settings.server
+        quota = ClientQuota(self._files.listener_connections_max, trusted_proxies=server.trusted_proxies)
+        clients = Clients(quota, time.monotonic, self.metrics.client_refused)
+        return Listener(api, clients, limits, server.keepalive_s)
+
     def _heard(self) -> None:
         """Others said something."""
         self.live.follow()
@@ -447,8 +479,12 @@ class GatewayProcess:
 
     def _use_of_clients(self, new: Settings) -> None:
         """What clients may ask and have, by new settings."""
-        self._clients.use(client_quota(new.server, self._requests_max))
+        self._clients.use(client_quota(new.server, self._files.requests_max))
         self.protocol.limits = client_limits(new.server)
+        if self._admin is not None:
+            self._admin.use(self.protocol.limits)
+        if self._metrics_listener is not None:
+            self._metrics_listener.use(scrape_limits(new.server))
         self.protocol.watches_requests = self._clients.watches_requests
 
     def _use_of_workers(self, new: Settings) -> None:
@@ -473,8 +509,8 @@ class GatewayProcess:
 
     def _use_worker_key(self, key: bytes) -> None:
         """Show workers another key."""
-        self.gateway.forwarding.use_worker_key(key)
-        self._client.headers["authorization"] = f"Bearer {key.decode()}"
+        self._worker_key.use(key.decode())
+        self.registry.key_changed()
 
     def _worker_pool(self, url: str) -> WorkerPool:
         """The connections to a worker."""
@@ -514,9 +550,9 @@ class GatewayProcess:
             loops.append(("length buckets", self._planner.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
-        if self.settings.observability.prometheus_port is not None:
+        if self._metrics_listener is not None:
             loops.append(("metrics listener", self._serve_metrics))
-        if self._admin_listener is not None:
+        if self._admin is not None:
             loops.append(("admin listener", self._serve_admin))
         async with self._client:
             shared = asyncio.create_task(_forever("shared log", self.shared.run), name="shared log")
@@ -633,17 +669,19 @@ class GatewayProcess:
     async def _serve_metrics(self) -> None:
         observability = self.settings.observability
         assert observability.prometheus_port is not None
+        assert self._metrics_listener is not None
         await serve_metrics(
+            self._metrics_listener,
             observability.prometheus_host,
             observability.prometheus_port,
-            self.metrics.exposition,
             alone=self.settings.server.workers == 1,
         )
 
     async def _serve_admin(self) -> None:
-        assert self._admin_listener is not None
+        assert self._admin is not None
+        assert self._admin_socket is not None
         # A copy, so that there is a port to start again with if it ever fails.
-        await listen(self._admin_api, self._admin_listener.dup(), **admin_tls(self.settings.admin))
+        await self._admin.serve(self._admin_socket.dup())
 
     def degraded(self) -> tuple[str, ...]:
         """What does not work, a sentence each."""

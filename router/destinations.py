@@ -11,6 +11,12 @@ to the address that was judged: a name that changes its mind in between (DNS reb
 What the settings themselves name (``fleet.worker_urls`` and the like) is the operator's will and not judged.
 Without ``fleet.worker_networks`` private addresses are allowed, since engines live there; a gateway that
 others may add workers to should name its networks.
+
+The same settings say which of these workers are trusted with the fleet's key (`Destinations.entrusts`). Where
+its networks are why a name is, connections to that name go to addresses in the networks alone.
+
+An engine connects to a bootstrap server by itself, where nobody judges what a name resolves to. So with
+``fleet.worker_networks`` such a name must be in ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
 """
 
 import asyncio
@@ -42,8 +48,19 @@ ALWAYS_REFUSED: tuple[Network, ...] = tuple(
 )
 """Where no engine is, unless ``fleet.worker_networks`` says so."""
 
-_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
-_COMPATIBLE = ipaddress.IPv6Network("::/96")  # RFC 4291, 2.5.5.1: likewise
+_ENDING_IN_IPV4 = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        "64:ff9b::/96",  # RFC 6052: NAT64
+        "::ffff:0:0:0/96",  # RFC 2765: IPv4-translated
+        "::/96",  # RFC 4291, 2.5.5.1: IPv4-compatible
+    )
+)
+"""Networks of IPv6 addresses whose last 32 bits are the IPv4 address that they stand for."""
+
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215: with a prefix of any length of RFC 6052
+_ISATAP = frozenset((0x00005EFE, 0x02005EFE))  # RFC 5214, 6.1: in front of the last 32 bits
+_THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Finds the addresses that a connection to a host and port may be made to, at least one."""
@@ -62,6 +79,7 @@ class Destinations:
             front is meant whole. Empty for any. With it addresses are refused unless ``networks`` has them.
         loopback: Whether workers may be on this machine.
         named: Hosts that the settings name; they are not judged.
+        keyed: Whether workers are shown a key (see `entrusts`).
     """
 
     def __init__(
@@ -71,11 +89,13 @@ class Destinations:
         *,
         loopback: bool = True,
         named: Iterable[str] = (),
+        keyed: bool = False,
     ) -> None:
         self._networks = tuple(ipaddress.ip_network(text) for text in networks)
         self._hosts = tuple(host.lower() for host in hosts)
         self._loopback = loopback
         self._named = frozenset(host.lower() for host in named)
+        self._keyed = keyed
 
     def check_url(self, url: str) -> None:
         """Judge the host of a URL as it is written; nothing is resolved.
@@ -96,7 +116,7 @@ class Destinations:
             return
         address = _literal(host)
         if address is None:
-            allowed = not self._hosts or any(_is_or_ends_with(host, end) for end in self._hosts)
+            allowed = not self._hosts or self._lists(host)
         else:
             allowed = self._allows(address) and (not self._hosts or bool(self._networks))
         if not allowed:
@@ -106,6 +126,35 @@ class Destinations:
                 code="worker_host_refused",
                 param="url",
             )
+
+    def check_engine_host(self, host: str) -> None:
+        """Judge a host that engines connect to by themselves: nobody judges what a name of it resolves to.
+
+        Raises:
+            ClientError: No engine is to be sent there.
+        """
+        self.check_host(host)
+        bare = host.strip("[]").lower()
+        if self._networks and bare not in self._named and _literal(bare) is None and not self._lists(bare):
+            raise ClientError(
+                f"{host[:260]!r} is a name that engines would resolve, and may be outside of "
+                "fleet.worker_networks; give an address, or name it in fleet.worker_hosts.",
+                code="worker_host_refused",
+                param="bootstrap_host",
+            )
+
+    def entrusts(self, host: str) -> bool:
+        """Return True if the settings name a host by ``fleet.worker_hosts`` or ``fleet.worker_networks``.
+
+        A name counts as in the networks, as connections to it are made to addresses in them alone.
+        """
+        host = host.strip("[]").lower()
+        address = _literal(host)
+        if address is not None:
+            return self._is_in_networks(address)
+        if self._hosts:
+            return self._lists(host)
+        return self._is_confined(host)
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """Find the addresses to connect to, in the resolver's order; those that are not allowed are left out.
@@ -119,47 +168,88 @@ class Destinations:
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         if host.lower() in self._named:
             return addresses
-        allowed = [address for address in addresses if self._allows(ipaddress.ip_address(address))]
+        judge = self._is_in_networks if self._is_confined(host.lower()) else self._allows
+        allowed = [address for address in addresses if judge(ipaddress.ip_address(address))]
         if not allowed:
             raise DestinationRefused(f"{host} is at {', '.join(addresses[:3])}, where no workers may be")
         return allowed
 
     def _allows(self, address: Address) -> bool:
-        address = _unwrapped(address)
+        return all(map(self._allows_plain, _unwrapped(address)))
+
+    def _allows_plain(self, address: Address) -> bool:
         if address.is_loopback:
             return self._loopback
         if self._networks:
             return any(address in network for network in self._networks)
         return not any(address in network for network in ALWAYS_REFUSED)
 
+    def _is_in_networks(self, address: Address) -> bool:
+        return self._allows(address) and all(
+            any(plain in network for network in self._networks) for plain in _unwrapped(address)
+        )
+
+    def _is_confined(self, host: str) -> bool:
+        """Whether a host is a name that leads into the networks only, not even to this machine."""
+        return (
+            self._keyed
+            and bool(self._networks)
+            and host not in self._named
+            and host.removesuffix(".") != "localhost"
+            and _literal(host) is None
+        )
+
+    def _lists(self, host: str) -> bool:
+        return any(_is_or_ends_with(host, end) for end in self._hosts)
+
 
 def _literal(host: str) -> Address | None:
     """The address that a host is; None if it is a name.
 
-    Resolvers take more forms of IPv4 addresses than people write (``2852039166``, ``0xa9.254.43518``).
+    Resolvers take more forms of IPv4 addresses than people write (``2852039166``, ``0xa9.254.43518``), and
+    some take one with a dot behind it, as a name may have.
     """
+    host = host.rstrip(".")
     try:
         return ipaddress.ip_address(host)
     except ValueError:
         pass
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host))
-    except OSError:
+    except (OSError, UnicodeError):
         return None
 
 
-def _unwrapped(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+def _unwrapped(address: Address) -> tuple[Address, ...]:
+    """The addresses by which an IPv6 address is judged: those of IPv4 that it may stand for; else itself."""
     if isinstance(address, ipaddress.IPv4Address):
-        return address
+        return (address,)
     if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
+        return (address.ipv4_mapped,)
     if address.sixtofour is not None:
-        return address.sixtofour
-    low = int(address) & 0xFFFFFFFF
-    if address in _TRANSLATED or (address in _COMPATIBLE and low > 1):
-        return ipaddress.IPv4Address(low)
-    return address
+        return (address.sixtofour,)
+    if address.teredo is not None:
+        return address.teredo  # the server that relays, and the client behind it
+    if address in _LOCAL_NAT64:
+        return _of_local_nat64(int(address))
+    low, above = int(address) & 0xFFFFFFFF, int(address) >> 32 & 0xFFFFFFFF
+    if above in _ISATAP:
+        return (address, ipaddress.IPv4Address(low))
+    if low > 1 and any(address in network for network in _ENDING_IN_IPV4):
+        return (ipaddress.IPv4Address(low),)
+    return (address,)
+
+
+def _of_local_nat64(bits: int) -> tuple[ipaddress.IPv4Address, ...]:
+    """The IPv4 addresses in an address of `_LOCAL_NAT64`, for each length that its prefix may have.
+
+    RFC 6052, 2.2: the address follows the prefix, but for bits 64 to 71. A reading that begins with zeros is
+    the rest of a longer prefix, unless all do.
+    """
+    without_u = bits >> 64 << 56 | bits & (1 << 56) - 1
+    found = {ipaddress.IPv4Address(without_u >> (120 - length - 32) & 0xFFFFFFFF) for length in (48, 56, 64)}
+    found.add(ipaddress.IPv4Address(bits & 0xFFFFFFFF))
+    return tuple(sorted(address for address in found if address not in _THIS_NETWORK)) or tuple(found)
 
 
 def _is_or_ends_with(host: str, end: str) -> bool:

@@ -193,8 +193,8 @@ CLIENT_CONNECTIONS = Family(
 CLIENTS_REFUSED = Family(
     "clients_refused",
     "counter",
-    "Connections closed as they were made (connections, connections_per_client), and requests answered with "
-    "429 (requests_per_client), by the limit of section server that did it.",
+    "Connections closed as they were made (connections, connections_per_client), idle ones closed for them "
+    "(idle), and requests answered with 429 (requests_per_client), by the limit that did it.",
     ("reason",),
 )
 REQUEST_BYTES = Family("request_body_bytes", "counter", "Bytes of request bodies.")

@@ -6,12 +6,18 @@ protects programs that use ``select``, which we do not, so we take what there is
 
 At the limit clients are dropped as they come, and healthy workers look unreachable. So a process takes on no
 more requests than it has files for, and a limit that does not fit the settings is told at the start.
+
+    limit = OTHER_FILES + each further listener's connections + 2 x clients' connections to the data port
+
+A further listener (admin, metrics) has a share of its own, and all bounds together fit: whoever fills one
+takes no file from another.
 """
 
 import contextlib
 import logging
 import resource
 import sys
+from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
@@ -19,14 +25,37 @@ OTHER_FILES = 128
 """For all that is no request: Redis, health checks, metrics files, sockets that listen."""
 
 
-def raise_open_files(connections_max: int) -> int:
+LISTENER_CONNECTIONS_MAX = 256
+"""Connections at a time to a further listener: those who come there are few, and keep few."""
+
+LISTENER_SHARE = 1 / 8
+"""A further listener's share of the files, where there are few."""
+
+LISTENER_CONNECTIONS_MIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFiles:
+    """How the files of a process are divided.
+
+    Attributes:
+        requests_max: For how many requests at a time there are files, at least 1.
+        listener_connections_max: For how many connections to each further listener.
+    """
+
+    requests_max: int = sys.maxsize
+    listener_connections_max: int = LISTENER_CONNECTIONS_MAX
+
+
+UNLIMITED = OpenFiles()
+
+
+def raise_open_files(connections_max: int, listeners: int = 0) -> OpenFiles:
     """Raise the limit as far as the system lets us, and say so; warn if that is too low.
 
     Args:
         connections_max: Most connections to one worker. To be used, all of them need as many clients.
-
-    Returns:
-        For how many requests at a time there are files, at least 1.
+        listeners: How many there are beside the data port.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     # macOS calls its hard limit infinite and refuses that.
@@ -39,12 +68,14 @@ def raise_open_files(connections_max: int) -> int:
             extra={"event": "files.raised", "before": soft, "limit": limit},
         )
     if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    needed = 2 * connections_max + OTHER_FILES
+        return UNLIMITED
+    share = int((limit - OTHER_FILES) * LISTENER_SHARE)
+    each = max(LISTENER_CONNECTIONS_MIN, min(LISTENER_CONNECTIONS_MAX, share))
+    needed = 2 * connections_max + OTHER_FILES + listeners * each
     if limit < needed:
         logger.warning(
             "the limit of open files is too low for the connections that the settings allow to one worker; "
             "raise it (ulimit -Hn, LimitNOFILE) or lower upstream.connections_max",
             extra={"event": "files.scarce", "limit": limit, "needed": needed},
         )
-    return max((limit - OTHER_FILES) // 2, 1)
+    return OpenFiles(max((limit - OTHER_FILES - listeners * each) // 2, 1), each)

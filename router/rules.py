@@ -127,7 +127,11 @@ def destinations_of(fleet: FleetSettings) -> Destinations:
     named |= {worker.labels.get(BOOTSTRAP_HOST_LABEL, "").strip("[]") for worker in fleet.workers}
     named |= {host for worker in fleet.workers for host in label_hosts(worker.labels)}
     return Destinations(
-        fleet.worker_networks, fleet.worker_hosts, loopback=not fleet.disable_loopback_workers, named=named
+        fleet.worker_networks,
+        fleet.worker_hosts,
+        loopback=not fleet.disable_loopback_workers,
+        named=named,
+        keyed=fleet.worker_api_key is not None,
     )
 
 
@@ -141,10 +145,15 @@ def client_limits(server: ServerSettings) -> ClientLimits:
     )
 
 
+def scrape_limits(server: ServerSettings) -> ClientLimits:
+    """What a scraper may ask of one connection: it sends no body."""
+    return replace(client_limits(server), body_bytes_max=0)
+
+
 def client_quota(server: ServerSettings, requests_max: int) -> ClientQuota:
     """How much one client may take of a process that has open files for so many requests."""
     return ClientQuota(
-        connections_max=server.connections_max or requests_max,
+        connections_max=min(server.connections_max or requests_max, requests_max),
         connections_per_client_max=server.connections_per_client_max,
         requests_per_s=server.requests_per_client_per_s,
         requests_burst=server.requests_per_client_burst,

@@ -150,6 +150,8 @@ class GatewayServer(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             timer.cancel()
+            if self.config.handshakes is not None:
+                self.config.handshakes.end()
 
     async def _wait_tasks_to_complete(self) -> None:
         """Wait until nobody is served any more; `_cut_connections` bounds it.

@@ -19,10 +19,9 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -35,11 +34,12 @@ from router.discovery import check_discovery
 from router.errors import RouterError, StateError
 from router.fleet.kv_events import check_kv_events
 from router.logs import configure_logs
-from router.open_files import raise_open_files
+from router.open_files import UNLIMITED, OpenFiles, raise_open_files
+from router.proxy import Handshakes
 from router.request_trace import check_request_trace
 from router.secret_files import with_secret_files
 from router.server import GatewayServer
-from router.settings import ServerSettings, Settings
+from router.settings import Settings
 from router.shared import EmbeddedValkey
 from router.sources import Loaded, Origin
 from router.supervisor import Supervisor
@@ -63,22 +63,24 @@ class GatewayConfig(uvicorn.Config):
     Attributes:
         settings: The effective settings.
         process: The gateway, once `load` has built it.
+        handshakes: Those under way, if it serves HTTPS.
     """
 
     process: "GatewayProcess"
+    handshakes: Handshakes | None = None
 
     def __init__(
         self,
         settings: Settings,
         redis_url: str,
-        requests_max: int = sys.maxsize,
+        files: OpenFiles = UNLIMITED,
         admin_listener: socket.socket | None = None,
         origins: Mapping[str, Origin] = MappingProxyType({}),
     ) -> None:
         server = settings.server
         self.settings = settings
         self.redis_url = redis_url
-        self.requests_max = requests_max
+        self.files = files
         self.admin_listener = admin_listener
         self.origins = origins
         super().__init__(
@@ -95,7 +97,6 @@ class GatewayConfig(uvicorn.Config):
             proxy_headers=False,
             backlog=4096,
             timeout_keep_alive=round(server.keepalive_s),
-            ssl_context_factory=_tls_of(server) if server.ssl_certfile else None,
         )
 
     def load(self) -> None:
@@ -107,7 +108,7 @@ class GatewayConfig(uvicorn.Config):
                 self.settings,
                 redis_url=self.redis_url,
                 multiprocess_dir=os.environ.get(MULTIPROCESS_DIR),
-                requests_max=self.requests_max,
+                files=self.files,
                 admin_listener=self.admin_listener,
                 origins=self.origins,
             )
@@ -115,12 +116,12 @@ class GatewayConfig(uvicorn.Config):
             logger.exception("the gateway cannot start", extra={"event": "gateway.failed"})
             sys.exit(STARTUP_FAILURE)
         self.app = self.process.api
-        self.http = self.process.protocol
+        server = self.settings.server
+        if server.ssl_certfile:
+            context = server_context(server.ssl_certfile, server.ssl_keyfile, server.ssl_ca_certs)
+            self.handshakes = Handshakes(self.process.protocol, context)
+        self.http = self.handshakes or self.process.protocol  # type: ignore[assignment]  # it makes one
         super().load()
-
-
-def _tls_of(server: ServerSettings) -> Callable[..., ssl.SSLContext]:
-    return lambda *_: server_context(server.ssl_certfile, server.ssl_keyfile, server.ssl_ca_certs)
 
 
 def serve(loaded: Loaded) -> int:
@@ -147,7 +148,8 @@ def serve(loaded: Loaded) -> int:
     check_discovery(settings)
     check_kv_events(settings)
     configure_logs(settings.observability.log_level)
-    requests_max = raise_open_files(settings.upstream.connections_max)
+    listeners = bool(settings.admin.port) + (settings.observability.prometheus_port is not None)
+    files = raise_open_files(settings.upstream.connections_max, listeners)
     _end_on_sigterm()
     several = settings.server.workers > 1
     try:
@@ -155,7 +157,7 @@ def serve(loaded: Loaded) -> int:
             with _listening(settings):
                 pass  # a port that may be shared would be shared with a stranger, too
         with _listening(settings, shared=several) as sockets:
-            return uvloop.run(_serve(loaded, sockets, requests_max))
+            return uvloop.run(_serve(loaded, sockets, files))
     except RouterError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -229,7 +231,7 @@ def bound(host: str, port: int, *, shared: bool = False) -> socket.socket:
     return listener
 
 
-async def _serve(loaded: Loaded, sockets: _Sockets, requests_max: int) -> int:
+async def _serve(loaded: Loaded, sockets: _Sockets, files: OpenFiles) -> int:
     """Serve in this process or in several, with a Valkey of our own if there is no other."""
     settings = loaded.settings
     async with contextlib.AsyncExitStack() as stack:
@@ -237,16 +239,16 @@ async def _serve(loaded: Loaded, sockets: _Sockets, requests_max: int) -> int:
         if not url:
             url = (await stack.enter_async_context(EmbeddedValkey())).url
         if settings.server.workers == 1:
-            return await _serve_here(loaded, url, sockets, requests_max)
+            return await _serve_here(loaded, url, sockets, files)
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-metrics-"))
         os.environ[MULTIPROCESS_DIR] = folder
-        arguments = (loaded, url, requests_max)
+        arguments = (loaded, url, files)
         supervisor = Supervisor(sockets.data, _serve_in_child, arguments, count=settings.server.workers)
         return await supervisor.run()
 
 
-async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, requests_max: int) -> int:
-    config = GatewayConfig(loaded.settings, redis_url, requests_max, sockets.admin, loaded.origins)
+async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, files: OpenFiles) -> int:
+    config = GatewayConfig(loaded.settings, redis_url, files, sockets.admin, loaded.origins)
     config.load()
     # What is there now lives as long as the process: full passes of the garbage collector, of
     # 20 ms without this, need not look at it again.
@@ -257,14 +259,14 @@ async def _serve_here(loaded: Loaded, redis_url: str, sockets: _Sockets, request
     return server.status
 
 
-def _serve_in_child(loaded: Loaded, redis_url: str, requests_max: int) -> None:
+def _serve_in_child(loaded: Loaded, redis_url: str, files: OpenFiles) -> None:
     """What a process of ``--workers`` runs."""
     settings = loaded.settings
     configure_logs(settings.observability.log_level)
     _end_on_sigterm()
     try:
         with _listening(settings, shared=True) as sockets:
-            status = uvloop.run(_serve_here(loaded, redis_url, sockets, requests_max))
+            status = uvloop.run(_serve_here(loaded, redis_url, sockets, files))
     except RouterError as error:
         status = _failed(error)
     sys.exit(status)

@@ -379,8 +379,10 @@ class FleetSettings(Section):
     )
     worker_api_key: Secret = setting(
         None,
-        "Key sent to workers as a bearer token in place of the client's, and with health checks. Empty: "
-        "what the client sent is passed on, unless it is the gateway's own key (server.api_key).",
+        "Key sent to workers as a bearer token in place of the client's, and with health checks: to those "
+        "that the settings name, that discovery finds, or that are in fleet.worker_networks or "
+        "fleet.worker_hosts, and to no others. Empty: what the client sent is passed on, unless it is the "
+        "gateway's own key (server.api_key).",
     )
     worker_api_key_file: str = setting(
         "",
@@ -1450,6 +1452,14 @@ class AdminSettings(Section):
         "admin` makes; see docs/admin-api.md. Read again within two seconds of a change. Empty: the admin "
         "API takes server.api_key, and everybody without one.",
         flag="admin-tokens-file",
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        "Names by which the admin API may be called where it asks for no key, beside addresses and "
+        "localhost: whole, or with a dot in front the end of a name. Any other name may be a web page's that "
+        "leads an operator's browser here (DNS rebinding), and gets 403. With a key any name will do.",
+        flag="admin-allowed-hosts",
+        allowed="names such as gateway.example or .cacheway.svc",
     )
     ssl_certfile: str = setting(
         "",

@@ -3,6 +3,7 @@
 #
 #   cacheway-admin    hashes of the admin API's tokens; the first token is printed here, this once. More of them, and
 #                     their end: `cacheway keys admin` (docs/kubernetes.md)
+#   cacheway-data     the key that clients of the data port send; how to read it is printed here
 #   cacheway-valkey   the password of the Valkeys in the cluster, and the URL by which replicas find them
 set -eu
 namespace=${1:-cacheway}
@@ -17,6 +18,10 @@ if ! exists cacheway-admin; then
   printf '%s\n' "tokens:" "  operator: {role: write, hash: 'sha256:$hash'}" |
     kubectl -n "$namespace" create secret generic cacheway-admin --from-file=tokens.yaml=/dev/stdin
   echo "The token for the admin API. It is shown this once and stored nowhere: $token"
+fi
+if ! exists cacheway-data; then
+  printf 'cw-%s' "$(random)" | kubectl -n "$namespace" create secret generic cacheway-data --from-file=api-key=/dev/stdin
+  echo "The key for clients: kubectl -n $namespace get secret cacheway-data -o jsonpath='{.data.api-key}' | base64 -d"
 fi
 if ! exists cacheway-valkey; then
   password=$(random)

@@ -3,8 +3,8 @@
 from router.admin.api import make_admin_api, make_api, make_data_api
 from router.admin.fleet_sights import FleetSights
 from router.admin.link_view import LinkPorts
-from router.admin.listener import admin_tls, listen
-from router.admin.metrics_listener import serve_metrics
+from router.admin.listener import Listener, admin_tls
+from router.admin.metrics_listener import make_metrics_api, serve_metrics
 from router.admin.offload_view import OffloadPorts
 from router.admin.ports import AdminPorts
 from router.admin.queue_view import QueuePorts
@@ -15,14 +15,15 @@ __all__ = [
     "AdminPorts",
     "FleetSights",
     "LinkPorts",
+    "Listener",
     "OffloadPorts",
     "QueuePorts",
     "ReplicaSights",
     "SettingsPorts",
     "admin_tls",
-    "listen",
     "make_admin_api",
     "make_api",
     "make_data_api",
+    "make_metrics_api",
     "serve_metrics",
 ]

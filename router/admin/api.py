@@ -46,7 +46,7 @@ from router.fleet import BucketPlanner
 
 def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
     """Build everything in one: what the data port serves if the admin API has none of its own."""
-    api = _made(ports, lifespan, Access(ports.door, ports.tokens), _LISTED)
+    api = _made(ports, lifespan, _LISTED, administers=True)
     _add_data(api, ports)
     _add_admin(api, ports)
     return api
@@ -58,8 +58,8 @@ def make_data_api(ports: AdminPorts, lifespan: Any) -> FastAPI:
     api = _made(
         ports,
         lifespan,
-        None,
         f"The admin API is on port {port}; with --admin-port 0 it is on this one, as in the older routers.",
+        administers=False,
     )
     _add_data(api, ports)
     return api
@@ -67,10 +67,8 @@ def make_data_api(ports: AdminPorts, lifespan: Any) -> FastAPI:
 
 def make_admin_api(ports: AdminPorts) -> FastAPI:
     """Build what the port of the admin API serves."""
-    api = _made(
-        ports, None, Access(ports.door, ports.tokens), f"{_LISTED} What clients send goes to the data port."
-    )
-    add_health(api, ports)
+    api = _made(ports, None, f"{_LISTED} What clients send goes to the data port.", administers=True)
+    add_health(api, ports, with_metrics=True)
     _add_admin(api, ports)
     return api
 
@@ -78,7 +76,7 @@ def make_admin_api(ports: AdminPorts) -> FastAPI:
 _LISTED = "GET /openapi.json lists what there is."
 
 
-def _made(ports: AdminPorts, lifespan: Any, access: Access | None, elsewhere: str) -> FastAPI:
+def _made(ports: AdminPorts, lifespan: Any, elsewhere: str, *, administers: bool) -> FastAPI:
     """An application without routes.
 
     Pages for people are left out: FastAPI's load their scripts from the internet.
@@ -88,7 +86,7 @@ def _made(ports: AdminPorts, lifespan: Any, access: Access | None, elsewhere: st
         version=ports.version,
         summary="A cache-affinity gateway for LLM fleets.",
         lifespan=lifespan,
-        openapi_url=None if access is None else "/openapi.json",
+        openapi_url="/openapi.json" if administers else None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -100,7 +98,8 @@ def _made(ports: AdminPorts, lifespan: Any, access: Access | None, elsewhere: st
     api.add_middleware(
         Gate,
         door=ports.door,
-        access=access,
+        access=Access(ports.door, ports.tokens, ports.settings.live.current.admin.allowed_hosts),
+        administers=administers,
         trail=AuditTrail(
             publish=ports.publish,
             now_us=ports.now_us,
@@ -115,7 +114,8 @@ def _made(ports: AdminPorts, lifespan: Any, access: Access | None, elsewhere: st
 
 def _add_data(api: FastAPI, ports: AdminPorts) -> None:
     """What clients, engines, probes and scrapers ask."""
-    add_health(api, ports)
+    apart = ports.settings.live.current.observability.prometheus_port is not None
+    add_health(api, ports, with_metrics=not apart)
     add_models(api, ports)
     add_encoders(api, ports.registry)
 

@@ -32,5 +32,13 @@ def _described(op: Audited) -> dict[str, Any]:
         "target": op.target or None,
         "status": op.status,
         "request_id": op.request_id,
-        "detail": json.loads(op.detail),
+        "detail": _decoded(op.detail),
     }
+
+
+def _decoded(detail: str) -> Any:
+    """The JSON of a change's detail; its text if another writer put none there."""
+    try:
+        return json.loads(detail)
+    except (ValueError, RecursionError):
+        return detail

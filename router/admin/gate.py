@@ -31,13 +31,11 @@ OPEN_PATHS = frozenset(("/health", "/liveness", "/readiness", "/health_generate"
 """For probes and scrapers, which have no key."""
 
 
-DATA_PATHS = frozenset(
-    (
-        *("/get_model_info", "/get_server_info", "/server_info"),
-        *("/register_encoder_url", "/unregister_encoder_url", "/list_encoder_urls"),
-    )
-)
-"""What clients and engines ask beside the models; it takes the gateway's own key."""
+DATA_PATHS = frozenset(("/get_model_info", "/get_server_info", "/server_info"))
+"""What clients ask beside the models; it takes the gateway's own key."""
+
+ENCODER_PATHS = frozenset(("/register_encoder_url", "/unregister_encoder_url", "/list_encoder_urls"))
+"""What encoders ask on the data port. It changes the fleet: it is judged and audited as the admin API is."""
 
 
 def shown_path(path: str) -> str:
@@ -58,7 +56,8 @@ class Gate:
     Args:
         app: What is behind it.
         door: Knows the keys of the data API.
-        access: Knows who may administer; None where no admin route is.
+        access: Knows who may administer, and register encoders.
+        administers: Whether the routes of the admin API are behind it.
         trail: Takes note of what they change.
         request_id_of: The id of a request, by its headers.
     """
@@ -68,13 +67,15 @@ class Gate:
         app: ASGIApp,
         *,
         door: Door,
-        access: Access | None,
+        access: Access,
+        administers: bool,
         trail: AuditTrail,
         request_id_of: Callable[[Sequence[Header]], bytes],
     ) -> None:
         self._app = app
         self._door = door
         self._access = access
+        self._has_admin = administers
         self._trail = trail
         self._request_id_of = request_id_of
 
@@ -87,7 +88,8 @@ class Gate:
         method, path, headers = scope["method"], scope["path"], scope["headers"]
         request_id, state = self._request_id_of(headers), scope["state"]
         state["request_id"], state["actor"] = request_id.decode("latin-1"), ""
-        changes = self._administers(path) and needed_role(method, path) == "write"
+        judged = path in ENCODER_PATHS or self._administers(path)
+        changes = judged and needed_role(method, path) == "write"
         begun = False
 
         async def stamped(message: Message) -> None:
@@ -126,9 +128,7 @@ class Gate:
 
     def _administers(self, path: str) -> bool:
         """Whether a path belongs to operators, and not to probes, clients or engines."""
-        return (
-            self._access is not None and not _of_models(path) and path not in DATA_PATHS and not is_open(path)
-        )
+        return self._has_admin and not _of_models(path) and path not in DATA_PATHS and not is_open(path)
 
     def _let_in(
         self, method: str, path: str, headers: Sequence[Header], state: MutableMapping[str, Any]
@@ -140,10 +140,11 @@ class Gate:
         """
         if is_open(path):
             return
-        if self._access is not None and self._administers(path):
-            actor = self._access.actor(headers)
+        registers = path in ENCODER_PATHS
+        if registers or self._administers(path):
+            actor = self._access.actor(headers, registers=registers)
             state["actor"] = actor.name
-            self._access.check(actor, method, path, headers)
+            self._access.check(actor, method, path, headers, registers=registers)
             return
         if self._door.is_admin(headers):
             return

@@ -1,26 +1,39 @@
 """Further listeners of a process: FastAPI applications on ports of their own, beside the data port.
 
-They share the event loop with the gateway and nothing else: what is slow or broken here is uvicorn's plain
-protocol, not that of clients. They leave the signals to the server of the data port, and end with the tasks
-of the process, after the last request there: until then operators can watch it leave.
+They share the event loop with the gateway, and its way of speaking HTTP (`router.proxy.GatewayProtocol`): the
+same framing, limits and deadlines. Each has a bound on connections of its own, which is taken from the open
+files beforehand (`router.open_files`), so that a crowd at one port takes nothing from another. They leave the
+signals to the server of the data port, and end with the tasks of the process, after the last request there:
+until then operators can watch it leave.
 """
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, field
 
 import uvicorn
 from fastapi import FastAPI
 
+from router.proxy import (
+    ClientConnection,
+    ClientLimits,
+    ClientRequest,
+    Clients,
+    Exchange,
+    GatewayProtocol,
+    Handshakes,
+    make_protocol,
+)
 from router.settings import AdminSettings
 from router.tls import server_context
 
-CONNECTIONS_MAX = 512
-"""Of one listener; more get 503. Those who come here are few, and nothing limits how slowly heads come."""
-
 ENDING_S = 1
 """How long answers that are under way may take once the listener ends, seconds; streams never end."""
+
+BACKLOG = 128
+"""Connections that the kernel accepts before this process does."""
 
 
 class _QuietServer(uvicorn.Server):
@@ -30,38 +43,81 @@ class _QuietServer(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let answers end for `ENDING_S`; then close what is left, idle or not."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
 
-async def listen(api: FastAPI, listener: socket.socket, **options: Any) -> None:
-    """Serve until cancelled; then nothing of it is left open.
 
-    Args:
+@dataclass
+class Listener:
+    """Serves an application on a port, while `serve` runs.
+
+    Attributes:
         api: What is served.
-        listener: Bound to a port; it is closed in the end.
-        options: More for `uvicorn.Config`.
+        clients: Counts and bounds the connections.
+        limits: Of each connection and request.
+        keepalive_s: Longest time between two requests of a connection.
+        tls: For HTTPS.
     """
-    config = uvicorn.Config(
-        api,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        limit_concurrency=CONNECTIONS_MAX,
-        server_header=False,
-        date_header=False,
-        timeout_graceful_shutdown=ENDING_S,
-        **options,
-    )
-    server = _QuietServer(config)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        if server.started:
-            await server.shutdown([listener])
+
+    api: FastAPI
+    clients: Clients
+    limits: ClientLimits
+    keepalive_s: float
+    tls: ssl.SSLContext | None = None
+    _protocol: type[GatewayProtocol] | None = field(default=None, init=False)
+
+    def use(self, limits: ClientLimits) -> None:
+        """Limit by this from now on."""
+        self.limits = limits
+        if self._protocol is not None:
+            self._protocol.limits = limits
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until cancelled; then nothing of it is left open.
+
+        Args:
+            listener: Bound to a port; it is closed in the end.
+        """
+        self._protocol = make_protocol(_nobody, _not_proxied, self.limits, clients=self.clients)
+        handshakes = None if self.tls is None else Handshakes(self._protocol, self.tls)
+        config = uvicorn.Config(
+            self.api,
+            http=self._protocol if handshakes is None else handshakes,  # type: ignore[arg-type]  # it makes one
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            backlog=BACKLOG,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=round(self.keepalive_s),
+            timeout_graceful_shutdown=ENDING_S,
+        )
+        server = _QuietServer(config)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            if server.started:
+                await server.shutdown([listener])
+            if handshakes is not None:
+                handshakes.end()
 
 
-def admin_tls(admin: AdminSettings) -> dict[str, Any]:
-    """What `listen` is told of TLS for the admin API."""
+def _not_proxied(method: bytes, path: bytes) -> bool:
+    """Leave every request to the application."""
+    return False
+
+
+def _nobody(request: ClientRequest, connection: ClientConnection) -> Exchange:
+    raise AssertionError("nothing is proxied here")
+
+
+def admin_tls(admin: AdminSettings) -> ssl.SSLContext | None:
+    """How the admin API serves HTTPS; None if it does not."""
     if not admin.ssl_certfile:
-        return {}
-    context = server_context(admin.ssl_certfile, admin.ssl_keyfile, admin.ssl_ca_certs)
-    return {"ssl_context_factory": lambda *_: context}
+        return None
+    return server_context(admin.ssl_certfile, admin.ssl_keyfile, admin.ssl_ca_certs)

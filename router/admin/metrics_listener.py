@@ -13,23 +13,18 @@ from collections.abc import Callable
 
 from fastapi import FastAPI, Response
 
-from router.admin.listener import listen
+from router.admin.listener import Listener
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 2.0
 
 
-async def serve_metrics(
-    host: str, port: int, exposition: Callable[[], tuple[bytes, str]], *, alone: bool
-) -> None:
-    """Serve /metrics until cancelled.
+def make_metrics_api(exposition: Callable[[], tuple[bytes, str]]) -> FastAPI:
+    """Build what the listener serves.
 
     Args:
-        host: Address to listen on.
-        port: Port to listen on.
         exposition: Gives the body and its content type.
-        alone: Whether there are no sibling processes, so that a taken port is worth a warning.
     """
     api = FastAPI(openapi_url=None)
 
@@ -38,10 +33,22 @@ async def serve_metrics(
         body, content_type = exposition()
         return Response(body, media_type=content_type)
 
+    return api
+
+
+async def serve_metrics(listener: Listener, host: str, port: int, *, alone: bool) -> None:
+    """Serve until cancelled.
+
+    Args:
+        listener: What serves.
+        host: Address to listen on.
+        port: Port to listen on.
+        alone: Whether there are no sibling processes, so that a taken port is worth a warning.
+    """
     while True:
-        listener = await _bound(host, port, alone=alone)
-        with contextlib.closing(listener):
-            await listen(api, listener)
+        bound = await _bound(host, port, alone=alone)
+        with contextlib.closing(bound):
+            await listener.serve(bound)
 
 
 async def _bound(host: str, port: int, *, alone: bool) -> socket.socket:

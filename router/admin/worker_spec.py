@@ -17,6 +17,8 @@ from policies import (
     HANDOVER_LABEL,
     SITE_LABEL,
 )
+from radix import TOKENS_MAX
+from router.fleet import ORIGIN_LABELS
 from router.named_workers import check_labels
 
 Role = Literal["plain", "prefill", "decode", "encode"]
@@ -43,7 +45,7 @@ class _Said(BaseModel):
         default=None, description="The same, as the older routers call it; regular is plain."
     )
     capacity_tokens: int | None = Field(
-        default=None, ge=0, description="KV capacity in tokens; 0 to ask the engine."
+        default=None, ge=0, le=TOKENS_MAX, description="KV capacity in tokens; 0 to ask the engine."
     )
     labels: dict[str, str] | None = Field(
         default=None, description="Free labels; worker_class prices it. They replace all that it had."
@@ -101,6 +103,12 @@ class WorkerSpec(_Said):
     )
 
     url: str = Field(max_length=2048, description="Base URL, like http://10.0.0.7:30000.")
+
+    @model_validator(mode="after")
+    def _nobody_says_how_it_came(self) -> Self:
+        for name in sorted(ORIGIN_LABELS & (self.labels or {}).keys()):
+            raise ValueError(f"the label {name} is the gateway's to write")
+        return self
 
 
 class WorkerChange(_Said):

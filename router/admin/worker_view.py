@@ -70,6 +70,7 @@ def described(ports: AdminPorts, local: LocalWorker, legs: Legs) -> dict[str, An
         "inflight_requests": int(loads.inflight_requests[slot]),
         "inflight_tokens": int(loads.inflight_tokens[slot]),
         "backlog_s": round(loads.backlog_at_s(slot, now_us), 6),
+        "key_withheld": ports.registry.withholds_key(worker.worker_id),
         "connections": {"open": local.pool.open, "idle": local.pool.idle},
     }
 

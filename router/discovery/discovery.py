@@ -113,6 +113,10 @@ class Discovery:
                 tasks.create_task(watch.run(), name=f"pods {watch.selection}")
             tasks.create_task(self._acting(), name="workers of pods")
 
+    def sees(self, url: str) -> bool:
+        """Whether a pod that is selected says that a worker of it is at a URL."""
+        return self._settling.sees(url)
+
     @property
     def problem(self) -> str | None:
         """Why pods may have changed without our knowing; None if nothing is wrong."""

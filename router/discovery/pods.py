@@ -118,11 +118,13 @@ class PodRules:
             its only one.
         pair_labels: Labels of prefill and decode workers that say nothing else.
         check_host: Raises `ClientError` if no worker may be at a host.
+        check_engine_host: Likewise for a host that engines connect to by themselves.
     """
 
     ports: tuple[str, ...] = ()
     pair_labels: Mapping[str, str] = field(default_factory=dict)
     check_host: Callable[[str], None] = Destinations().check_host
+    check_engine_host: Callable[[str], None] = Destinations().check_engine_host
 
 
 class ContainerPort(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -233,7 +235,7 @@ def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWork
         ports = _ports(pod, told.get("port", ""), rules.ports)
         labels = _labels(told)
         if BOOTSTRAP_HOST_LABEL in labels:
-            _check_host(labels[BOOTSTRAP_HOST_LABEL], rules)
+            _check_host(labels[BOOTSTRAP_HOST_LABEL], rules.check_engine_host)
         if role in ("prefill", "decode"):
             labels = {**rules.pair_labels, **labels}
         bootstrap_ports = _bootstrap_ports(told, len(ports))
@@ -258,13 +260,13 @@ def _host(pod_ip: str, rules: PodRules) -> str:
         address = ipaddress.ip_address(pod_ip)
     except ValueError:
         raise _Wrong(Refusal.NO_ADDRESS, f"{pod_ip[:64]!r} is no IP address") from None
-    _check_host(str(address), rules)
+    _check_host(str(address), rules.check_host)
     return f"[{address}]" if address.version == 6 else str(address)
 
 
-def _check_host(host: str, rules: PodRules) -> None:
+def _check_host(host: str, check: Callable[[str], None]) -> None:
     try:
-        rules.check_host(host)
+        check(host)
     except ClientError as error:
         raise _Wrong(Refusal.ADDRESS_REFUSED, error.message) from None
 

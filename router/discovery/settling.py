@@ -93,6 +93,10 @@ class Settling:
         self._claimants: dict[str, set[str]] = {}
         """Pods that say a worker of theirs is at a URL."""
 
+    def sees(self, url: str) -> bool:
+        """Whether a pod that is selected says that a worker of it is at a URL."""
+        return any(self._sightings[uid].selections for uid in self._claimants.get(url, ()))
+
     def settle(self, sighting: Sighting) -> None:
         """Make the workers of a pod what it says."""
         pod, before = sighting.pod, sighting.refused

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from policies import HANDOVER_LABEL, FleetState, Op
+from router.destinations import Destinations
 from router.discovery.discovery import Discovery
 from router.discovery.pods import PodRules
 from router.discovery.source import ApiFailure
 from router.discovery.watch import Selection
 from router.fleet import Registry
-from router.settings import Settings
+from router.settings import DiscoverySettings, Settings
 from router.sources import SettingsError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def make_discovery(
     now_us: Callable[[], int],
     replica: str,
     warm: Callable[[], bool],
-    check_host: Callable[[str], None],
+    destinations: Destinations,
 ) -> Discovery | None:
     """Build it as the settings say; None where it is off.
 
@@ -58,7 +59,7 @@ def make_discovery(
         now_us: Log time.
         replica: Id of this replica.
         warm: Whether the shared log was once read to its end.
-        check_host: Raises `ClientError` if no worker may be at a host.
+        destinations: Judges where workers may be.
 
     Raises:
         ApiFailure: No API server is configured.
@@ -70,17 +71,13 @@ def make_discovery(
     from router.discovery.api_server import ApiServer, find_server
 
     config = find_server(wanted.kubeconfig)
-    watched = [
-        (Selection(cluster_of(config), namespace, role, selector), ApiServer(wanted.kubeconfig))
-        for namespace in wanted.namespaces or (config.namespace.strip(),)
-        for role, selector in wanted.selectors.items()
-    ]
+    watched = [(selection, ApiServer(wanted.kubeconfig)) for selection in selections_of(wanted, config)]
     pair_labels = (
         {HANDOVER_LABEL: settings.fleet.kv_connector} if settings.fleet.vllm_pd_disaggregation else {}
     )
     return Discovery(
         watched,
-        PodRules(wanted.ports, pair_labels, check_host),
+        PodRules(wanted.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
         fleet=fleet,
         registry=registry,
         publish=publish,
@@ -89,6 +86,28 @@ def make_discovery(
         warm=warm,
         resync_s=wanted.resync_s,
     )
+
+
+def scopes_of(wanted: DiscoverySettings) -> frozenset[str]:
+    """The scopes of the selections that the settings make, by which discovery notes its workers.
+
+    Raises:
+        ApiFailure: No API server is configured.
+    """
+    if not wanted.service_discovery:
+        return frozenset()
+    from router.discovery.api_server import find_server
+
+    return frozenset(each.scope for each in selections_of(wanted, find_server(wanted.kubeconfig)))
+
+
+def selections_of(wanted: DiscoverySettings, config: "SingleConfig") -> list[Selection]:
+    """The selections that the settings make of a cluster's pods."""
+    return [
+        Selection(cluster_of(config), namespace, role, selector)
+        for namespace in wanted.namespaces or (config.namespace.strip(),)
+        for role, selector in wanted.selectors.items()
+    ]
 
 
 def cluster_of(config: "SingleConfig") -> str:

@@ -3,6 +3,7 @@
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import asking_client
 from router.fleet.bucket_planner import BucketPlanner
+from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import HealthChecks, HealthRules
@@ -11,8 +12,11 @@ from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry
 from router.fleet.role_planner import RolePlanner
+from router.fleet.worker_key import WorkerKey
 
 __all__ = [
+    "ORIGIN_LABELS",
+    "REGISTERED_LABEL",
     "BucketPlanner",
     "EngineMetrics",
     "Health",
@@ -24,6 +28,7 @@ __all__ = [
     "Registry",
     "RolePlanner",
     "ServedModel",
+    "WorkerKey",
     "asking_client",
     "label_hosts",
     "normal_url",

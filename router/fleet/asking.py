@@ -6,7 +6,7 @@ kilobytes could otherwise be unpacked to gigabytes here.
 """
 
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 
 import httpcore
 import httpx
@@ -73,8 +73,11 @@ class _Bounded(httpx.AsyncByteStream):
 
 
 class _Transport(httpx.AsyncHTTPTransport):
-    def __init__(self, destinations: Destinations, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self, destinations: Destinations, tls: ssl.SSLContext, key_at: Callable[[str], str | None]
+    ) -> None:
         super().__init__(verify=tls, trust_env=False)
+        self._key_at = key_at
         # httpx has no other way to say how to connect.
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls,
@@ -85,6 +88,9 @@ class _Transport(httpx.AsyncHTTPTransport):
         )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        key = self._key_at(str(request.url))
+        if key is not None:
+            request.headers["authorization"] = f"Bearer {key}"
         answer = await super().handle_async_request(request)
         coding = answer.headers.get("content-encoding", "identity")
         if coding.strip().lower() not in ("", "identity"):
@@ -96,23 +102,24 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 
 def asking_client(
-    destinations: Destinations, tls: ssl.SSLContext, *, key: str | None, timeout_s: float
+    destinations: Destinations,
+    tls: ssl.SSLContext,
+    *,
+    key_at: Callable[[str], str | None] = lambda _: None,
+    timeout_s: float,
 ) -> httpx.AsyncClient:
     """Make the client; close it in the end.
 
     Args:
         destinations: Where it may connect to.
         tls: How https workers are talked to.
-        key: Bearer token of the fleet's workers, if they ask for one.
+        key_at: Returns the bearer token that may be shown at a URL (`router.fleet.worker_key`).
         timeout_s: Of each step, where the caller does not say otherwise.
     """
     return httpx.AsyncClient(
-        transport=_Transport(destinations, tls),
+        transport=_Transport(destinations, tls, key_at),
         timeout=timeout_s,
         trust_env=False,
         follow_redirects=False,
-        headers={
-            "accept-encoding": "identity",
-            **({"authorization": f"Bearer {key}"} if key else {}),
-        },
+        headers={"accept-encoding": "identity"},
     )

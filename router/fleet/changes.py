@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from policies import Worker, WorkerPut
+from policies import OpRefused, Worker, WorkerPut
 from router.fleet.discovered import kept
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Changes:
         """Change a worker for all replicas.
 
         Raises:
-            OpRefused: It cannot be published: nothing was changed, and it is not said again.
+            OpRefused: The change has a value beyond its bounds. It is neither made nor said again.
         """
         put = self._put(worker, change)
         said = self._said.get(worker.worker_id)
@@ -95,13 +95,25 @@ class Changes:
             if _content(put) == _content(worker):
                 del self._said[worker.worker_id]
                 continue
+            before = worker.labels
+            try:
+                self._publish(put)
+            except OpRefused as error:  # with what another replica changed it exceeds a bound, as of labels
+                del self._said[worker.worker_id]
+                logger.warning(
+                    "a change of a worker is dropped: it cannot be made beside another replica's change",
+                    extra={
+                        "event": "worker.change_dropped",
+                        "worker_id": worker.worker_id,
+                        "reason": str(error),
+                    },
+                )
+                continue
+            self._said[worker.worker_id] = _Said(change, put.at_us, before)
             logger.info(
                 "a change of a worker is said again: another replica did not know of it",
                 extra={"event": "worker.change_repeated", "worker_id": worker.worker_id},
             )
-            before = worker.labels
-            self._publish(put)
-            self._said[worker.worker_id] = _Said(change, put.at_us, before)
 
     def _put(self, worker: Worker, change: Change) -> WorkerPut:
         at_us = max(self._now_us(), worker.version[0] + 1)

@@ -9,6 +9,9 @@ GET /get_server_info   SGLang: KV capacity (``max_total_num_tokens`` of each of 
 GET /metrics           vLLM: KV capacity (``vllm:cache_config_info`` block size and count, of all ranks);
                        when the process started (``process_start_time_seconds``, which both have while
                        prometheus-client is not told to gather several processes)
+
+A number beyond `radix.bounds`, or a name that is none, is as good as not said: what goes on from here to the
+log, to clients and to the admin API can be written there.
 """
 
 import re
@@ -16,6 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
+
+from radix import COUNT_MAX, TEXT_CHARS_MAX, TOKENS_MAX, is_name, parsed_whole, sane_whole
+
+MODELS_MAX = 4096
+"""Models of one worker, its adapters among them; what is listed behind them is left out."""
+
+RANKS_MAX = 4096
+"""Data-parallel ranks of one worker."""
 
 _RANK = re.compile(r'^vllm:num_requests_running\{(?:[^}]*,)?engine="([^"]*)"', re.MULTILINE)
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
@@ -47,21 +58,29 @@ class ServedModel:
 def served_models(answer: Any) -> tuple[ServedModel, ...]:
     """Read ``/v1/models``; entries without a usable id are left out."""
     entries = answer.get("data") if isinstance(answer, dict) else None
-    models = []
+    models: list[ServedModel] = []
     for entry in entries if isinstance(entries, list) else []:
-        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str) or not entry["id"]:
+        if len(models) == MODELS_MAX:
+            break
+        if not isinstance(entry, dict) or not is_name(entry.get("id")):
             continue
-        max_model_len = entry.get("max_model_len")
+        parent = _text(entry.get("parent"))
         models.append(
             ServedModel(
                 entry["id"],
-                max_model_len if isinstance(max_model_len, int) and max_model_len > 0 else 0,
-                str(entry.get("owned_by") or ""),
-                str(entry.get("parent") or entry.get("root") or ""),
-                str(entry.get("parent") or ""),
+                sane_whole(entry.get("max_model_len"), TOKENS_MAX),
+                _text(entry.get("owned_by")),
+                parent or _text(entry.get("root")),
+                parent,
             )
         )
     return tuple(models)
+
+
+def _text(value: object) -> str:
+    """A text that an engine says, such as a path; empty if it is none that can be written."""
+    sound = isinstance(value, str) and len(value) <= TEXT_CHARS_MAX and value.isprintable()
+    return str(value) if sound else ""
 
 
 def cached_as(models: Sequence[ServedModel], name: str) -> str | None:
@@ -83,13 +102,17 @@ def sglang_capacity_tokens(answer: Any) -> int:
     """KV capacity in tokens, of all data-parallel ranks, from SGLang's server info; 0 if it does not say."""
     if not isinstance(answer, dict):
         return 0
-    ranks = answer.get("dp_size")
     states = answer.get("internal_states")
     for source in (answer, *(states if isinstance(states, list) else ())):
-        value = source.get("max_total_num_tokens") if isinstance(source, dict) else None
-        if isinstance(value, int) and value > 0:
-            return value * (ranks if isinstance(ranks, int) and ranks > 0 else 1)
+        value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX) if isinstance(source, dict) else 0
+        if value:
+            return sane_whole(value * _ranks(answer), TOKENS_MAX)
     return 0
+
+
+def _ranks(info: dict[str, Any]) -> int:
+    """Data-parallel ranks that SGLang's server info tells of, at least one."""
+    return sane_whole(info.get("dp_size"), RANKS_MAX) or 1
 
 
 def sglang_running_max(answer: Any) -> int:
@@ -100,27 +123,23 @@ def sglang_running_max(answer: Any) -> int:
     """
     if not isinstance(answer, dict):
         return 0
-    ranks = answer.get("dp_size")
-    ranks = ranks if isinstance(ranks, int) and ranks > 0 else 1
     states = answer.get("internal_states")
     for state in states if isinstance(states, list) else ():
-        value = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
-        if isinstance(value, int) and value > 0:
-            return value * ranks
-    value = answer.get("max_running_requests")
-    return value if isinstance(value, int) and value > 0 else 0
+        told = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
+        value = sane_whole(told, COUNT_MAX)
+        if value:
+            return sane_whole(value * _ranks(answer), COUNT_MAX)
+    return sane_whole(answer.get("max_running_requests"), COUNT_MAX)
 
 
 def sglang_step_tokens(answer: Any) -> int:
     """Tokens that one step prefills, from SGLang's server info; 0 if it does not say, or has no bound."""
-    value = answer.get("chunked_prefill_size") if isinstance(answer, dict) else None
-    return max(value, 0) if isinstance(value, int) else 0
+    return sane_whole(answer.get("chunked_prefill_size"), TOKENS_MAX) if isinstance(answer, dict) else 0
 
 
 def sglang_bootstrap_port(answer: Any) -> int:
     """Port of its bootstrap server, from SGLang's server info; 0 if it does not say."""
-    value = answer.get("disaggregation_bootstrap_port") if isinstance(answer, dict) else None
-    return value if isinstance(value, int) and 0 < value < 1 << 16 else 0
+    return sane_whole(answer.get("disaggregation_bootstrap_port"), 65535) if isinstance(answer, dict) else 0
 
 
 def sglang_role(answer: Any) -> str:
@@ -150,13 +169,13 @@ def vllm_capacity_tokens(metrics: str) -> int:
         return 0
     labels = dict(_LABEL.findall(found.group(1)))
     ranks = len(set(_RANK.findall(metrics))) or 1
-    try:
-        tokens = labels.get("kv_cache_size_tokens", "")
-        if tokens.isdecimal():
-            return int(tokens) * ranks
-        return int(labels.get("block_size", "")) * int(labels.get("num_gpu_blocks", ""))
-    except ValueError:
-        return 0
+    tokens = parsed_whole(labels.get("kv_cache_size_tokens", ""), TOKENS_MAX)
+    if tokens is not None:
+        return sane_whole(tokens * ranks, TOKENS_MAX)
+    block_tokens = parsed_whole(labels.get("block_size", ""), TOKENS_MAX) or 0
+    return sane_whole(
+        block_tokens * (parsed_whole(labels.get("num_gpu_blocks", ""), TOKENS_MAX) or 0), TOKENS_MAX
+    )
 
 
 def started_unix_ms(metrics: str) -> int:

@@ -14,17 +14,21 @@ minute: what it says may be seconds old when we ask.
 
 A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM ``engine``), and where SGLang is told to
 report for all schedulers, one per tensor-parallel rank of each, all alike. So requests are summed over
-ranks, the greatest of each, and shares averaged.
+ranks, the greatest of each, and shares averaged. A value that no engine has (`radix.bounds`) is not said.
 """
 
 import re
 from dataclasses import dataclass
-from math import isfinite
+
+from radix import COUNT_MAX, TOKENS_MAX, sane_real, whole
 
 _RUNNING = (b"vllm:num_requests_running", b"sglang:num_running_reqs")
 _WAITING = (b"vllm:num_requests_waiting", b"sglang:num_queue_reqs")
 _SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
 _USED, _CAPACITY = b"sglang:num_used_tokens", b"sglang:max_total_num_tokens"
+
+RATIO_MAX = 2.0
+"""Share of its capacity that an engine may hold: a rounding or an overcommitted pool beyond 1."""
 
 _RANK = re.compile(rb'[{,](?:dp_rank|engine)="([^"]*)"')
 
@@ -55,24 +59,26 @@ def engine_load(page: bytes) -> EngineLoad | None:
 
 def _total(page: bytes, names: tuple[bytes, ...]) -> int:
     for name in names:
-        ranks = _by_rank(page, name)
+        ranks = _by_rank(page, name, COUNT_MAX)
         if ranks:
-            return round(sum(ranks.values()))
+            return whole(sum(ranks.values()), COUNT_MAX)
     return -1
 
 
 def _kv_ratio(page: bytes) -> float:
     for name in _SHARE:
-        ranks = _by_rank(page, name)
+        ranks = _by_rank(page, name, RATIO_MAX)
         if ranks:
             return sum(ranks.values()) / len(ranks)
-    used, capacity = _by_rank(page, _USED), _by_rank(page, _CAPACITY)
+    used, capacity = _by_rank(page, _USED, TOKENS_MAX), _by_rank(page, _CAPACITY, TOKENS_MAX)
     capacity_tokens = sum(capacity.values())
-    return sum(used.values()) / capacity_tokens if used and capacity_tokens else -1.0
+    if not used or capacity_tokens <= 0:
+        return -1.0
+    return sane_real(sum(used.values()) / capacity_tokens, RATIO_MAX)
 
 
-def _by_rank(page: bytes, name: bytes) -> dict[bytes, float]:
-    """The samples of a metric by data-parallel rank, the greatest of each; they follow each other."""
+def _by_rank(page: bytes, name: bytes, most: float) -> dict[bytes, float]:
+    """The samples of a metric, 0 to ``most``, by data-parallel rank, the greatest of each."""
     ranks: dict[bytes, float] = {}
     start = page.find(b"\n" + name + b"{")
     if start < 0:
@@ -81,8 +87,8 @@ def _by_rank(page: bytes, name: bytes) -> dict[bytes, float]:
         end = page.find(b"\n", start + 1)
         line = page[start + 1 : end if end >= 0 else len(page)]
         labels, _, rest = line.rpartition(b"}")
-        value = _number((rest if labels else line[len(name) :]).split())
-        if value is not None:
+        value = _number((rest if labels else line[len(name) :]).split(), most)
+        if value >= 0:
             found = _RANK.search(labels)
             rank = found.group(1) if found is not None else b""
             ranks[rank] = max(value, ranks.get(rank, 0.0))
@@ -90,10 +96,9 @@ def _by_rank(page: bytes, name: bytes) -> dict[bytes, float]:
     return ranks
 
 
-def _number(words: list[bytes]) -> float | None:
-    """The value of a sample, which may have a time behind it; None if it is none that counts anything."""
+def _number(words: list[bytes], most: float) -> float:
+    """The value of a sample, which may have a time behind it; -1 if it is none that counts anything."""
     try:
-        value = float(words[0])
+        return sane_real(float(words[0]), most)
     except (ValueError, IndexError):
-        return None
-    return value if isfinite(value) and value >= 0 else None
+        return -1.0

@@ -24,7 +24,8 @@ from collections.abc import Callable
 import httpx
 
 from policies import FleetState, Op, Reported, turn_of
-from router.fleet.engine_load import engine_load
+from radix import TOKENS_MAX, whole
+from router.fleet.engine_load import EngineLoad, engine_load
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pages import page
 from router.fleet.registry import Registry
@@ -130,6 +131,8 @@ class EngineMetrics:
         try:
             text = await page(self._client, worker.url + "/metrics", self._timeout_s)
             load = None if text is None else engine_load(text)
+            if load is not None:
+                self._tell(local, load, asked_us, (max(inflight[0], before[0]), max(inflight[1], before[1])))
         except Exception:
             logger.exception(
                 "a look at a worker's metrics failed inside the gateway",
@@ -141,6 +144,10 @@ class EngineMetrics:
             self._not_before_us[worker.worker_id] = asked_us + LEFT_ALONE_INTERVALS * self._interval_us
             return
         self.reports += 1
+
+    def _tell(self, local: LocalWorker, load: EngineLoad, asked_us: int, inflight: tuple[int, int]) -> None:
+        """Tell all replicas what a page said, and how many requests and tokens were in flight there."""
+        worker = local.worker
         capacity_tokens = worker.capacity_tokens or self._fleet.rules.capacity_tokens
         knows_kv = load.kv_ratio >= 0 and capacity_tokens > 0
         self._publish(
@@ -150,10 +157,9 @@ class EngineMetrics:
                 self._replica,
                 load.running,
                 load.waiting,
-                round(load.kv_ratio * capacity_tokens) if knows_kv else -1,
+                whole(load.kv_ratio * capacity_tokens, TOKENS_MAX) if knows_kv else -1,
                 local.running_max,
-                max(inflight[0], before[0]),
-                max(inflight[1], before[1]),
+                *inflight,
             )
         )
 

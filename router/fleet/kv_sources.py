@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from radix import parsed_whole
 from router.errors import ClientError
 
 EVENTS_LABEL, REPLAY_LABEL = "kv_events", "kv_replay"
@@ -135,9 +136,10 @@ def vllm_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
     found = []
     for name, entry in sorted((entries or {}).items(), key=lambda each: each[0].rjust(5)):
         endpoint = _at_worker(entry.endpoint, url)
-        if not name.isdecimal() or int(name) >= RANKS_MAX or entry.publisher != "zmq" or endpoint is None:
+        rank = parsed_whole(name, RANKS_MAX - 1)
+        if rank is None or entry.publisher != "zmq" or endpoint is None:
             continue
-        found.append(Source(int(name), endpoint, _at_worker(entry.replay_endpoint, url), entry.topic))
+        found.append(Source(rank, endpoint, _at_worker(entry.replay_endpoint, url), entry.topic))
     return tuple(found)
 
 
@@ -188,7 +190,7 @@ class _SglangConfig(msgspec.Struct):
 def _decoded(answer: bytes | None, kind: Any) -> Any:
     try:
         return None if not answer else msgspec.json.decode(answer, type=kind)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 

@@ -47,6 +47,7 @@ from router.fleet.engine_info import ServedModel, cached_as
 from router.fleet.kv_sources import check_labels
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pairs import Kind, Pairs
+from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
 
 Slots = NDArray[np.intp]
@@ -83,6 +84,8 @@ class Registry:
         replicas: Callable[[], tuple[str, ...]],
         slow_start_s: float,
         check_host: Callable[[str], None] = lambda _: None,
+        check_engine_host: Callable[[str], None] = lambda _: None,
+        worker_key: WorkerKey | None = None,
     ) -> None:
         """Know no worker yet.
 
@@ -99,6 +102,8 @@ class Registry:
             slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
             check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
                 settings name is not asked about.
+            check_engine_host: Likewise for a host that only engines connect to.
+            worker_key: Knows which workers are shown the fleet's key; None if there is none.
         """
         self._fleet = fleet
         self._publish = publish
@@ -107,6 +112,8 @@ class Registry:
         self._make_pool = make_pool
         self._replicas = replicas
         self._check_host = check_host
+        self._check_engine_host = check_engine_host
+        self._worker_key = worker_key
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
         self.pairs = Pairs(self.circuits, self._ready)
         self._changes = Changes(publish=publish, now_us=now_us, replica=replica)
@@ -318,6 +325,15 @@ class Registry:
         local.suspected_us = self.now_us()
         self.on_change()
 
+    def withholds_key(self, worker_id: str) -> bool:
+        """Whether the fleet has a key that a worker is not shown (`router.fleet.worker_key`)."""
+        return self._worker_key is not None and self._worker_key.is_withheld(worker_id)
+
+    def key_changed(self) -> None:
+        """Show workers the key that is theirs now."""
+        for local in self.all():
+            self._show_key(local)
+
     # What people and discovery ask.
 
     def all(self) -> list[LocalWorker]:
@@ -418,6 +434,7 @@ class Registry:
             True if the worker's state changed.
         """
         before, now_us = local.health, self.now_us()
+        self._show_key(local)  # discovery may have seen its pod since
         local.probes += 1
         local.detail = detail
         if ok:
@@ -509,7 +526,7 @@ class Registry:
 
     def _check_labels(self, labels: Mapping[str, str]) -> None:
         if BOOTSTRAP_HOST_LABEL in labels:
-            self._check_host(labels[BOOTSTRAP_HOST_LABEL])
+            self._check_engine_host(labels[BOOTSTRAP_HOST_LABEL])
         check_labels(labels, self._check_host)
 
     def _fitting(self, model: str | None, bucket: int) -> Slots:
@@ -578,9 +595,11 @@ class Registry:
                 local = LocalWorker(worker, pool, self.circuits.breaker(worker_id))
                 pool.on_idle_closed = partial(self.suspect, local)
                 self._local[worker_id] = local
+                self._show_key(local)
                 fresh = True
-            else:
+            elif local.worker is not worker:
                 local.worker = worker
+                self._show_key(local)
         self._by_slot = {local.worker.slot: local for local in self._local.values()}
         self._lists_changed()
         if fresh:
@@ -592,3 +611,10 @@ class Registry:
         local = self._local.pop(worker_id)
         local.removed = True
         local.pool.drain()
+        if self._worker_key is not None:
+            self._worker_key.forget(local.worker)
+
+    def _show_key(self, local: LocalWorker) -> None:
+        """Have requests carry the fleet's key to a worker that may know it."""
+        if self._worker_key is not None and not local.removed:
+            local.pool.authorization = self._worker_key.line_for(local.worker)

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 
 from policies import DECODE, PREFILL, Switched
+from radix import COUNT_MAX, KEYS_MAX, sane_whole
 from router.fleet.engine_info import sglang_role
 from router.fleet.pages import page
 
@@ -38,6 +39,9 @@ NOT_YET = ("not idle", "in progress")
 
 BROKEN = ("unhealthy", "restart")
 """What it says when it is neither what it was nor what it should be."""
+
+GRAPH_MEMORY_GB_MAX = 1e6
+"""More than any machine has."""
 
 GRAPH_MEMORY, GRAPH_SIZES = "decode_cuda_graph_memory_gb", "decode_cuda_graph_bs"
 
@@ -89,7 +93,7 @@ async def _asked(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> t
         return Switched.LATER, type(error).__name__
     try:
         told = answer.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         told = None
     told = told if isinstance(told, dict) else {}
     message = str(told.get("message") or f"HTTP {answer.status_code}")
@@ -108,11 +112,20 @@ async def _graphs(client: httpx.AsyncClient, peers: Iterable[str]) -> dict[str, 
     for url in list(peers)[:PEERS_ASKED_MAX]:
         states = _states(await _info(client, url))
         memory_gb = [state.get(GRAPH_MEMORY) for state in states]
-        known = [one for one in memory_gb if isinstance(one, int | float) and one > 0]
+        known = [one for one in memory_gb if isinstance(one, int | float) and 0 < one <= GRAPH_MEMORY_GB_MAX]
         if known:
             sizes = states[0].get(GRAPH_SIZES)
-            return {GRAPH_MEMORY: max(known), **({GRAPH_SIZES: sizes} if sizes else {})}
+            return {GRAPH_MEMORY: max(known), **({GRAPH_SIZES: sizes} if _are_sizes(sizes) else {})}
     return {}
+
+
+def _are_sizes(sizes: object) -> bool:
+    """Whether an engine says sizes of batches, which are passed on to another one."""
+    return (
+        isinstance(sizes, list)
+        and 0 < len(sizes) <= KEYS_MAX
+        and all(sane_whole(size, COUNT_MAX) > 0 for size in sizes)
+    )
 
 
 async def _info(client: httpx.AsyncClient, url: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from router.fleet import LocalWorker, Registry
 logger = logging.getLogger(__name__)
 
 BROKEN_MAX = 2
-"""A request after which so many workers broke off without an answer is not sent to another one."""
+"""A request after which so many workers of one role broke off is sent to no other worker of that role."""
 
 
 class Failure(NamedTuple):
@@ -47,7 +47,7 @@ class Blame:
         request_id: For the log.
 
     Attributes:
-        broken: Ids of the workers that broke off although they had been sent the request.
+        broken: By role, the ids of the workers that broke off although they had been sent the request.
         repeated: Whether the request is at fault.
     """
 
@@ -57,8 +57,14 @@ class Blame:
         self._registry = registry
         self._request_id = request_id
         self._held: list[Failure] = []
-        self.broken: set[str] = set()
+        self.broken: dict[str, set[str]] = {}
         self.repeated = False
+
+    def broke_off(self, local: LocalWorker) -> bool:
+        """Note that a worker broke off; True if no other worker of its role should get the request."""
+        broken = self.broken.setdefault(local.worker.role, set())
+        broken.add(local.worker.worker_id)
+        return len(broken) >= BROKEN_MAX
 
     def failed(self, failure: Failure, now_us: int, *, last: bool) -> bool:
         """Take in a failure.

@@ -25,7 +25,7 @@ from router.errors import (
 )
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
-from router.gateway.blame import BROKEN_MAX, Blame, Failure
+from router.gateway.blame import Blame, Failure
 from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.pair_reservation import PairReservation
@@ -202,9 +202,14 @@ class Dispatching(ABC):
             avoided = [record.pair.prefill.worker.slot]  # it may be the other side, too
             others = self._others(avoided, now_us)
         verdict: Redispatch | GiveUp = GiveUp("no_other_worker")
-        if status is None and error.asked and not isinstance(error, WorkerSilent):
-            self._blamed().broken.add(local.worker.worker_id)
-        if others or status is None:
+        broke_off = status is None and error.asked and not isinstance(error, WorkerSilent | HandoverFailed)
+        if broke_off and self._blamed().broke_off(local):
+            avoided = [
+                each.worker.slot for each in gateway.registry.all() if each.worker.role == local.worker.role
+            ]
+            others = self._others(avoided, now_us)
+            verdict = self._verdict(status) if others else GiveUp("workers_broke_off")
+        elif others or status is None:
             verdict = self._verdict(status)
         if status is None or (status >= 500 and not isinstance(verdict, GiveUp)):
             self._failed_at(reservation.worker_failed(error), last=isinstance(verdict, GiveUp))
@@ -272,8 +277,6 @@ class Dispatching(ABC):
 
     def _verdict(self, status: int | None) -> Redispatch | GiveUp:
         """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
-        if self._blame is not None and len(self._blame.broken) >= BROKEN_MAX:
-            return GiveUp("workers_broke_off")
         gateway, record, now_s = self._gateway, self._record, self._gateway.now_s()
         return redispatch(
             gateway.redispatch_rules,

@@ -1,7 +1,8 @@
 """What a worker sees of a client's request: its bytes, and few of its headers (`wire.md` 4).
 
-Cookies and unknown headers never travel. A client's own key does only if it is none of ours; the fleet's key
-goes in its place. A tenant with a cache of its own has its salt put into the body.
+Cookies and unknown headers never travel. A client's own key does only if it is none of ours and the fleet has
+none; the worker's pool adds the fleet's key in its place (`router.fleet.worker_key`). A tenant with a cache
+of its own has its salt put into the body.
 """
 
 from collections.abc import Sequence
@@ -21,21 +22,12 @@ class Forwarding:
     """What one gateway forwards.
 
     Args:
-        worker_key: Key of the fleet's workers; None if they ask for none.
-        keys_are_ours: Whether clients' keys are for this gateway alone.
+        passes_keys: Whether clients' keys are for the workers: neither this gateway nor the fleet has one.
     """
 
-    def __init__(self, worker_key: bytes | None, *, keys_are_ours: bool) -> None:
-        passes = not keys_are_ours and worker_key is None
-        self._headers = FORWARDED_HEADERS if passes else FORWARDED_HEADERS - {b"authorization"}
+    def __init__(self, *, passes_keys: bool) -> None:
+        self._headers = FORWARDED_HEADERS if passes_keys else FORWARDED_HEADERS - {b"authorization"}
         self._untraced = self._headers - CONTEXT_HEADERS
-        self._authorization = b""
-        if worker_key is not None:
-            self.use_worker_key(worker_key)
-
-    def use_worker_key(self, key: bytes) -> None:
-        """The key of the fleet's workers is this one now; they had one before."""
-        self._authorization = b"authorization: Bearer %b\r\n" % key
 
     def lines(self, request: ClientRequest, request_id: bytes, context: bytes = b"") -> bytes:
         """Header lines for the worker.
@@ -45,10 +37,9 @@ class Forwarding:
             request_id: Its id.
             context: Lines of the trace that this is part of; empty: the client's, if it has any.
         """
-        return b"%b%b%bx-request-id: %b\r\n" % (
+        return b"%b%bx-request-id: %b\r\n" % (
             lines_of(request.headers, self._untraced if context else self._headers, request.hop_names),
             context,
-            self._authorization,
             request_id,
         )
 

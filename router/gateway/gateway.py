@@ -202,10 +202,8 @@ class Gateway:
             self._noted |= CONTEXT_HEADERS
         self._inflight_max = requests_max
         self._at_workers = 0
-        worker_key = settings.fleet.worker_api_key
         self.forwarding = Forwarding(
-            worker_key.get_secret_value().encode() if worker_key is not None else None,
-            keys_are_ours=self.door.hands_out_keys,
+            passes_keys=settings.fleet.worker_api_key is None and not self.door.hands_out_keys
         )
         self._profiles = {
             name: AttentionProfile(model.attention, model.window_tokens, model.retained_interval_tokens)

@@ -4,6 +4,7 @@ from router.proxy.client_protocol import GatewayProtocol, IsProxied, make_protoc
 from router.proxy.clients import ClientQuota, Clients, Refusal
 from router.proxy.ending import Ending
 from router.proxy.errors import error_answer, retry_after
+from router.proxy.handshake import Handshakes
 from router.proxy.headers import lines_of
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import (
@@ -26,6 +27,7 @@ __all__ = [
     "Ending",
     "Exchange",
     "GatewayProtocol",
+    "Handshakes",
     "Header",
     "IsProxied",
     "Refusal",

@@ -8,7 +8,8 @@ which of the two serves it, and enforces limits for both:
 
 * a head has at most `ClientLimits.headers_max` headers and `head_bytes_max` bytes (431, or 414 if it is the
   target that is long);
-* a client may have so many connections, and send so many requests, as `Clients` say (closed, or 429);
+* a client may have so many connections, and send so many requests, as `Clients` say (closed, or 429); where
+  there is no place left, a connection on which nothing is under way is closed for a new one (`Spare`);
 * a body that is compressed is refused (415): nothing is ever unpacked here, and engines do not do it either;
 * a body has at most `body_bytes_max` bytes (413); that of a proxied request is read whole;
 * of bodies that are coming in, one pass of the event loop reads so much and no more (`Intake`);
@@ -53,6 +54,7 @@ from router.proxy.ending import Ending
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, StartExchange
+from router.proxy.spare import Spare
 
 LINGER_S = 2.0
 """How long the rest of a refused request is discarded, so that the refusal arrives."""
@@ -129,6 +131,7 @@ class GatewayProtocol(HttpToolsProtocol):
     idle: "ClassVar[Deadlines[GatewayProtocol]]"
     """The connections on which the next request is awaited."""
     intake: ClassVar[Intake]
+    spare: ClassVar[Spare]
     clients: ClassVar[Clients | None]
     watches_requests: ClassVar[bool]
 
@@ -157,7 +160,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._forwarded_for = ""
         self._client: Client | None = None
         if self.clients is not None:
-            self._client = self.clients.enter(self.client[0] if self.client else "")
+            self._client = self.clients.enter(self.client[0] if self.client else "", self.spare.make_room)
             if self._client is None:
                 self._refused = True
                 transport.abort()
@@ -174,6 +177,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._leave()
         super().connection_lost(exc)
         self.idle.discard(self)
+        self.spare.discard(self)
         self.intake.forget(self.flow)
         for timer in (self._stall_timer, self._receive_timer):
             if timer is not None:
@@ -216,6 +220,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """The client reads too slowly: hold the worker back, and the client to a time limit."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
+        self.spare.add_slow(self)
         active = self._active
         if active is not None and active.exchange is not None:
             active.exchange.pause()
@@ -226,6 +231,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+            self.spare.discard(self)
+            self._watch_receiving()
         active = self._active
         if active is not None and active.exchange is not None:
             active.exchange.resume()
@@ -412,6 +419,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """An answer is complete, the application's or ours: on to the next request, or to waiting for one."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
+            self._await_end()
             return
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
@@ -460,6 +468,7 @@ class GatewayProtocol(HttpToolsProtocol):
         transport = self.transport
         if transport.is_closing():
             return
+        self.spare.add(self)
         if not transport.can_write_eof():
             transport.close()
             return
@@ -493,12 +502,20 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _watch_receiving(self) -> None:
         """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
-        if self._receives() or (self._unanswered() is None and self not in self.idle):
-            if self._receive_timer is None and not self._refused:
+        if self._refused:
+            return
+        nothing_owed = self._unanswered() is None
+        if self._receives() or (nothing_owed and self not in self.idle):
+            if self._receive_timer is None:
                 self._receive_timer = self.loop.call_later(self.limits.receive_s_max, self._receive_timed_out)
-        elif self._receive_timer is not None and not self._refused:
+            if nothing_owed:
+                self.spare.add(self)
+            else:
+                self.spare.add_slow(self)
+        elif self._receive_timer is not None:
             self._receive_timer.cancel()
             self._receive_timer = None
+            self.spare.discard(self)
 
     def _receive_timed_out(self) -> None:
         self._receive_timer = None
@@ -510,6 +527,30 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
         else:
             self.transport.close()
+
+    def _await_end(self) -> None:
+        """The last answer is written: its client must take it in time, or sooner if others need the place."""
+        self.spare.add(self)
+        if self._stall_timer is None and self.transport.get_write_buffer_size():
+            self._stall_timer = self.loop.call_later(self.limits.stall_s_max, self._drop)
+
+    def vacate(self) -> bool:
+        """Close at once for another connection, unless a request is under way; whether it did."""
+        if self._client is None:
+            return False
+        if not self.flow.write_paused and not self.transport.is_closing():
+            owed = self._unanswered() is not None
+            if self._active is not None or self.pipeline or (owed and not self._receives()):
+                return False
+            if self in self.idle and self._has_unread():
+                return False  # its next request has just come
+        self.idle.discard(self)
+        assert self.clients is not None
+        self.clients.leave(self._client)
+        self._client = None
+        self._refused = True
+        self._drop()
+        return True
 
     def _leave(self) -> None:
         active, self._active = self._active, None
@@ -525,6 +566,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Close an idle connection, unless its next request has just come."""
         if not self.transport.is_closing() and not self._has_unread():
             self.transport.close()
+            self._await_end()
 
     def is_last(self) -> bool:
         """Whether the answer that begins now is the last one of this connection."""
@@ -641,6 +683,8 @@ def make_protocol(
         ending: Tells all connections when the process ends.
         clients: Counts what clients have; None if they may have anything.
     """
+    loop = asyncio.get_running_loop()
+    idle = Deadlines(loop, GatewayProtocol.timeout_keep_alive_handler)
     return type(
         "BoundGatewayProtocol",
         (GatewayProtocol,),
@@ -650,7 +694,8 @@ def make_protocol(
             "is_proxied": staticmethod(is_proxied),
             "limits": limits or ClientLimits(),
             "ending": ending or Ending(),
-            "idle": Deadlines(asyncio.get_running_loop(), GatewayProtocol.timeout_keep_alive_handler),
+            "idle": idle,
+            "spare": Spare(loop, idle),
             "intake": Intake(),
             "clients": clients,
             "watches_requests": clients is not None and clients.watches_requests,

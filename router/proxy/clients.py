@@ -1,6 +1,7 @@
 """How many connections and requests clients may have at this process, by address.
 
-    a connection ──room for it, and for one more of its client?──no──> closed at once, counted
+    a connection ──room for one more of its client?──no──> closed at once, counted
+        └──room for it?──no──> an idle one is closed for it, counted; closed at once if there is none
     a request's head ──does its client's rate allow one more?──no──> 429 with Retry-After, and closed
 
 A client is an IPv4 address, or the /64 of an IPv6 address: a household has so many of the latter. Behind a
@@ -38,9 +39,13 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Refusal(StrEnum):
-    """Why a client is refused before anybody looks at its request."""
+    """Why a client is refused before anybody looks at its request.
+
+    An *idle* one was let in, and its connection is closed for another one.
+    """
 
     CONNECTIONS = "connections"
+    IDLE = "idle"
     CONNECTIONS_PER_CLIENT = "connections_per_client"
     REQUESTS_PER_CLIENT = "requests_per_client"
 
@@ -111,21 +116,25 @@ class Clients:
         self._interval_s = 1 / quota.requests_per_s if quota.requests_per_s else 0.0
         self._burst_s = (quota.requests_burst - 1) * self._interval_s
 
-    def enter(self, peer: str) -> Client | None:
+    def enter(self, peer: str, make_room: Callable[[], bool] = lambda: False) -> Client | None:
         """A connection was made; None if it is one too many, and to be closed without `leave`.
 
         Args:
             peer: Its address; empty if it has none, as a Unix socket.
+            make_room: Makes another connection `leave` that can be spared; False if there is none.
         """
         quota = self._quota
-        if 0 < quota.connections_max <= self.connections:
-            self._refuse(Refusal.CONNECTIONS, peer)
-            return None
         client = self._client(peer)
-        if client.key and not client.trusted:
-            if 0 < quota.connections_per_client_max <= self._counts[client.key]:
-                self._refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
+        counted = client.key and not client.trusted
+        if counted and 0 < quota.connections_per_client_max <= self._counts[client.key]:
+            self._refuse(Refusal.CONNECTIONS_PER_CLIENT, peer)
+            return None
+        while 0 < quota.connections_max <= self.connections:
+            if not make_room():
+                self._refuse(Refusal.CONNECTIONS, peer)
                 return None
+            self._refuse(Refusal.IDLE, peer)
+        if counted:
             self._counts[client.key] += 1
         self.connections += 1
         return client

@@ -11,6 +11,7 @@ for the first that is left.
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -26,7 +27,7 @@ class Deadlines(Generic[Item]):
     shorter, add those that wait already anew.
     """
 
-    __slots__ = ("_due_s", "_look_s", "_loop", "_on_due", "_timer")
+    __slots__ = ("_delay_s", "_due_s", "_look_s", "_loop", "_on_due", "_timer")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_due: Callable[[Item], None]) -> None:
         """Wait for nothing yet.
@@ -38,6 +39,7 @@ class Deadlines(Generic[Item]):
         self._loop = loop
         self._on_due = on_due
         self._due_s: dict[Item, float] = {}
+        self._delay_s = 0.0  # of the one that was added last
         self._timer: asyncio.Handle | None = None
         self._look_s = 0.0  # when it fires; uvloop's handles do not all say
 
@@ -49,6 +51,7 @@ class Deadlines(Generic[Item]):
 
     def add(self, item: Item, delay_s: float) -> None:
         """Let an item wait from now on, also if it waits already."""
+        self._delay_s = delay_s
         due_s = self._loop.time() + delay_s
         self._due_s.pop(item, None)
         self._due_s[item] = due_s
@@ -57,6 +60,10 @@ class Deadlines(Generic[Item]):
         elif due_s < self._look_s:
             self._timer.cancel()
             self._look_at(due_s)
+
+    def first(self, count: int) -> list[tuple[Item, float]]:
+        """Those that have waited for longest, each with since when, by the loop's clock."""
+        return [(item, due_s - self._delay_s) for item, due_s in islice(self._due_s.items(), count)]
 
     def discard(self, item: Item) -> None:
         """Forget an item, if it waits."""

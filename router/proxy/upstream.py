@@ -65,6 +65,7 @@ class WorkerPool:
     Attributes:
         origin: ``http://host:port`` for messages, without a path.
         timeouts: What was given; may change with `use`.
+        authorization: Header line with the key that the worker is shown; empty if it is shown none.
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
         retried: Requests so far that were sent again because a kept connection was stale.
@@ -103,6 +104,7 @@ class WorkerPool:
         assert parts.hostname
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.use(timeouts or UpstreamTimeouts(), idle_s_max)
+        self.authorization = b""
         self.opened = 0
         self.reused = 0
         self.retried = 0
@@ -178,7 +180,7 @@ class WorkerPool:
         head = [method, b" ", self._base_path, path]
         if query:
             head += (b"?", query)
-        head += (self._host_line, lines)
+        head += (self._host_line, self.authorization, lines)
         if body_bytes or method not in _BODYLESS_METHODS:
             head.append(b"content-length: %d\r\n" % body_bytes)
         head.append(b"\r\n")

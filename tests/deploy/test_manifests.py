@@ -213,7 +213,7 @@ def test_only_discovery_has_a_token_for_the_api_server_and_it_may_only_read_pods
 @everywhere
 def test_everything_a_pod_mounts_exists_or_is_a_secret_that_the_page_makes(overlay: str) -> None:
     objects = rendered(overlay)
-    made = {"cacheway-admin", "cacheway-valkey", "cacheway-redis", "cacheway-tls"}
+    made = {"cacheway-admin", "cacheway-data", "cacheway-valkey", "cacheway-redis", "cacheway-tls"}
     maps = {each["metadata"]["name"] for each in of_kind(objects, "ConfigMap")}
     claims = {each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")}
     for each in pods(objects):
@@ -360,6 +360,7 @@ def test_the_command_line_and_environment_of_a_gateway_are_valid(
             settings["observability.prometheus_port"],
         )
         assert settings["admin.tokens_file"], "the admin API of a pod is for whoever has a token"
+        assert settings["server.api_key_file"] == "/etc/cacheway/data/api-key", "its data port is open to all"
 
 
 def effective(shown: str) -> dict[str, str]:

@@ -69,3 +69,17 @@ def test_the_password_of_valkey_is_random_and_fit_for_a_url(objects: Path) -> No
     assert found == {"sentinel_password": made["password"]}
     assert made["url"].startswith(f"redis+sentinel://:{made['password']}@valkey-0.valkey:26379,")
     assert load({"shared.redis_url": made["url"]}).settings.shared.redis_url == made["url"]
+
+
+def test_the_key_for_clients_is_one_and_is_not_printed(objects: Path, tmp_path: Path) -> None:
+    """Whoever may read the Secret may read it again; a log of the installation need not hold it."""
+    said = run()
+    key = (objects / "cacheway-data").read_text()
+    assert re.fullmatch(r"cw-[0-9a-f]{64}", key)
+    assert key not in said
+    assert "get secret cacheway-data" in said
+    assert (objects / "cacheway-data.how").read_text().strip() == "--from-file=api-key=/dev/stdin"
+    file = tmp_path / "api-key"
+    file.write_text(key)
+    api_key = load({"server.api_key_file": str(file)}).settings.server.api_key_file
+    assert api_key == str(file)

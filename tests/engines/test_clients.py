@@ -46,7 +46,7 @@ async def test_a_client_gets_its_answers_and_all_count_the_same(
         rate_per_s=4.0,
         seed=chance.randrange(2**31),
     )
-    with GatewayView(gateway.url, gateway.url) as view:
+    with GatewayView(gateway.url) as view:
         compared = await run(CLIENTS[name], program, load, view, tmp_path, TIMEOUT_S)
     assert compared.disagreements == []
     if not os.environ.get(RUNNING):  # who runs them may have other guests

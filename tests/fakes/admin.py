@@ -116,7 +116,7 @@ class Setup:
             console=EventStream(fleet, Pulse(fleet), lambda: self.shutting_down),
         )
         self.api = make_api(self.ports)
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://gateway")
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(self.api), base_url="http://localhost")
 
     async def _replicas_vitals(self) -> dict[str, Vitals | None]:
         return self.vitals

@@ -27,5 +27,5 @@ def client_of(bench: Bench) -> httpx.AsyncClient:
     add_tree_view(api, bench.gateway)
 
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://gateway"
+        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://localhost"
     )

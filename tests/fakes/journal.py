@@ -52,7 +52,7 @@ class Journal:
             for entry_id, fields in await self._redis.xrange(self._key, min=self._position):
                 self._position = f"({entry_id.decode()}"
                 decoded = decode_ops(fields.get(b"o", b"\x90"))
-                assert not (decoded.unknown or decoded.invalid)
+                assert decoded.unknown + decoded.invalid == 0
                 for op in decoded.ops:
                     self._note(op)
         wanted = None if workers is None else set(workers)

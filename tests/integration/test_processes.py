@@ -164,12 +164,12 @@ async def test_several_processes_share_a_port_the_tree_and_the_metrics(fleet: Fl
             for client in (one, other, other):
                 assert (await client.post("/v1/chat/completions", json=chat())).status_code == 200
 
-            for url in (f"http://127.0.0.1:{port}/metrics", f"http://127.0.0.1:{metrics_port}/metrics"):
+            async def aggregated() -> bool:
+                answer = await scraper.get(f"http://127.0.0.1:{metrics_port}/metrics")
+                return requests_total(answer.text) == 5
 
-                async def aggregated(url: str = url) -> bool:
-                    return requests_total((await scraper.get(url)).text) == 5
-
-                await until_async(aggregated)
+            await until_async(aggregated)
+            assert (await scraper.get(f"http://127.0.0.1:{port}/metrics")).status_code == 404
 
             socket_path = embedded_socket(folder)
             async with redis.asyncio.Redis(unix_socket_path=socket_path) as valkey:

@@ -44,8 +44,8 @@ class NextFleetState(FleetState):
         self._apply[Novelty] = lambda op: None
 
 class NextSharedState(SharedState):
-    def publish(self, op):
-        super().publish(op)
+    def publish(self, op, *more):
+        super().publish(op, *more)
         if isinstance(op, Placed):
             super().publish(Novelty(op.request_id, op.at_us))
 
@@ -69,8 +69,10 @@ async def replica(
 
 
 async def metric(client: httpx.AsyncClient, name: str) -> float:
+    """A metric, added up over its labels."""
     lines = (await client.get("/metrics")).text.splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(f"cacheway_{name} "))
+    prefixes = (f"cacheway_{name} ", f"cacheway_{name}{{")
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(prefixes))
 
 
 async def decision(client: httpx.AsyncClient, text: str) -> tuple[str, int]:

@@ -51,7 +51,7 @@ async def running(process: GatewayProcess) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(process.api)
     async with (
         process.api.router.lifespan_context(process.api),
-        httpx.AsyncClient(transport=transport, base_url="http://gateway") as client,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
     ):
         yield client
 

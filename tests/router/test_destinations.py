@@ -33,6 +33,22 @@ METADATA = [
     "224.0.0.1",
     "255.255.255.255",
     "ff02::1",
+    "169.254.169.254.",
+    "169.254.169.254..",
+    "0xa9fea9fe.",
+    "2852039166.",
+    "64:ff9b::169.254.169.254",
+    "64:ff9b:1::a9fe:a9fe",  # RFC 8215 with a prefix of 96 bits, and of 48, 56 and 64
+    "64:ff9b:1:a9fe:a9:fe00::",
+    "64:ff9b:1:a9:fe:a9fe::",
+    "64:ff9b:1:0:a9:fea9:fe00:0",
+    "::ffff:0:a9fe:a9fe",  # RFC 2765
+    "2001:0:a9fe:a9fe::1",  # Teredo: the server
+    "2001:0:808:808::5601:5601",  # and the client, whose bits are inverted
+    "fd12::5efe:a9fe:a9fe",  # ISATAP
+    "fe80::5efe:a00:1",
+    "2002:a9fe:a9fe:1:2:3:4:5",
+    "::ffff:169.254.169.254%1",
 ]
 
 
@@ -50,7 +66,12 @@ def test_metadata_services_are_refused_however_their_address_is_written(host: st
 
 
 @pytest.mark.parametrize(
-    "host", ["10.0.0.7", "192.168.1.2", "8.8.8.8", "127.0.0.1", "::1", "fd12::7", "engine-1"]
+    "host",
+    [
+        *("10.0.0.7", "192.168.1.2", "8.8.8.8", "127.0.0.1", "::1", "fd12::7", "engine-1", "10.0.0.7."),
+        *("64:ff9b::a00:7", "64:ff9b:1::a00:7", "64:ff9b:1:a00:0:700::", "64:ff9b:1:0:a:0:700::"),
+        *("::ffff:10.0.0.7", "2002:a00:7::1", "fd12::5efe:a00:7", "2001:db8::a9fe:a9fe"),
+    ],
 )
 def test_where_engines_live_is_allowed(host: str) -> None:
     assert not refused(Destinations(), host)
@@ -123,3 +144,69 @@ async def test_only_addresses_that_are_allowed_are_connected_to(monkeypatch: pyt
 
 async def test_an_address_needs_no_resolver() -> None:
     assert await Destinations().resolve("127.0.0.1", 80) == ["127.0.0.1"]
+
+
+def test_an_address_inside_another_counts_where_networks_are_named() -> None:
+    destinations = Destinations(["10.0.0.0/8"])
+    for host in ("::ffff:10.0.0.7", "64:ff9b::a00:7", "64:ff9b:1::a00:7", "10.0.0.7."):
+        assert not refused(destinations, host)
+    for host in ("::ffff:11.0.0.7", "64:ff9b::b00:7", "64:ff9b:1::b00:7", "2002:b00:7::", "2001:0:a00:7::1"):
+        assert refused(destinations, host)
+
+
+def engine_host_refused(destinations: Destinations, host: str) -> bool:
+    try:
+        destinations.check_engine_host(host)
+    except ClientError as error:
+        return error.code == "worker_host_refused"
+    return False
+
+
+def test_a_name_that_engines_resolve_must_be_listed_where_networks_are_named() -> None:
+    """Nobody judges what it resolves to there."""
+    assert not engine_host_refused(Destinations(), "evil.example")
+    assert engine_host_refused(Destinations(), "169.254.169.254.")
+    destinations = Destinations(["10.0.0.0/8"], named=["Prefill-0"])
+    assert engine_host_refused(destinations, "evil.example")
+    assert engine_host_refused(destinations, "localhost")
+    for host in ("10.0.0.7", "prefill-0", "PREFILL-0", "127.0.0.1"):
+        assert not engine_host_refused(destinations, host)
+    listed = Destinations(["10.0.0.0/8"], [".engines.svc"])
+    assert not engine_host_refused(listed, "a.engines.svc")
+    assert engine_host_refused(listed, "a.engines.svc.example")
+
+
+@pytest.mark.parametrize(
+    ("networks", "hosts", "host", "entrusted"),
+    [
+        ((), (), "10.0.0.7", False),
+        ((), (), "engine", False),
+        (("10.0.0.0/8",), (), "10.0.0.7", True),
+        (("10.0.0.0/8",), (), "::ffff:10.0.0.7", True),
+        (("10.0.0.0/8",), (), "11.0.0.7", False),
+        (("10.0.0.0/8",), (), "127.0.0.1", False),
+        (("127.0.0.0/8",), (), "127.0.0.1", True),
+        (("10.0.0.0/8",), (), "engine", True),
+        (("10.0.0.0/8",), (), "localhost", False),
+        (("10.0.0.0/8",), (), "named", False),
+        ((), (".svc",), "a.svc", True),
+        ((), (".svc",), "a.svc.example", False),
+        ((), (".svc",), "10.0.0.7", False),
+        (("10.0.0.0/8",), (".svc",), "engine", False),
+        (("10.0.0.0/8",), (".svc",), "10.0.0.7", True),
+    ],
+)
+def test_the_key_is_entrusted_to_hosts_that_the_settings_name(
+    networks: tuple[str, ...], hosts: tuple[str, ...], host: str, *, entrusted: bool
+) -> None:
+    assert Destinations(networks, hosts, named=["named"], keyed=True).entrusts(host) is entrusted
+
+
+async def test_a_name_that_is_trusted_for_its_networks_leads_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even to this machine, where anybody may listen who has no business with the key."""
+    answering(monkeypatch, "127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1", "11.0.0.1")
+    assert await Destinations(["10.0.0.0/8"], keyed=True).resolve("engine", 80) == ["10.0.0.7"]
+    without_a_key = await Destinations(["10.0.0.0/8"]).resolve("engine", 80)
+    assert without_a_key == ["127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1"]

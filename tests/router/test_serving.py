@@ -14,6 +14,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from loadtest.processes import free_port
 from router.gateway import Gateway
+from router.open_files import OpenFiles
 from router.serving import GatewayConfig, bound, serve
 from router.settings import Settings
 from router.sources import Loaded, SettingsError
@@ -60,7 +61,7 @@ def test_what_uvicorn_does_is_in_the_settings() -> None:
 
 
 async def test_the_gateway_is_built_in_the_process_that_serves() -> None:
-    config = GatewayConfig(settings(fleet={"worker_urls": ["http://a:1"]}), NOWHERE, requests_max=7)
+    config = GatewayConfig(settings(fleet={"worker_urls": ["http://a:1"]}), NOWHERE, OpenFiles(7))
     assert not hasattr(config, "process")
     config.load()
     assert config.http_protocol_class is config.process.protocol

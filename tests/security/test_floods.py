@@ -5,8 +5,8 @@ import json
 from collections import Counter
 
 import pytest
-from fakes.attacker import HEALTH, LAST, Attacker, post
-from fakes.running import Fleet, RunningGateway
+from fakes.attacker import HEALTH, LAST, Attacker, post, worker
+from fakes.running import Fleet, RunningGateway, until
 
 from router.encoding import Encoding
 from router.encoding.encoding import WAITING_MAX
@@ -39,21 +39,40 @@ async def test_one_client_cannot_take_all_connections(fleet: Fleet) -> None:
 
 
 async def test_connections_are_bounded_in_all(fleet: Fleet) -> None:
-    gateway = await fleet.gateway(server={"connections_max": 5})
-    held = [await Attacker.connect(gateway, f"127.0.0.{number}") for number in range(2, 7)]
-    assert all([await each.is_served() for each in held])
+    """Requests under way keep their places, and a new connection is closed; an idle one is closed for it."""
+    answer = asyncio.Event()
 
-    assert await (await Attacker.connect(gateway)).send(HEALTH).received() == b""
-    assert await refused(gateway, "connections") == 1
-    assert b"cacheway_client_connections 5.0" in gateway.process.metrics.exposition()[0]
-    for each in held:
-        each.close()
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    async with worker(serve) as url:
+        gateway = await fleet.gateway(url, server={"connections_max": 5})
+        await gateway.client.aclose()
+        request = post(json.dumps({"model": "m", "prompt": "x"}).encode(), last=False)
+        held = [await Attacker.connect(gateway, f"127.0.0.{number}") for number in range(2, 7)]
+        for each in held:
+            each.send(request)
+        await until(lambda: gateway.process.gateway.inflight == 5)
+
+        assert await (await Attacker.connect(gateway)).send(HEALTH).received() == b""
+        assert await refused(gateway, "connections") == 1
+        assert b"cacheway_client_connections 5.0" in gateway.process.metrics.exposition()[0]
+
+        answer.set()
+        await until(lambda: gateway.process.gateway.inflight == 0)
+        new = await Attacker.connect(gateway)
+        assert await new.is_served()
+        assert await refused(gateway, "idle") == 1
+        assert gateway.process._clients.connections == 5
+        for each in (*held, new):
+            each.close()
 
 
 async def test_without_a_limit_connections_are_bounded_by_the_files_there_are(fleet: Fleet) -> None:
     gateway = await fleet.gateway()
     quota = gateway.process._clients._quota
-    assert quota.connections_max == gateway.server.config.requests_max
+    assert quota.connections_max == gateway.server.config.files.requests_max
 
 
 @pytest.mark.parametrize("path", [b"/health", b"/v1/models", b"/nowhere"])

@@ -73,7 +73,7 @@ async def _run_all(
     comparisons: list[Comparison] = []
     status = 0
     root = options.out or Path(tempfile.mkdtemp(prefix="cw-clients-"))
-    with GatewayView(load.url, (options.admin or options.gateway).rstrip("/")) as gateway:
+    with GatewayView((options.admin or options.gateway).rstrip("/")) as gateway:
         for name in options.clients or CLIENTS:
             client = CLIENTS[name]
             program = installation.program(client)

@@ -2,9 +2,9 @@
 
     mark ── the client runs ── since(mark)
 
-Sums come from ``/metrics``, as they would on a dashboard: requests, tokens, and the mean of the histogram
-``cacheway_ttft_seconds``. A histogram says no percentiles, so the times of the single requests come from
-``GET /decisions`` of the admin API, which keeps the newest ones of one process.
+Sums come from ``/metrics`` of the admin API, as they would on a dashboard: requests, tokens, and the mean of
+the histogram ``cacheway_ttft_seconds``. A histogram says no percentiles, so the times of the single requests
+come from ``GET /decisions`` there, which keeps the newest ones of one process.
 
 Nobody else may use the gateway meanwhile.
 """
@@ -74,19 +74,16 @@ class GatewayView:
     """A gateway, looked at from outside. A context manager.
 
     Args:
-        url: Of its data port.
         admin_url: Of its admin API.
     """
 
-    def __init__(self, url: str, admin_url: str) -> None:
-        self._data = httpx.Client(base_url=url, trust_env=False, timeout=TIMEOUT_S)
+    def __init__(self, admin_url: str) -> None:
         self._admin = httpx.Client(base_url=admin_url, trust_env=False, timeout=TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._data.close()
         self._admin.close()
 
     def worker_urls(self) -> list[str]:
@@ -103,7 +100,7 @@ class GatewayView:
         Raises:
             httpx.HTTPError: It does not answer.
         """
-        answer = self._data.get("/metrics")
+        answer = self._admin.get("/metrics")
         answer.raise_for_status()
         sums: dict[str, float] = {}
         completed = failed = left = 0

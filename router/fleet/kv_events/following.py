@@ -31,9 +31,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from policies import DP_SIZE_LABEL, FleetState, Op, Tracked, turn_of
-from radix import Residency
+from radix import Residency, parsed_whole
 from router.destinations import Resolve
 from router.errors import ClientError
+from router.fleet.engine_info import RANKS_MAX
 from router.fleet.kv_events.follower import Follower
 from router.fleet.kv_sources import (
     EVENTS_LABEL,
@@ -358,8 +359,8 @@ class KvEvents:
             ClientError: A label is no endpoint, or the gateway does not connect there.
         """
         worker = local.worker
-        ranks = worker.labels.get(DP_SIZE_LABEL, "")
-        sources = labelled(worker.labels, max(1, int(ranks)) if ranks.isdecimal() else 1)
+        ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
+        sources = labelled(worker.labels, ranks)
         told = not sources
         if told and local.engine != "sglang":
             sources = vllm_sources(await self._page(worker.url + "/kv_event_sources"), worker.url)

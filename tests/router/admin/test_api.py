@@ -56,6 +56,6 @@ async def asked(setup: Setup, path: str) -> list[httpx.Response]:
     answers = []
     for api in (make_data_api(setup.ports, None), make_admin_api(setup.ports)):
         transport = httpx.ASGITransport(api)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             answers.append(await client.get(path))
     return answers

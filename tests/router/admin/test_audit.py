@@ -46,7 +46,7 @@ async def test_what_only_reads_is_no_change(setup: Setup, caplog: pytest.LogCapt
     for path in ("/workers", "/audit", "/health"):
         await setup.client.get(path)
     await setup.client.head("/workers")
-    await setup.client.post("/register_encoder_url", json={"url": "http://e:1"})
+    await setup.client.get("/list_encoder_urls")
     assert audited(setup) == []
     assert events(caplog) == []
 
@@ -80,7 +80,7 @@ async def test_a_reader_who_would_change_something_is_named(
     tokens.load()
     setup = Setup()
     api = make_admin_api(replace(setup.ports, tokens=tokens))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
         answer = await client.delete("/workers/a:80", headers={"authorization": "Bearer token"})
     assert answer.status_code == 403
     (event,) = events(caplog)
@@ -110,7 +110,7 @@ async def test_a_handler_says_what_it_changed(setup: Setup) -> None:
 async def test_a_mistake_of_ours_is_a_failed_change(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
     changing(setup.api)
     transport = httpx.ASGITransport(setup.api, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.post("/fail")).status_code == 500
     (event,) = events(caplog)
     assert (event["event"], event["status"], event["action"]) == ("admin.failed", 500, "POST /fail")

@@ -11,7 +11,7 @@ from router.admin.console import add_console, read_assets
 def client() -> httpx.AsyncClient:
     api = FastAPI()
     add_console(api)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost")
 
 
 class Links(HTMLParser):
@@ -69,7 +69,7 @@ async def test_nothing_else_can_be_read(name: str) -> None:
     api = FastAPI()
     add_console(api)
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://gateway"
+        transport=httpx.ASGITransport(api, raise_app_exceptions=False), base_url="http://localhost"
     ) as client:
         assert (await client.get(f"/console/assets/{name}")).status_code != 200
 

@@ -56,3 +56,39 @@ async def test_only_an_encoder_can_be_unregistered(
     gone = await client.request("DELETE", "/unregister_encoder_url", json={"url": url})
     assert (gone.status_code, gone.json()["code"]) == (404, "worker_not_found")
     assert workers.get("p:1") is not None
+
+
+@pytest.mark.parametrize("role", ["plain", "prefill", "decode"])
+async def test_no_other_worker_becomes_an_encoder(
+    workers: Registry, client: httpx.AsyncClient, role: str
+) -> None:
+    """One request would end the service of a fleet with one worker."""
+    workers.add("http://p:1", role=role)
+    for url in ("http://p:1", "http://P:1/", "p:1", "https://p:1"):
+        answer = await client.post("/register_encoder_url", json={"url": url})
+        assert (answer.status_code, answer.json()["code"]) == (409, "worker_exists")
+    local = workers.get("p:1")
+    assert local is not None
+    assert local.worker.role == role
+
+
+async def test_an_encoder_that_others_named_stays_as_it_is(
+    workers: Registry, client: httpx.AsyncClient
+) -> None:
+    workers.add("http://e:1", role="encode", labels={"zone": "b"}, capacity_tokens=7)
+    workers.change("e:1", draining=True)
+    before = workers.all()[0].worker
+    assert (await client.post("/register_encoder_url", json={"url": "http://e:1"})).status_code == 200
+    gone = await client.request("DELETE", "/unregister_encoder_url", json={"url": "http://e:1"})
+    assert (gone.status_code, gone.json()["code"]) == (409, "not_registered")
+    assert workers.all()[0].worker == before
+
+
+async def test_an_encoder_leaves_after_somebody_changed_it(
+    workers: Registry, client: httpx.AsyncClient
+) -> None:
+    await client.post("/register_encoder_url", json={"url": "http://e:1"})
+    workers.change("e:1", labels={"zone": "b"})
+    gone = await client.request("DELETE", "/unregister_encoder_url", json={"url": "http://e:1"})
+    assert gone.status_code == 200
+    assert workers.all() == []

@@ -53,6 +53,6 @@ async def test_a_mistake_of_ours_has_the_openai_shape_too(setup: Setup) -> None:
     setup.add("a:1")
     setup.answer = lambda _: 1 / 0
     transport = httpx.ASGITransport(setup.api, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         answer = await client.get("/get_model_info")
     assert (answer.status_code, code(answer)) == (500, "internal_error")

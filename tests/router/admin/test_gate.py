@@ -48,8 +48,31 @@ async def test_without_a_key_pages_of_other_sites_change_nothing(setup: Setup) -
     answer = await setup.client.delete("/workers/a:80", headers={"origin": "https://evil.example"})
     assert (answer.status_code, code(answer)) == (403, "other_site")
     assert len(setup.registry.all()) == 1
-    own = await setup.client.delete("/workers/a:80", headers={"origin": "http://gateway"})
+    own = await setup.client.delete("/workers/a:80", headers={"origin": "http://localhost"})
     assert own.status_code == 202
+
+
+async def test_an_encoder_that_comes_is_a_change_and_one_that_is_there_is_none(setup: Setup) -> None:
+    for _ in range(3):
+        answer = await setup.client.post("/register_encoder_url", json={"url": "http://e:1"})
+        assert answer.status_code == 200
+    (change,) = (await setup.client.get("/audit")).json()["changes"]
+    assert (change["actor"], change["target"]) == ("anonymous", "http://e:1")
+    assert change["action"] == "POST /register_encoder_url"
+    too_long = await setup.client.post("/register_encoder_url", content=b"x" * (BODY_BYTES_MAX + 1))
+    assert (too_long.status_code, code(too_long)) == (413, "body_too_large")
+
+
+async def test_encoders_need_the_key(locked: Setup) -> None:
+    for method, path in (("POST", "/register_encoder_url"), ("DELETE", "/unregister_encoder_url")):
+        for prefix in ("", "/admin"):
+            answer = await locked.client.request(method, prefix + path, json={"url": "http://e:1"})
+            assert (answer.status_code, code(answer)) == (401, "invalid_api_key")
+    assert (await locked.client.get("/list_encoder_urls")).status_code == 401
+    assert locked.registry.all() == []
+    headers = {"authorization": "Bearer ours"}
+    answer = await locked.client.post("/register_encoder_url", json={"url": "http://e:1"}, headers=headers)
+    assert answer.status_code == 200
 
 
 async def test_with_a_key_it_does_not_matter_where_it_comes_from(locked: Setup) -> None:

@@ -1,9 +1,18 @@
 """What probes and scrapers are told."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import httpx
 import pytest
 from fakes.admin import WELL, Setup
+
+from router.admin import make_admin_api, make_api, make_data_api
+from router.live_settings import LiveSettings
+from router.settings import Settings
+from router.sources import Loaded
+from router.tenants import TokensWatch
+from router.tenants.keys import digest_of
 
 
 @pytest.mark.parametrize("path", ["/health", "/liveness"])
@@ -61,3 +70,76 @@ async def test_metrics_are_prometheus_text(setup: Setup) -> None:
     answer = await setup.client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     assert "cacheway_build_info" in answer.text
+
+
+TOLD_TO_OPERATORS = {"replica", "version", "degraded", "settings_refused"}
+
+
+def told(answer: httpx.Response) -> set[str]:
+    """What an answer of readiness has beyond status and counts."""
+    names = set(answer.json()) | {f"shared.{name}" for name in answer.json()["shared"]}
+    return names & (TOLD_TO_OPERATORS | {"shared.degraded", "shared.replicas"})
+
+
+EVERYTHING = TOLD_TO_OPERATORS | {"shared.degraded", "shared.replicas"}
+
+
+async def test_where_there_are_keys_strangers_and_tenants_are_told_a_status_and_counts(
+    locked: Setup,
+) -> None:
+    locked.add("a")
+    locked.degraded = ("the shared log: cannot reach redis-0.internal", "pods of app=engines")
+    for path in ("/readiness", "/health_generate"):
+        for headers in ({}, {"authorization": "Bearer wrong"}, {"x-api-key": "sk-acme"}):
+            answer = await locked.client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+            assert answer.json()["workers"] == {"healthy": 1, "total": 1}
+            assert answer.json()["degraded_count"] == 2
+            assert answer.json()["shared"]["warm"] is True
+            assert told(answer) == set()
+            for name in ("redis-0", "engines", "r1", "1.2.3"):
+                assert name not in answer.text
+
+
+async def test_the_gateways_own_key_and_those_without_any_are_told_all(setup: Setup, locked: Setup) -> None:
+    answer = await locked.client.get("/readiness", headers={"authorization": "Bearer ours"})
+    assert told(answer) == EVERYTHING
+    assert told(await setup.client.get("/readiness")) == EVERYTHING
+
+
+async def test_where_only_operators_have_tokens_one_of_those_is_needed(setup: Setup, tmp_path: Path) -> None:
+    """The base of deploy/kubernetes is so: anybody may ask models, and is told nothing about the fleet."""
+    file = tmp_path / "tokens.yaml"
+    digest = digest_of(b"the-token").hex()
+    file.write_text(f"tokens: {{reader: {{role: read, hash: 'sha256:{digest}'}}}}")
+    tokens = TokensWatch(str(file))
+    tokens.load()
+    ports = replace(setup.ports, tokens=tokens)
+    for api in (make_api(ports), make_data_api(ports, None), make_admin_api(ports)):
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            assert told(await client.get("/readiness")) == set()
+            answer = await client.get("/readiness", headers={"authorization": "Bearer the-token"})
+            assert told(answer) == EVERYTHING
+
+
+async def test_metrics_leave_the_data_port_if_they_have_one_of_their_own(setup: Setup) -> None:
+    settings = Settings.model_validate({"observability": {"prometheus_port": 29000}})
+    live = LiveSettings(
+        Loaded(settings, {}),
+        setup.shared.fleet.overrides,
+        publish=setup.shared.publish,
+        now_us=setup.time.clock.now_us,
+        replica="r1",
+        parts={},
+    )
+    ports = replace(setup.ports, settings=replace(setup.ports.settings, live=live))
+    statuses = []
+    for api in (make_api(ports), make_data_api(ports, None), make_admin_api(ports)):
+        transport = httpx.ASGITransport(api)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            answer = await client.get("/metrics")
+            statuses.append(answer.status_code)
+            assert (answer.status_code == 200) is ("cacheway_" in answer.text)
+            assert "/metrics" not in api.openapi()["paths"] or answer.status_code == 200
+    assert statuses == [404, 404, 200]

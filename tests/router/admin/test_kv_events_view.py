@@ -36,7 +36,7 @@ async def test_it_tells_publishers_and_states_of_the_workers_that_this_replica_f
         api = FastAPI()
         add_kv_events_view(api, replica.registry, replica.shared.fleet, replica.kv_events)
         async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(api), base_url="http://gateway", trust_env=False
+            transport=httpx.ASGITransport(api), base_url="http://localhost", trust_env=False
         ) as client:
             view = (await client.get("/kv_events")).json()
     engine.stop()

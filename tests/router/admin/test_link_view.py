@@ -85,6 +85,6 @@ def test_a_link_that_carries_nothing_has_no_share() -> None:
 async def test_the_route_answers_in_order_of_names() -> None:
     api = FastAPI()
     add_link_view(api, Setup().ports)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost") as client:
         answer = (await client.get("/links")).json()
     assert [link["link"] for link in answer["links"]] == ["a>b", "b>a"]

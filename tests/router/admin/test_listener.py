@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +13,15 @@ from fakes.running import until_async
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
-from router.admin import admin_tls, listen
+from router.admin import Listener, admin_tls
+from router.proxy import ClientLimits, ClientQuota, Clients
 from router.settings import AdminSettings
+
+
+def listening(api: FastAPI, connections_max: int = 0, tls: ssl.SSLContext | None = None) -> Listener:
+    """A listener that refuses nobody in silence."""
+    clients = Clients(ClientQuota(connections_max=connections_max), time.monotonic, lambda _: None)
+    return Listener(api, clients, ClientLimits(), 75.0, tls)
 
 
 def endless() -> FastAPI:
@@ -33,7 +41,7 @@ def endless() -> FastAPI:
 async def test_streams_that_never_end_do_not_keep_it_open() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    task = asyncio.create_task(listen(endless(), listener))
+    task = asyncio.create_task(listening(endless()).serve(listener))
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
         await until_async(lambda: answers(client))
         async with client.stream("GET", "/events") as answer:
@@ -67,7 +75,7 @@ async def test_clients_without_a_certificate_are_turned_away_if_one_is_asked_for
     )
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-    task = asyncio.create_task(listen(FastAPI(), listener, **tls))
+    task = asyncio.create_task(listening(FastAPI(), tls=tls).serve(listener))
     bare, known = ssl.create_default_context(), ssl.create_default_context()
     for context in (bare, known):
         authority.configure_trust(context)
@@ -85,4 +93,4 @@ async def test_clients_without_a_certificate_are_turned_away_if_one_is_asked_for
 
 
 def test_without_files_there_is_no_tls() -> None:
-    assert admin_tls(AdminSettings()) == {}
+    assert admin_tls(AdminSettings()) is None

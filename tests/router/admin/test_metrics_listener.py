@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -11,7 +12,8 @@ import pytest
 from fakes.running import until_async
 
 from loadtest.processes import free_port
-from router.admin import serve_metrics
+from router.admin import Listener, make_metrics_api, serve_metrics
+from router.proxy import ClientLimits, ClientQuota, Clients
 
 TEXT = "text/plain; version=1.0.0; charset=utf-8"
 
@@ -23,7 +25,9 @@ def exposition() -> tuple[bytes, str]:
 @contextlib.asynccontextmanager
 async def serving(port: int, *, alone: bool = True) -> AsyncIterator[asyncio.Task[None]]:
     """One process's listener."""
-    task = asyncio.create_task(serve_metrics("127.0.0.1", port, exposition, alone=alone))
+    clients = Clients(ClientQuota(), time.monotonic, lambda _: None)
+    listener = Listener(make_metrics_api(exposition), clients, ClientLimits(), 75.0)
+    task = asyncio.create_task(serve_metrics(listener, "127.0.0.1", port, alone=alone))
     try:
         yield task
     finally:

@@ -31,7 +31,7 @@ class Setup:
         self.refusals = ports.refusals
         api = FastAPI()
         add_queue_view(api, ports)
-        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://gateway")
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(api), base_url="http://localhost")
 
     @property
     def now_us(self) -> int:

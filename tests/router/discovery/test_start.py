@@ -36,7 +36,7 @@ def made(settings: Settings) -> Discovery | None:
         now_us=time.clock.now_us,
         replica="r1",
         warm=lambda: True,
-        check_host=Destinations().check_host,
+        destinations=Destinations(),
     )
 
 

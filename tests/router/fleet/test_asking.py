@@ -30,7 +30,12 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 def client(destinations: Destinations | None = None, key: str | None = None) -> httpx.AsyncClient:
-    return asking_client(destinations or Destinations(), ssl.create_default_context(), key=key, timeout_s=5)
+    return asking_client(
+        destinations or Destinations(),
+        ssl.create_default_context(),
+        key_at=lambda url: None if "unknown" in url else key,
+        timeout_s=5,
+    )
 
 
 def answer(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
@@ -42,7 +47,9 @@ def answer(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
 async def test_a_worker_is_asked_with_the_fleets_key_and_for_plain_answers() -> None:
     async with answering(answer(b"fine")) as (url, asked), client(key="secret") as asking:
         assert (await asking.get(url)).text == "fine"
+        assert (await asking.get(f"{url}/unknown")).text == "fine"
     assert b"authorization: bearer secret\r\n" in asked[0].lower()
+    assert b"authorization" not in asked[1].lower()
     assert b"accept-encoding: identity\r\n" in asked[0].lower()
 
 

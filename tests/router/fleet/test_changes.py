@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut
+from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut, encode_op
 from router.fleet.changes import INSIST_US, Change, Changes
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
 
@@ -49,6 +49,7 @@ class Replica:
         self.said: list[WorkerPut] = []
 
     def _publish(self, put: WorkerPut) -> None:
+        encode_op(put)
         self.said.append(put)
         self.fleet.apply(put)
         self.log.say(put)
@@ -247,3 +248,15 @@ def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
     log.deliver()
     changes.insist(log.replicas[0].fleet.workers())
     assert len(refused) == 1
+
+
+def test_changes_that_exceed_a_bound_together_leave_the_newer_one() -> None:
+    """40 labels by one replica and 40 others by another are more than a worker may have."""
+    log = Log(2)
+    for replica in log.replicas:
+        replica.change(Change(labels={f"{replica.name}-{number}": "" for number in range(40)}))
+    log.deliver()
+
+    one, two = (replica.worker for replica in log.replicas)
+    assert one == two
+    assert len(one.labels) == 40

@@ -2,7 +2,15 @@
 
 import pytest
 
-from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, kept, note_of, note_text
+from router.fleet.discovered import (
+    DISCOVERED_LABEL,
+    NOTE_LABEL,
+    REGISTERED_LABEL,
+    Note,
+    kept,
+    note_of,
+    note_text,
+)
 
 NOTE = Note("uid", 7, "scope", said={"role": "plain"})
 
@@ -43,3 +51,13 @@ def test_who_says_whether_it_drains_takes_the_drain_over() -> None:
     assert untouched is not None
     assert taken_over is not None
     assert (untouched.drained, taken_over.drained) == ("not_ready", "")
+
+
+def test_nobody_says_by_hand_how_a_worker_came() -> None:
+    """Its way in decides whether it may be removed by an encoder, and whether it is shown the fleet's key."""
+    forged = {**noted(NOTE), REGISTERED_LABEL: "encoder"}
+    assert kept({}, forged, drain_said=False) == {"site": "dc1"}
+    assert kept({REGISTERED_LABEL: "encoder"}, {"zone": "b"}, drain_said=True) == {
+        "zone": "b",
+        REGISTERED_LABEL: "encoder",
+    }

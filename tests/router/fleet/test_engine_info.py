@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from router.fleet.engine_info import (
+    MODELS_MAX,
     ServedModel,
     cached_as,
     served_models,
@@ -12,6 +13,7 @@ from router.fleet.engine_info import (
     sglang_capacity_tokens,
     sglang_role,
     sglang_running_max,
+    sglang_step_tokens,
     started_unix_ms,
     vllm_capacity_tokens,
 )
@@ -178,3 +180,35 @@ def test_other_names_of_a_model_are_cached_as_the_first_and_adapters_as_themselv
         *("/models/m", "/models/m", "adapter", "second", "plain"),
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    "number", [2**53, 2**64, 10**400, True, -1, 1.5, "7"], ids=lambda number: str(number)[:20]
+)
+def test_numbers_beyond_their_bounds_are_not_said(number: object) -> None:
+    info = {
+        "max_total_num_tokens": number,
+        "max_running_requests": number,
+        "chunked_prefill_size": number,
+        "disaggregation_bootstrap_port": number,
+    }
+    assert sglang_capacity_tokens(info) == sglang_running_max(info) == sglang_step_tokens(info) == 0
+    assert sglang_bootstrap_port(info) == 0
+    assert sglang_capacity_tokens({"max_total_num_tokens": 10, "dp_size": number}) == 10
+    assert served_models({"data": [{"id": "m", "max_model_len": number}]}) == (ServedModel("m"),)
+
+
+def test_products_beyond_their_bounds_are_not_said() -> None:
+    assert sglang_capacity_tokens({"max_total_num_tokens": 2**30, "dp_size": 4096}) == 0
+    states = [{"effective_max_running_requests_per_dp": 2**30}]
+    assert sglang_running_max({"dp_size": 4096, "internal_states": states}) == 0
+    for size, count in (("16", "9" * 400), ("2" * 9, "2" * 9), ("²", "1"), ("-1", "-1")):
+        labels = f'block_size="{size}",num_gpu_blocks="{count}"'
+        assert vllm_capacity_tokens(f"vllm:cache_config_info{{{labels}}} 1") == 0
+
+
+def test_models_that_cannot_be_written_are_left_out_and_lists_end() -> None:
+    ids = ["\ud800", "x" * 257, "a\nb", "", 7, None, "good"]
+    answer = {"data": [{"id": each, "owned_by": "\udfff", "root": {}, "parent": "\n"} for each in ids]}
+    assert served_models(answer) == (ServedModel("good"),)
+    assert len(served_models({"data": [{"id": f"m{number}"} for number in range(50_000)]})) == MODELS_MAX

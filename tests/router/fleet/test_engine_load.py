@@ -91,3 +91,16 @@ def test_a_sample_is_read_as_prometheus_writes_it_or_not_at_all(line: bytes, run
 def test_a_page_of_anything_else_says_nothing() -> None:
     assert engine_load(b"<html>not found</html>") is None
     assert engine_load(b"\xff\xfe" * 1000) is None
+
+
+@pytest.mark.parametrize("value", [b"1e300", b"NaN", b"+Inf", b"-1", b"3e9", b"9" * 400])
+def test_numbers_that_no_engine_has_are_not_said(value: bytes) -> None:
+    page = VLLM.replace(b" 3.0", b" " + value).replace(b" 2.0", b" " + value).replace(b" 0.25", b" " + value)
+    assert engine_load(page) is None
+    used = b"sglang:num_used_tokens{} 5\nsglang:max_total_num_tokens{} " + value
+    assert engine_load(used) == (EngineLoad(kv_ratio=5 / 3e9) if value == b"3e9" else None)
+
+
+def test_ranks_that_add_up_to_too_much_are_bounded() -> None:
+    line = b'vllm:num_requests_running{engine="%d"} 2e9\n'
+    assert engine_load(b"".join(line % rank for rank in range(5))) == EngineLoad(running=2**31 - 1)

@@ -253,3 +253,13 @@ async def test_the_loop_may_be_switched_off_and_on(monkeypatch: pytest.MonkeyPat
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_report_that_cannot_be_published_is_a_page_that_did_not_come(setup: Setup) -> None:
+    """The loop looks at the other workers, whatever goes wrong with one."""
+    local, other = setup.add("a"), setup.add("b")
+    local.running_max = 2**70
+    assert await setup.look_at_due() == ["a:80", "b:80"]
+    assert (setup.metrics.reports, setup.metrics.failures) == (1, 1)
+    assert setup.shared.fleet.reports.get(other.worker.worker_id) is not None
+    assert setup.due() == []

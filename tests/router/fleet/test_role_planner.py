@@ -23,6 +23,7 @@ from policies import (
     RoleRules,
     Started,
 )
+from radix import WHOLE_MAX
 from router.fleet import RolePlanner
 from router.fleet.role_planner import LEAD_S
 
@@ -259,7 +260,7 @@ async def test_members_are_those_that_prefill_or_decode_as_this_replica_sees_the
     setup.registry.change("far:80", labels={"site": "dc2", "convertible": "true"})
     setup.registry.change("w7:80", labels={"handover": "nixl"})
     setup.registry.change("w6:80", role="plain")
-    setup.shared.publish(CircuitSet("w5:80", setup.time.clock.now_us(), "r1", Circuit.OPEN, 10**18))
+    setup.shared.publish(CircuitSet("w5:80", setup.time.clock.now_us(), "r1", Circuit.OPEN, WHOLE_MAX))
     setup.place(0)
     found = {member.worker_id: member for member in setup.planners[0].members()}
     assert sorted(found) == ["far:80", "w0:80", "w1:80", "w2:80", "w3:80", "w4:80", "w5:80", "w7:80"]

@@ -14,6 +14,7 @@ from router.proxy import (
     ClientConnection,
     ClientLimits,
     ClientRequest,
+    Clients,
     Ending,
     GatewayProtocol,
     UpstreamRequest,
@@ -193,6 +194,7 @@ class Gateway:
         self.on_start: Callable[[RecordingExchange], None] | None = None
         self.state = ServerState()
         self.ending = Ending()
+        self.clients: Clients | None = None
         self.port = 0
         self.app = FastAPI()
         self._server: asyncio.Server | None = None
@@ -219,6 +221,7 @@ class Gateway:
             lambda method, path: method == b"POST" and path.startswith(b"/v1/"),
             limits,
             self.ending,
+            self.clients,
         )
         return uvicorn.Config(
             self.app, http=protocol, loop="none", lifespan="off", log_config=None, **options

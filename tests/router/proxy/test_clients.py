@@ -47,6 +47,30 @@ def test_connections_are_limited_in_sum_and_a_place_is_free_again() -> None:
     crowd.enter("192.0.2.2")
 
 
+def test_where_all_places_are_taken_one_that_can_be_spared_is_closed_for_each_new_one() -> None:
+    crowd = Crowd(ClientQuota(connections_max=2))
+    spare = [crowd.enter("192.0.2.1"), crowd.enter("192.0.2.1")]
+
+    def make_room() -> bool:
+        if not spare:
+            return False
+        crowd.clients.leave(spare.pop())
+        return True
+
+    assert crowd.clients.enter("192.0.2.2", make_room)
+    crowd.clients.use(ClientQuota(connections_max=1))  # a smaller house: both must go, and only one can
+    assert crowd.clients.enter("192.0.2.3", make_room) is None
+    assert (crowd.clients.connections, len(spare)) == (1, 0)
+    assert crowd.refused == [Refusal.IDLE, Refusal.IDLE, Refusal.CONNECTIONS]
+
+
+def test_a_client_over_its_own_limit_costs_nobody_a_place() -> None:
+    crowd = Crowd(ClientQuota(connections_max=1, connections_per_client_max=1))
+    crowd.enter("192.0.2.1")
+    assert crowd.clients.enter("192.0.2.1", lambda: pytest.fail("nobody is to be closed")) is None
+    assert crowd.refused == [Refusal.CONNECTIONS_PER_CLIENT]
+
+
 def test_connections_are_limited_by_client_and_a_client_by_ipv6_is_a_network() -> None:
     crowd = Crowd(ClientQuota(connections_per_client_max=1))
     for peer in ("192.0.2.1", "192.0.2.2", "2001:db8:0:1::1", "2001:db8:0:2::1"):

@@ -176,3 +176,14 @@ def test_on_the_loop_that_serves_items_may_have_no_delay_at_all() -> None:
 
     uvloop.run(run())
     assert ended == ["one", "other", "late"]
+
+
+def test_the_item_that_has_waited_for_longest_is_known_and_since_when(clock: Clock) -> None:
+    deadlines: Deadlines[str] = Deadlines(cast(Any, clock), lambda _: None)
+    assert deadlines.first(8) == []
+    deadlines.add("first", 10.0)
+    clock.now_s += 1
+    deadlines.add("second", 10.0)
+    assert deadlines.first(8) == [("first", 100.0), ("second", 101.0)]
+    deadlines.add("first", 10.0)
+    assert deadlines.first(1) == [("second", 101.0)]

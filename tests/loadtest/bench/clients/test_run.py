@@ -51,7 +51,7 @@ async def test_client_gateway_and_engines_say_the_same(fleet: Fleet, tmp_path: P
     engines = [await fleet.engine(ENGINE) for _ in range(2)]
     gateway = await fleet.gateway(*(engine.url for engine in engines), placement={"block_tokens": 16})
     load = Load(gateway.url, ENGINE.models[0], tmp_path, requests=12, concurrency=3)
-    with GatewayView(gateway.url, gateway.url) as view:
+    with GatewayView(gateway.url) as view:
         compared = await run(CLIENTS["openai-sdk"], PYTHON, load, view, tmp_path, 60.0)
     assert compared.disagreements == compared.engine_disagreements == []
     report, counted = compared.report, compared.counted
@@ -79,7 +79,7 @@ async def test_a_client_that_fails_says_so(
     fleet: Fleet, tmp_path: Path, client: Script, timeout_s: float, said: str
 ) -> None:
     gateway = await fleet.gateway()
-    with GatewayView(gateway.url, gateway.url) as view:
+    with GatewayView(gateway.url) as view:
         with pytest.raises(ClientFailed, match=said):
             await run(client, PYTHON, Load(gateway.url, "m", tmp_path), view, tmp_path, timeout_s)
         with pytest.raises(ClientFailed, match="status 127"):
@@ -87,7 +87,7 @@ async def test_a_client_that_fails_says_so(
 
 
 def test_a_gateway_that_is_not_there_is_an_error_of_http() -> None:
-    with GatewayView("http://127.0.0.1:9", "http://127.0.0.1:9") as view, pytest.raises(httpx.HTTPError):
+    with GatewayView("http://127.0.0.1:9") as view, pytest.raises(httpx.HTTPError):
         view.mark()
 
 

@@ -1,0 +1,121 @@
+"""Which workers are shown the fleet's key (``fleet.worker_api_key``): those that the settings name.
+
+    fleet.worker_urls, prefill, decode, encode   by scheme, host and port
+    fleet.worker_hosts                           by the host's name
+    fleet.worker_networks                        by the address that is connected to (`Destinations.entrusts`)
+    discovery.selector and the like              by a pod that this replica sees, or by the note of a
+                                                 selection that this replica makes, too
+
+An administrator, or an encoder that registers itself, may name any other address and would be told the key by
+the first health check. Such a worker is asked and used without it. A line in the log and the worker's view in
+the admin API say so.
+
+Requests carry the key by their worker's pool, all else by the client of `router.fleet.asking`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from urllib.parse import urlsplit
+
+from policies import Worker
+from router.destinations import Destinations
+from router.fleet.discovered import note_of
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerKey:
+    """The key, and the workers that it is shown to.
+
+    Args:
+        key: Bearer token of the fleet's workers; None if they ask for none.
+        destinations: Knows hosts that the settings name.
+        urls: Of the workers that the settings name.
+        scopes: Of discovery's selections (`router.discovery.Selection.scope`).
+
+    Attributes:
+        discovers: Whether discovery sees a pod at a URL without a path.
+    """
+
+    def __init__(
+        self,
+        key: str | None,
+        destinations: Destinations,
+        *,
+        urls: Iterable[str] = (),
+        scopes: Iterable[str] = (),
+    ) -> None:
+        self._key = key
+        self._destinations = destinations
+        self._named = frozenset(map(_origin_of, urls))
+        self._scopes = frozenset(scopes)
+        self.discovers: Callable[[str], bool] = lambda _: False
+        self._discovered: dict[str, str] = {}
+        """Ids of workers that discovery found, by origin."""
+        self._withheld: set[str] = set()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether workers ask for a key at all."""
+        return self._key is not None
+
+    def use(self, key: str) -> None:
+        """The key is this one now; there was one before."""
+        self._key = key
+
+    def line_for(self, worker: Worker) -> bytes:
+        """The header line with which requests go to a worker."""
+        note = note_of(worker.labels)
+        origin = _origin_of(worker.url)
+        if note is not None and note.scope in self._scopes:
+            self._discovered[origin] = worker.worker_id
+        elif self._discovered.get(origin) == worker.worker_id:
+            del self._discovered[origin]
+        if self._key is None:
+            return b""
+        if not self._is_trusted(origin):
+            self._withhold(worker)
+            return b""
+        self._withheld.discard(worker.worker_id)
+        return b"authorization: Bearer %b\r\n" % self._key.encode()
+
+    def forget(self, worker: Worker) -> None:
+        """A worker is gone."""
+        origin = _origin_of(worker.url)
+        if self._discovered.get(origin) == worker.worker_id:
+            del self._discovered[origin]
+        self._withheld.discard(worker.worker_id)
+
+    def is_withheld(self, worker_id: str) -> bool:
+        """Whether there is a key that a worker is not shown."""
+        return worker_id in self._withheld
+
+    def shown_at(self, url: str) -> str | None:
+        """The key, if it may be shown at a URL; None if there is none, or it may not."""
+        return self._key if self._key is not None and self._is_trusted(_origin_of(url)) else None
+
+    def _is_trusted(self, origin: str) -> bool:
+        return (
+            origin in self._named
+            or origin in self._discovered
+            or self.discovers(origin)
+            or self._destinations.entrusts(urlsplit(origin).hostname or "")
+        )
+
+    def _withhold(self, worker: Worker) -> None:
+        if worker.worker_id in self._withheld:
+            return
+        self._withheld.add(worker.worker_id)
+        logger.warning(
+            "a worker is not shown fleet.worker_api_key: neither the settings nor fleet.worker_networks, "
+            "fleet.worker_hosts or discovery's selectors name it",
+            extra={"event": "worker.key_withheld", "worker_id": worker.worker_id, "url": worker.url},
+        )
+
+
+def _origin_of(url: str) -> str:
+    """Scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
