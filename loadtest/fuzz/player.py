@@ -87,7 +87,7 @@ class Player:
             names.append(_name_of(pod) or f"evil-{number}-{count}")
             api_server.put(names[-1], pod)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEEN_S / 4):
+            async with asyncio.timeout(SEEN_S):
                 for gateway in self._stage.gateways:
                     while not _names_any(await _discovered(gateway), names):  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)

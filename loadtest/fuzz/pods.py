@@ -90,7 +90,7 @@ def pod(random: Random, name: str) -> dict[str, Any]:
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
-    if random.random() < 0.25:
+    if random.random() < 0.04:
         part = random.choice(("metadata", "spec", "status"))
         made[part][random.choice(tuple(made[part]))] = random.choice(_WRONG)
     return made
@@ -102,6 +102,6 @@ def pods(random: Random) -> Pods:
     told = [
         json.dumps(pod(random, f"{name}-{number}")).encode() for number in range(random.choice((1, 1, 3)))
     ]
-    if random.random() < 0.1:
+    if random.random() < 0.03:
         told[0] = damaged(random, told[0]).replace(b"\n", b"")
     return Pods(tuple(told))

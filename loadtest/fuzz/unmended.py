@@ -15,6 +15,7 @@ from policies import Decoded, Op
 from router import logs
 from router.encoding.encoding import Encoding
 from router.encoding.registrations import Registrations
+from router.fleet import engine_info
 from router.gateway import decision, parsing
 from router.shared import reader
 from router.shared.state import SharedState
@@ -87,6 +88,10 @@ def _names() -> None:
     _put(logs, bounded=logs.encoded)
 
 
+def _ids() -> None:
+    _put(engine_info, is_name=lambda text: isinstance(text, str) and bool(text))
+
+
 UNMENDED: dict[str, Unmended] = {
     "C1": Unmended(
         "a number of one request is applied and cannot be published", "internal_error|OverflowError", _numbers
@@ -94,6 +99,9 @@ UNMENDED: dict[str, Unmended] = {
     "C4": Unmended("registrations of encoder parts are kept for ever", "grew by", _registrations),
     "C5": Unmended(
         "an entry of the log stops all replicas", "redis.failed|UnicodeDecodeError|RecursionError", _entries
+    ),
+    "C14": Unmended(
+        "an id of a worker's model cannot be written", "UnicodeEncodeError|internal_error|OpRefused", _ids
     ),
     "C7": Unmended("names of megabytes are logged whole", "a log line of", _names),
 }

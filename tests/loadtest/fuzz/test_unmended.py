@@ -31,6 +31,10 @@ except UnicodeDecodeError:
 else:
     raise AssertionError
 """,
+    "C14": """
+from router.fleet.engine_info import served_models
+assert [each.model_id for each in served_models({"data": [{"id": chr(0xD800)}]})] == [chr(0xD800)]
+""",
     "C7": """
 from router import logs
 assert len(logs.bounded({"model": "z" * 300_000})) > 300_000
