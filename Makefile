@@ -55,7 +55,7 @@ chaos: setup ## Half an hour of seeded faults under load; the status is 1 if a p
 	@$(BIN)/python -m loadtest.chaos --minutes 30 --seed $(or $(SEED),7) --report chaos.html
 
 fuzz: setup ## Hostile inputs of all kinds against real gateways: SECONDS=180 SEED=..., ONLY=CASE plays one again
-	@$(BIN)/python -m loadtest.fuzz --seconds $(if $(filter-out file default,$(origin SECONDS)),$(SECONDS),180) \
+	@$(BIN)/python -m loadtest.fuzz --seconds $(or $(SECONDS),180) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 fuzz-mutants: setup ## Take mends out of the gateway, one by one, and see that the fuzzer finds it (10 min)
