@@ -1,4 +1,4 @@
-"""A short run of the fuzz suite (`loadtest.fuzz`): real replicas and Valkey, and the same cases every time."""
+"""A short run of the fuzz suite (`loadtest.fuzz`): real replicas and Valkey, the same cases every time."""
 
 from pathlib import Path
 
