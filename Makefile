@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
   bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers study prfaas-study \
-  audit sbom chaos load clean
+  audit sbom chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,13 @@ load: setup ## Load a gateway with locust: HOST=http://..., PRESET=smoke|steady|
 
 chaos: setup ## Half an hour of seeded faults under load; the status is 1 if a promise was broken
 	@$(BIN)/python -m loadtest.chaos --minutes 30 --seed $(or $(SEED),7) --report chaos.html
+
+fuzz: setup ## Hostile inputs of all kinds against real gateways: SECONDS=180 SEED=..., ONLY=CASE plays one again
+	@$(BIN)/python -m loadtest.fuzz --seconds $(or $(SECONDS),180) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+fuzz-mutants: setup ## Take mends out of the gateway, one by one, and see that the fuzzer finds it (10 min)
+	@$(BIN)/python -m loadtest.fuzz.mutants
 
 format: setup ## Format the code and mend what can be mended
 	@$(BIN)/ruff format .

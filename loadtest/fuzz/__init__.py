@@ -9,5 +9,5 @@
                           campaign.py: rounds of cases beside a bystander ──> judge.py ──> findings
 
 ``python -m loadtest.fuzz`` runs it. A case is a function of the seed and its number alone, so that each can
-be played again. ``python -m loadtest.fuzz.mutants`` takes mends out of the gateway and sees that this finds it.
+be played again. ``python -m loadtest.fuzz.mutants`` takes mends out and sees that this is found.
 """

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     plan = Plan(
         *(seed, options.seconds, options.cases, options.only, options.kinds, options.without),
-        stops=not options.go_on,
+        until=None if options.go_on else "",
     )
     with tempfile.TemporaryDirectory(prefix="cw-fuzz-") as temporary:
         folder = options.keep or Path(temporary)
@@ -74,10 +74,8 @@ def of_finding(finding: Finding) -> list[str]:
 
 
 def _told(report: Report) -> None:
-    print(
-        f"round {report.rounds}: {report.cases} cases, {report.seconds:.0f} s, {len(report.findings)} findings",
-        file=sys.stderr,
-    )
+    counts = f"{report.cases} cases, {report.seconds:.0f} s, {len(report.findings)} findings"
+    print(f"round {report.rounds}: {counts}", file=sys.stderr)
 
 
 def _kinds(text: str) -> tuple[str, ...]:

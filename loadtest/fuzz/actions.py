@@ -17,7 +17,8 @@ class Wire:
         pieces: Each is a write of its own.
         replica: Which one.
         listener: Its port.
-        leaves: Whether the client resets the connection when all is written.
+        leaves: Whether the client leaves when all is written, without an answer: it resets the connection, or
+            closes it if that is one of many.
         repeat: On how many connections the same is written.
     """
 

@@ -21,6 +21,8 @@ _STATUSES = (
     b"abc",
 )
 
+_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
 
 def answer(body: bytes, content_type: bytes = b"application/json", status: bytes = b"200 OK") -> bytes:
     """A sound answer."""
@@ -34,18 +36,14 @@ def answer(body: bytes, content_type: bytes = b"application/json", status: bytes
 
 def models(random: Random, *more: bytes) -> bytes:
     """An answer to ``/v1/models``: our model, and others with hostile values."""
-    entries = [obj([member("id", b'"%b"' % WORKER_MODEL.encode()), *more])]
-    for _ in range(random.choice((0, 1, 3))):
-        # With "x" in front it is no name of a model that others serve, whatever is drawn.
-        entries.append(
-            obj(
-                [
-                    member("id", text(random)),
-                    member("max_model_len", number(random)),
-                    member("root", text(random)),
-                ]
-            )
-        )
+    hostile = (("id", text), ("max_model_len", number), ("root", text))
+    entries = [
+        obj([member("id", b'"%b"' % WORKER_MODEL.encode()), *more]),
+        *(
+            obj([member(name, make(random)) for name, make in hostile])
+            for _ in range(random.choice((0, 1, 3)))
+        ),
+    ]
     return obj([member("object", b'"list"'), member("data", b"[" + b",".join(entries) + b"]")])
 
 
@@ -75,7 +73,8 @@ def _info(random: Random) -> bytes:
 
 _METRICS = (
     b"vllm:kv_cache_usage_perc %b\nvllm:num_requests_running %b\nvllm:num_requests_waiting %b\n",
-    b"sglang:token_usage %b\nsglang:num_running_reqs %b\nsglang:num_queue_reqs %b\nsglang:num_used_tokens %b\n",
+    b"sglang:token_usage %b\nsglang:num_running_reqs %b\nsglang:num_queue_reqs %b\n",
+    b"sglang:num_used_tokens %b\n",
     b'vllm:cache_config_info{block_size="%b",num_gpu_blocks="%b",kv_cache_size_tokens="%b"} 1\n',
     b"process_start_time_seconds %b\n",
 )
@@ -116,10 +115,7 @@ def _completion(random: Random) -> bytes:
             return answer(events, b"text/event-stream")
         case 2:
             events = damaged(random, b'data: %b\n\ndata: {"choi' % body)
-            return (
-                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n"
-                % (len(events), events)
-            )
+            return _STREAM + b"%x\r\n%b\r\n" % (len(events), events)
         case _:
             return answer(value(random))
 

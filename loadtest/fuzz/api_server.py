@@ -89,8 +89,8 @@ class ApiServer:
     async def _list(self, writer: asyncio.StreamWriter) -> None:
         items = b",".join(self._pods.values())
         body = b'{"kind":"PodList","metadata":{"resourceVersion":"%d"},"items":[%b]}' % (self._version, items)
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
-        writer.write(head % len(body) + body)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
         await writer.drain()
 
     async def _watch(self, writer: asyncio.StreamWriter) -> None:

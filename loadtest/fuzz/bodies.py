@@ -176,10 +176,12 @@ _FLOODS: tuple[tuple[str, bytes, bytes], ...] = (
     ),
 )
 
+_FLOOD_WEIGHTS = (4, 2, 2, 1, 1, 1, 1, 1)
+
 
 def floods(random: Random) -> Wire:
     """The same request again and again, each a little different, by clients that mostly leave at once."""
-    path, body, headers = random.choice(_FLOODS)
-    repeat = 400 if len(body) < 1000 else 100
-    leaves = path not in ("/v1/completions", "/v1/messages") or random.random() < 0.3
+    path, body, headers = random.choices(_FLOODS, _FLOOD_WEIGHTS)[0]
+    repeat = 800 if path.startswith("/s") else 400 if len(body) < 1000 else 100
+    leaves = path.startswith("/s") or random.random() < 0.3
     return Wire((request(path, body, headers),), random.randrange(2), leaves=leaves, repeat=repeat)

@@ -10,6 +10,7 @@ all is quiet) is told of the cases under way when it was seen first, then of all
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,10 @@ class Report:
     gap_s: float = 0.0
     grown_bytes: int = 0
 
+    def matching(self, pattern: str) -> list[Finding]:
+        """The findings whose words match a regular expression."""
+        return [finding for finding in self.findings if re.search(pattern, finding.what)]
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -122,7 +127,7 @@ class Plan:
         only: These alone; empty for all.
         kinds: Of these kinds.
         without: A mend that the replicas go without.
-        stops: Whether the first round with a finding is the last.
+        until: The round with the first finding that matches is the last one; None for no such end.
     """
 
     seed: int
@@ -131,7 +136,7 @@ class Plan:
     only: tuple[int, ...] = ()
     kinds: tuple[str, ...] = tuple(GENERATORS)
     without: str = ""
-    stops: bool = True
+    until: str | None = ""
 
     def rounds(self) -> Iterator[list[Case]]:
         """The cases, round by round."""
@@ -176,7 +181,7 @@ class _Campaign:
             report.seconds = time.monotonic() - began_s
             report.served, report.gap_s = self._bystander.served, self._bystander.gap_s
             told(report)
-            if report.findings and self._plan.stops:
+            if self._plan.until is not None and report.matching(self._plan.until):
                 break
         return report
 

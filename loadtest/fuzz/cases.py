@@ -1,6 +1,5 @@
 """The kinds of cases, and how a seed makes a case of a number."""
 
-import pprint
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -16,7 +15,7 @@ from loadtest.fuzz.pods import pods
 GENERATORS: dict[str, tuple[Callable[[Random], Action], int]] = {
     "bodies": (bodies, 40),
     "heads": (heads, 15),
-    "floods": (floods, 3),
+    "floods": (floods, 6),
     "orders": (orders, 20),
     "entries": (entries, 12),
     "answers": (answers, 7),
@@ -53,7 +52,7 @@ class Case:
 
     def shown(self, bytes_max: int = SHOWN_BYTES) -> str:
         """What it does, with the bytes; long ones are cut."""
-        text = pprint.pformat(self.action, width=108)
+        text = repr(self.action)
         left_out = len(text) - bytes_max
         return text if left_out <= 0 else f"{text[:bytes_max]} ... ({left_out} more; --show prints all)"
 

@@ -13,6 +13,8 @@ EVIL = "evil"
 
 KINDS: tuple[type[Any], ...] = Op.__args__
 
+_FIELDS = {kind: msgspec.structs.fields(kind) for kind in KINDS}
+
 _WHOLE = (0, 1, -1, 5, 2**31, 2**36, 2**36 + 1, 2**53 - 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63))
 _REAL = (0.0, -0.0, 1e-300, 1e300, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 1e9, 1e9 + 1)
 _TEXT = (
@@ -74,7 +76,7 @@ def _right(random: Random, kind: Any, now_us: int) -> Any:
 def operation(random: Random, now_us: int = 2**50) -> list[Any]:
     """One operation: of a kind that there is, with values at their bounds or beyond."""
     kind = random.choice(KINDS)
-    fields = msgspec.structs.fields(kind)
+    fields = _FIELDS[kind]
     made: list[Any] = [kind.__struct_config__.tag]
     for field in fields[: random.randrange(len(fields) + 1) if random.random() < 0.1 else len(fields)]:
         hostile = random.random() < 0.15

@@ -4,7 +4,7 @@ from random import Random
 
 from loadtest.fuzz.actions import Wire
 
-PIPELINED = (2, 40, 1_000, 5_000)
+PIPELINED = (2, 40, 1_000, 5_000, 5_000)
 """Requests in one write."""
 
 _METHODS = (
@@ -155,7 +155,7 @@ def _pipelined(random: Random) -> bytes:
 
 def heads(random: Random) -> Wire:
     """Bytes that look like requests, more or less."""
-    if random.random() < 0.15:
+    if random.random() < 0.25:
         data = _pipelined(random)
     elif random.random() < 0.1:
         data = random.randbytes(random.choice((1, 100, 70_000)))

@@ -137,8 +137,10 @@ def _question(random: Random) -> bytes:
         "stream",
     )
     members = [member("model", b'"emulated"'), member("prompt", b'"hello"')]
-    for _ in range(random.choice((1, 2))):
-        members.append(member(random.choice(fields), random.choice((number, value))(random)))
+    members += [
+        member(random.choice(fields), random.choice((number, value))(random))
+        for _ in range(random.choice((1, 2)))
+    ]
     return obj(members)
 
 

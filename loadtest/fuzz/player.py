@@ -25,6 +25,9 @@ ANSWER_S = 3.0
 QUIET_S = 0.4
 """When no more bytes have come for so long, there are no more."""
 
+LEAVES_S = 0.05
+"""How long a client that leaves waits for an answer."""
+
 SEEN_S = 3.0
 """How long a case waits until the replicas have seen a worker or a pod."""
 
@@ -65,7 +68,8 @@ class Player:
         async def one(number: int) -> list[str]:
             pieces = [piece.replace(NUMBERED, b"%08d" % number) for piece in wire.pieces]
             async with limit:
-                return judged(await exchanged(port, pieces, leaves=wire.leaves))
+                resets = wire.leaves and wire.repeat == 1
+                return judged(await exchanged(port, pieces, leaves=wire.leaves, resets=resets))
 
         if wire.repeat == 1:
             return await one(0)
@@ -83,9 +87,9 @@ class Player:
             names.append(_name_of(pod) or f"evil-{number}-{count}")
             api_server.put(names[-1], pod)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEEN_S / 4):
+            async with asyncio.timeout(SEEN_S):
                 for gateway in self._stage.gateways:
-                    while not _names_any(await _discovered(gateway), names):
+                    while not _names_any(await _discovered(gateway), names):  # noqa: ASYNC110
                         await asyncio.sleep(POLL_S)
         for name in names:
             api_server.delete(name)
@@ -122,8 +126,15 @@ def judged(data: bytes) -> list[str]:
     return sorted(found - {""})
 
 
-async def exchanged(port: int, pieces: list[bytes], *, leaves: bool = False) -> bytes:
-    """Write to a port of this machine, and read until nothing more comes."""
+async def exchanged(port: int, pieces: list[bytes], *, leaves: bool = False, resets: bool = False) -> bytes:
+    """Write to a port of this machine, and read until nothing more comes.
+
+    Args:
+        port: The port.
+        pieces: What is written, one after the other.
+        leaves: Read for a moment only.
+        resets: End with a reset, which may overtake what was written.
+    """
     try:
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -132,16 +143,17 @@ async def exchanged(port: int, pieces: list[bytes], *, leaves: bool = False) -> 
     received = bytearray()
     try:
         async with asyncio.TaskGroup() as group:
-            reading = group.create_task(_read(reader, received, patient=not leaves))
+            reading = group.create_task(_read(reader, received))
             await _write(writer, pieces)
             if leaves:
-                await asyncio.sleep(0)
+                await asyncio.wait((reading,), timeout=0 if resets else LEAVES_S)
                 reading.cancel()
     finally:
-        if leaves:
+        if resets:
             linger = struct.pack("ii", 1, 0)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        writer.transport.abort() if leaves else writer.close()
+            writer.transport.abort()
+        writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
     return bytes(received)
@@ -157,7 +169,7 @@ async def _write(writer: asyncio.StreamWriter, pieces: list[bytes]) -> None:
                 await writer.drain()
 
 
-async def _read(reader: asyncio.StreamReader, received: bytearray, *, patient: bool) -> None:
+async def _read(reader: asyncio.StreamReader, received: bytearray) -> None:
     with contextlib.suppress(OSError):
         async with asyncio.timeout(ANSWER_S):
             while True:

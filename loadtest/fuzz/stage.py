@@ -1,4 +1,4 @@
-"""The processes that are attacked: two replicas that share a Valkey, engines, a hostile worker, an API server.
+"""The processes that are attacked: two replicas that share a Valkey, engines, a hostile worker, pods.
 
 bystander ──┐          ┌──> engine "calm"        the bystander's own, which no case asks for
 cases ──────┴> replicas┼──> engines "emulated"

@@ -1,7 +1,24 @@
-"""Mends that can be taken out of a gateway, to see that the fuzzer finds what they mended."""
+"""Mends that can be taken out of a gateway, to see that the fuzzer finds what they mended.
+
+Each puts the way back in which the gateway once went wrong. It is done to this process alone, before the
+gateway starts; the gateway itself knows nothing of it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import msgspec
+
+from policies import Decoded, Op
+from router import logs
+from router.encoding.encoding import Encoding
+from router.encoding.registrations import Registrations
+from router.fleet import engine_info
+from router.gateway import decision, parsing
+from router.shared import reader
+from router.shared.state import SharedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,11 +27,81 @@ class Unmended:
 
     Attributes:
         what: The finding.
+        shows: Matches what the fuzzer says of it.
         take_out: Takes it out; called before the gateway starts.
     """
 
     what: str
+    shows: str
     take_out: Callable[[], None]
 
 
-UNMENDED: dict[str, Unmended] = {}
+def _put(owner: Any, **values: Any) -> None:
+    for name, value in values.items():
+        assert hasattr(owner, name), name
+        setattr(owner, name, value)
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _publish(self: SharedState, op: Op, *more: Op) -> None:
+    """Apply first, and encode then."""
+    for each in (op, *more):
+        self._fold.apply(each)
+        self._publisher.put(_encoder.encode(each))
+
+
+def _numbers() -> None:
+    _put(parsing, COUNT_MAX=inf, ANSWERS_MAX=inf, WHOLE_MAX=inf)
+    _put(decision, TOKENS_MAX=inf, whole=lambda value, most: round(value))
+    _put(SharedState, publish=_publish)
+
+
+_kept: list[Any] = []
+
+
+def _registrations() -> None:
+    def add(_self: Registrations, _part: str, request: Any) -> None:
+        """Keep the whole request, for ever."""
+        _kept.append(request)
+
+    _put(Encoding, check=lambda _self: None)
+    _put(Registrations, add=add)
+
+
+def _entries() -> None:
+    decoder = msgspec.msgpack.Decoder(list[Op])
+
+    def decode(data: bytes) -> Decoded:
+        """Let everything but the errors of msgspec go up."""
+        try:
+            return Decoded(decoder.decode(data))
+        except msgspec.MsgspecError:
+            return Decoded([], invalid=1)
+
+    _put(reader, decode_ops=decode)
+
+
+def _names() -> None:
+    _put(parsing, NAME_CHARS_MAX=inf)
+    _put(logs, bounded=logs.encoded)
+
+
+def _ids() -> None:
+    _put(engine_info, is_name=lambda text: isinstance(text, str) and bool(text))
+
+
+UNMENDED: dict[str, Unmended] = {
+    "C1": Unmended(
+        "a number of one request is applied and cannot be published", "internal_error|OverflowError", _numbers
+    ),
+    "C4": Unmended("registrations of encoder parts are kept for ever", "grew by", _registrations),
+    "C5": Unmended(
+        "an entry of the log stops all replicas", "redis.failed|UnicodeDecodeError|RecursionError", _entries
+    ),
+    "C14": Unmended(
+        "an id of a worker's model cannot be written", "UnicodeEncodeError|internal_error|OpRefused", _ids
+    ),
+    "C7": Unmended("names of megabytes are logged whole", "a log line of", _names),
+}

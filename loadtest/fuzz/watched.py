@@ -2,7 +2,8 @@
 
     python -m loadtest.fuzz.watched [--without C5] serve ...
 
-How long the loop is held is counted in CPU seconds of its thread, so that a busy machine is no finding.
+How long the loop is held is counted in CPU seconds of its thread, and in requests that one read begins, so
+that a busy machine is no finding.
 ``--without`` takes a mend out first (`loadtest.fuzz.unmended`).
 """
 
@@ -15,9 +16,13 @@ import time
 from loadtest.fuzz.unmended import UNMENDED
 from router.__main__ import main as cacheway
 from router.loop_lag import INTERVAL_S, LoopLag
+from router.proxy.client_protocol import GatewayProtocol
 
 HELD_S = 0.05
 """From here on it is told."""
+
+BEGUN = 100
+"""Requests of one read, from here on they are told."""
 
 TRIM_S = 0.5
 
@@ -34,6 +39,27 @@ async def _run(self: LoopLag) -> None:
             logger.info("the event loop was held", extra={"event": "fuzz.held", "held_s": round(held_s, 3)})
 
 
+def _count_requests() -> None:
+    """Tell when one read of a connection begins many requests."""
+    received, complete = GatewayProtocol.data_received, GatewayProtocol.on_headers_complete
+    begun = 0
+
+    def data_received(self: GatewayProtocol, data: bytes) -> None:
+        nonlocal begun
+        begun = 0
+        received(self, data)
+        if begun > BEGUN:
+            logger.info("many requests in one read", extra={"event": "fuzz.burst", "begun": begun})
+
+    def on_headers_complete(self: GatewayProtocol) -> None:
+        nonlocal begun
+        begun += 1
+        complete(self)
+
+    GatewayProtocol.data_received = data_received  # type: ignore[method-assign]
+    GatewayProtocol.on_headers_complete = on_headers_complete  # type: ignore[method-assign]
+
+
 def _trim() -> None:
     """Give free memory back to the system, so that what is resident is what is used."""
     libc = ctypes.CDLL(None)
@@ -47,6 +73,7 @@ def main() -> int:
     if sys.argv[1] == "--without":
         UNMENDED[sys.argv[2]].take_out()
         del sys.argv[1:3]
+    _count_requests()
     LoopLag.run = _run  # type: ignore[method-assign]
     threading.Thread(target=_trim, name="trim", daemon=True).start()
     return cacheway()

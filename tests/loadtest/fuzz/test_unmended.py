@@ -1,0 +1,49 @@
+"""Without its mend the gateway has the defect again: seen here in a process of its own, for each of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+from loadtest.fuzz.unmended import UNMENDED
+
+DEFECTS = {
+    "C1": """
+from router.gateway.parsing import COUNT_MAX
+from router.shared.state import SharedState
+assert COUNT_MAX == float("inf") and "encode_op" not in SharedState.publish.__code__.co_names
+""",
+    "C4": """
+from types import SimpleNamespace
+from loadtest.fuzz.unmended import _kept
+from router.encoding.encoding import Encoding
+from router.encoding.registrations import Registrations
+Encoding.check(SimpleNamespace())
+Registrations.add(SimpleNamespace(), "part", "request")
+assert _kept == ["request"]
+""",
+    "C5": """
+from router.shared.reader import decode_ops
+try:
+    decode_ops(bytes.fromhex("91930ca2fffe01"))
+except UnicodeDecodeError:
+    pass
+else:
+    raise AssertionError
+""",
+    "C14": """
+from router.fleet.engine_info import served_models
+assert [each.model_id for each in served_models({"data": [{"id": chr(0xD800)}]})] == [chr(0xD800)]
+""",
+    "C7": """
+from router import logs
+assert len(logs.bounded({"model": "z" * 300_000})) > 300_000
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNMENDED)
+def test_the_defect_is_there_again(name: str) -> None:
+    program = f"from loadtest.fuzz.unmended import UNMENDED\nUNMENDED[{name!r}].take_out()\n{DEFECTS[name]}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,25 @@
+"""A short run of the fuzz suite (`loadtest.fuzz`): real replicas and Valkey, the same cases every time."""
+
+from pathlib import Path
+
+import pytest
+
+from loadtest.fuzz.__main__ import lines
+from loadtest.fuzz.campaign import Plan, run
+from loadtest.fuzz.cases import GENERATORS, case
+
+SEED, CASES = 17, 192
+
+
+def test_the_short_run_has_cases_of_all_kinds() -> None:
+    assert {case(SEED, number).kind for number in range(CASES)} == set(GENERATORS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_nothing_that_comes_breaks_a_promise(tmp_path: Path) -> None:
+    """Where this fails, its message says how the case is played alone, and ``make fuzz`` looks for longer."""
+    report = await run(Plan(SEED, seconds=1e9, cases=CASES), tmp_path)
+    assert not report.findings, "\n".join(lines(report))
+    assert report.cases == CASES
+    assert report.served > 0
