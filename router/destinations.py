@@ -13,13 +13,13 @@ Without ``fleet.worker_networks`` private addresses are allowed, since engines l
 others may add workers to should name its networks.
 """
 
-import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlsplit
 
 from router.errors import ClientError
+from router.lookups import Lookups
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -76,6 +76,7 @@ class Destinations:
         self._hosts = tuple(host.lower() for host in hosts)
         self._loopback = loopback
         self._named = frozenset(host.lower() for host in named)
+        self._lookups = Lookups()
 
     def check_url(self, url: str) -> None:
         """Judge the host of a URL as it is written; nothing is resolved.
@@ -114,15 +115,18 @@ class Destinations:
             DestinationRefused: None is left.
             OSError: The name cannot be resolved.
         """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        literal = _literal(host)
+        addresses = [str(literal)] if literal is not None else await self._lookups.find(host, port)
         if host.lower() in self._named:
             return addresses
         allowed = [address for address in addresses if self._allows(ipaddress.ip_address(address))]
         if not allowed:
             raise DestinationRefused(f"{host} is at {', '.join(addresses[:3])}, where no workers may be")
         return allowed
+
+    def forget_lookups(self) -> None:
+        """Wait for no lookup any more that is under way."""
+        self._lookups = Lookups()
 
     def _allows(self, address: Address) -> bool:
         address = _unwrapped(address)

@@ -15,8 +15,22 @@ import sys
 
 logger = logging.getLogger(__name__)
 
-OTHER_FILES = 128
-"""For all that is no request: Redis, health checks, metrics files, sockets that listen."""
+OTHER_FILES = 256
+"""For all that is neither a request nor a health check: Redis, other questions to workers (128 at a time),
+metrics files, sockets that listen."""
+
+PROBES_MAX = 2048
+PROBES_SHARE = 8
+"""Health checks at a time: an eighth of the files, and no more than that many. Each has a connection, and of
+a worker that does not answer for as long as `fleet.health_check_timeout_s`."""
+
+
+def probes_max() -> int:
+    """Return for how many health checks at a time there are files, at least 32."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return PROBES_MAX
+    return max(min(limit // PROBES_SHARE, PROBES_MAX), 32)
 
 
 def raise_open_files(connections_max: int) -> int:
@@ -40,11 +54,12 @@ def raise_open_files(connections_max: int) -> int:
         )
     if limit == resource.RLIM_INFINITY:
         return sys.maxsize
-    needed = 2 * connections_max + OTHER_FILES
+    others = OTHER_FILES + probes_max()
+    needed = 2 * connections_max + others
     if limit < needed:
         logger.warning(
             "the limit of open files is too low for the connections that the settings allow to one worker; "
             "raise it (ulimit -Hn, LimitNOFILE) or lower upstream.connections_max",
             extra={"event": "files.scarce", "limit": limit, "needed": needed},
         )
-    return max((limit - OTHER_FILES) // 2, 1)
+    return max((limit - others) // 2, 1)

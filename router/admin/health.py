@@ -7,7 +7,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from router.admin.ports import AdminPorts
-from router.fleet import Health
+from router.fleet import INSTANCE_HEADER, Health, instance_of
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
     503: {
@@ -19,11 +19,16 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 
 def add_health(api: FastAPI, ports: AdminPorts) -> None:
     """Add the routes."""
+    instance = instance_of(ports.replica)
 
     @api.get("/liveness", tags=["health"])
     @api.get("/health", tags=["health"])
-    async def liveness() -> dict[str, str]:
-        """The process is alive and its event loop turns."""
+    async def liveness(response: Response) -> dict[str, str]:
+        """The process is alive and its event loop turns.
+
+        The answer says which replica it is, unreadable: a gateway recognises itself among its workers.
+        """
+        response.headers[INSTANCE_HEADER] = instance
         return {"status": "ok"}
 
     @api.get("/readiness", tags=["health"], responses=_NOT_READY)

@@ -1,11 +1,11 @@
 """Which workers exist, and whether they are well."""
 
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.asking import asking_client
+from router.fleet.asking import Asker, asking_client
 from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
-from router.fleet.health import HealthChecks, HealthRules
+from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, instance_of
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
@@ -13,6 +13,8 @@ from router.fleet.registry import Registry
 from router.fleet.role_planner import RolePlanner
 
 __all__ = [
+    "INSTANCE_HEADER",
+    "Asker",
     "BucketPlanner",
     "EngineMetrics",
     "Health",
@@ -25,6 +27,7 @@ __all__ = [
     "RolePlanner",
     "ServedModel",
     "asking_client",
+    "instance_of",
     "label_hosts",
     "normal_url",
     "worker_id_of",

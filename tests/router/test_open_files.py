@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from router.open_files import OTHER_FILES, raise_open_files
+from router.open_files import OTHER_FILES, PROBES_MAX, probes_max, raise_open_files
 
 SOFT = 512
 
@@ -20,6 +20,10 @@ def hard() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+def at_most_probes(limit: int) -> int:
+    return min(limit // 8, PROBES_MAX)
+
+
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.event for record in caplog.records]  # type: ignore[attr-defined]
 
@@ -28,7 +32,7 @@ def test_the_soft_limit_becomes_the_hard_one_and_the_log_says_so_once(
     hard: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    assert raise_open_files(16) == (hard - OTHER_FILES) // 2
+    assert raise_open_files(16) == (hard - OTHER_FILES - at_most_probes(hard)) // 2
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     (said,) = caplog.records
     assert (said.event, said.before, said.limit) == (  # type: ignore[attr-defined]
@@ -45,5 +49,10 @@ def test_a_hard_limit_too_low_for_one_worker_is_a_warning(
     hard: int, missing: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every connection to a worker needs a client's beside it."""
-    raise_open_files((hard - OTHER_FILES) // 2 + missing)
+    raise_open_files((hard - OTHER_FILES - at_most_probes(hard)) // 2 + missing)
     assert ("files.scarce" in events(caplog)) == warned
+
+
+def test_health_checks_have_files_of_their_own(hard: int) -> None:
+    """An eighth of the limit, which is 512 here."""
+    assert probes_max() == 64

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from router.destinations import Destinations
-from router.fleet.asking import ANSWER_BYTES_MAX, asking_client
+from router.fleet.asking import ANSWER_BYTES_MAX, Asker, asking_client
 
 
 @contextlib.asynccontextmanager
@@ -30,7 +30,8 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 def client(destinations: Destinations | None = None, key: str | None = None) -> httpx.AsyncClient:
-    return asking_client(destinations or Destinations(), ssl.create_default_context(), key=key, timeout_s=5)
+    asker = Asker(destinations or Destinations(), ssl.create_default_context(), key=key)
+    return asking_client(asker, timeout_s=5)
 
 
 def answer(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
