@@ -13,6 +13,7 @@ Without ``fleet.worker_networks`` private addresses are allowed, since engines l
 others may add workers to should name its networks.
 """
 
+import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
@@ -137,6 +138,7 @@ class Destinations:
         return not any(address in network for network in ALWAYS_REFUSED)
 
 
+@functools.lru_cache(maxsize=16_384)
 def _literal(host: str) -> Address | None:
     """The address that a host is; None if it is a name.
 

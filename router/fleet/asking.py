@@ -23,8 +23,9 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import httptools
 import httpx
@@ -33,6 +34,11 @@ from router.destinations import Destinations
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Longest answer, in bytes; metrics of an engine with many ranks are a few megabytes."""
+
+HELD_BYTES_MAX = 64 * 1024 * 1024
+SHARE_BYTES = 256 * 1024
+"""While all answers that are being read hold more than the first, none may be longer than the second: twice
+the metrics of an engine with one rank."""
 
 HEAD_BYTES_MAX = 64 * 1024
 """Longest head of an answer, and the most framing between two pieces of its body, in bytes."""
@@ -150,11 +156,17 @@ class Asker:
         self._destinations = destinations
         self._tls = tls
         self._open: set[_Question] = set()
+        self._held = _Held()
 
     @property
     def open(self) -> int:
         """Questions that have a connection, or are getting one."""
         return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of answers that are not complete yet."""
+        return self._held.bytes
 
     def rebuild(self) -> None:
         """Break off all questions, and forget which lookups of names are under way."""
@@ -191,7 +203,7 @@ class Asker:
         Raises:
             AskError: There was no answer; its class says why.
         """
-        parts = urlsplit(url)
+        parts = _parts(url)
         host, secure = parts.hostname or "", parts.scheme == "https"
         try:
             port = parts.port or (443 if secure else 80)
@@ -200,7 +212,7 @@ class Asker:
             )
         except ValueError as error:
             raise NotConnected(str(error)) from None
-        question = _Question((head, body), bytes_max, head_only=head_only)
+        question = _Question((head, body), bytes_max, self._held, head_only=head_only)
         self._open.add(question)
         try:
             async with asyncio.timeout(timeout_s):
@@ -264,6 +276,12 @@ class Asker:
                 return
 
 
+@lru_cache(maxsize=16_384)
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL; the same ones are asked again and again."""
+    return urlsplit(url)
+
+
 async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -276,6 +294,15 @@ async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port:
     return sock
 
 
+class _Held:
+    """How many bytes of answers are held that are not complete yet."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
 class _Question(asyncio.Protocol):
     """The protocol of one connection, which carries one question."""
 
@@ -285,6 +312,7 @@ class _Question(asyncio.Protocol):
         "_chunked",
         "_framing_bytes",
         "_head_only",
+        "_held",
         "_length",
         "_lines",
         "_over",
@@ -296,11 +324,12 @@ class _Question(asyncio.Protocol):
         "is_connected",
     )
 
-    def __init__(self, pieces: tuple[bytes, bytes], bytes_max: int, *, head_only: bool) -> None:
+    def __init__(self, pieces: tuple[bytes, bytes], bytes_max: int, held: _Held, *, head_only: bool) -> None:
         self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.is_connected = False
         self._pieces = pieces
         self._bytes_left = bytes_max
+        self._held = held
         self._head_only = head_only
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
@@ -315,6 +344,8 @@ class _Question(asyncio.Protocol):
     def close(self) -> None:
         """Close at once; nothing is told any more. Idempotent."""
         self._over = True
+        self._held.bytes -= len(self._body)
+        self._body = bytearray()
         if self._transport is not None:
             self._transport.abort()
             self._transport = None
@@ -396,8 +427,9 @@ class _Question(asyncio.Protocol):
         """Collect a piece of the body."""
         self._framing_bytes = 0
         self._bytes_left -= len(data)
-        if self._bytes_left < 0:
+        if self._bytes_left < 0 or (self._held.bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES):
             raise TooLong("the answer is longer than is read")
+        self._held.bytes += len(data)
         self._body += data
 
     def on_message_complete(self) -> None:

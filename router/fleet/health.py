@@ -19,7 +19,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
@@ -125,6 +125,7 @@ class HealthChecks:
         self._changed = True
         self._probed_s: dict[str, float] = {}
         self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
+        self._given_up: set[str] = set()
         self._unheard_since_s: float | None = None
         """When the first probe began of which, as of all that began since, nothing was heard."""
         self.rebuilt = 0
@@ -156,6 +157,8 @@ class HealthChecks:
                     scanned_s, self._changed = now_s, False
                     known = self._scan(now_s)
                 self._watch(now_s)
+                if self._timetable.is_held_up(now_s):
+                    self._give_up(known, now_s)
                 begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
                 for worker_id in begun:
                     if worker_id not in known:  # it was removed while it was probed
@@ -225,6 +228,21 @@ class HealthChecks:
         self._unheard_since_s = None
         self._asker.rebuild()
 
+    def _give_up(self, known: Mapping[str, LocalWorker], now_s: float) -> None:
+        """End the oldest probes of workers that are not well anyway, so that others can be probed."""
+        count = BEGUN_AT_ONCE
+        for worker_id, (task, begun_s) in self._running.items():
+            if now_s - begun_s <= YOUNG_S:
+                return
+            local = known.get(worker_id)
+            if worker_id in self._given_up or (local is not None and local.health is Health.HEALTHY):
+                continue
+            self._given_up.add(worker_id)
+            task.cancel()
+            count -= 1
+            if not count:
+                return
+
     def _heard(self) -> None:
         """A probe tried to connect, or ended otherwise than by waiting."""
         self._unheard_since_s = None
@@ -240,17 +258,30 @@ class HealthChecks:
                 "the outcome of a health check could not be taken in",
                 extra={"event": "probe.crashed", "worker_id": worker_id},
             )
+        except asyncio.CancelledError:
+            if worker_id not in self._given_up:
+                raise
+            took_s = loop.time() - begun_s
+            detail = f"no answer within {took_s:.1f} s; too many workers do not answer to wait for longer"
+            self._registry.probed(local, ok=False, refused=False, detail=detail)
         finally:
-            self._running.pop(worker_id, None)
-            self._timetable.end(worker_id)
-            healthy = local.health is Health.HEALTHY
-            interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
-            now_s = self._probed_s[worker_id] = loop.time()
-            self._timetable.plan(
-                worker_id,
-                now_s + interval_s * random.uniform(0.9, 1.1),  # noqa: S311 - jitter
-                slow=not healthy and now_s - begun_s > YOUNG_S,
-            )
+            self._ended(local, begun_s, loop.time())
+
+    def _ended(self, local: LocalWorker, begun_s: float, now_s: float) -> None:
+        worker_id = local.worker.worker_id
+        self._given_up.discard(worker_id)
+        self._running.pop(worker_id, None)
+        self._timetable.end(worker_id)
+        if local.removed:
+            return
+        healthy = local.health is Health.HEALTHY
+        interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
+        self._probed_s[worker_id] = now_s
+        self._timetable.plan(
+            worker_id,
+            now_s + interval_s * random.uniform(0.9, 1.1),  # noqa: S311 - jitter
+            slow=not healthy and now_s - begun_s > YOUNG_S,
+        )
 
     async def probe(self, local: LocalWorker) -> None:
         """Probe one worker once and tell the registry."""

@@ -7,8 +7,8 @@
 A probe of a worker that does not answer lasts as long as the timeout. If such probes took the same places as
 all others, a few hundred dead workers would keep the living from being probed. So a probe holds its quick
 place for a second at most: it ends, or it is old. Workers that are not well and were slow the last time do
-not get a quick place at all. Old probes are bounded by themselves, as each has a connection; while there are
-too many, young ones must keep their places until they end.
+not get a quick place at all. Old probes are bounded by themselves, as each has a connection. While there are
+too many, young ones must keep their places, unless somebody ends an old one (`is_held_up`).
 
 Workers are taken in the order in which they are due. A probe costs O(log workers) here, a change of the fleet
 O(workers).
@@ -105,6 +105,17 @@ class Timetable:
                     self._young[worker_id] = now_s
                 begun.append(worker_id)
         return begun
+
+    def is_held_up(self, now_s: float) -> bool:
+        """Whether a quick worker is due and finds no place because there are too many old probes."""
+        quick = self._next(slow=False)
+        return (
+            quick is not None
+            and quick[0] <= now_s
+            and len(self._young) >= self._young_max
+            and len(self._old) >= self._old_max
+            and now_s - next(iter(self._young.values())) >= YOUNG_S
+        )
 
     def end(self, worker_id: str) -> None:
         """A probe has ended: its place is free."""
