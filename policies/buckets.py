@@ -36,6 +36,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from policies.costs import Number
+from radix import parsed_whole
 
 BUCKET_LABEL = "bucket"
 """Label of a worker: the name or the number of its bucket."""
@@ -96,8 +97,8 @@ class LengthBuckets:
         """Number of the bucket that a label names; `ANY_BUCKET` if it names none."""
         if label in self.names:
             return self.names.index(label)
-        number = int(label) if label.isascii() and label.isdigit() else ANY_BUCKET
-        return number if number < len(self.tokens_max) else ANY_BUCKET
+        number = parsed_whole(label, len(self.tokens_max) - 1) if self.tokens_max else None
+        return ANY_BUCKET if number is None else number
 
 
 def spill_s(token_s: Number, middle_tokens: Number, uncached_tokens: Number, cached_tokens: Number) -> Number:

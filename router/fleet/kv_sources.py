@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from radix import parsed_whole
 from router.errors import ClientError
 
 EVENTS_LABEL, REPLAY_LABEL = "kv_events", "kv_replay"
@@ -135,9 +136,10 @@ def vllm_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
     found = []
     for name, entry in sorted((entries or {}).items(), key=lambda each: each[0].rjust(5)):
         endpoint = _at_worker(entry.endpoint, url)
-        if not name.isdecimal() or int(name) >= RANKS_MAX or entry.publisher != "zmq" or endpoint is None:
+        rank = parsed_whole(name, RANKS_MAX - 1)
+        if rank is None or entry.publisher != "zmq" or endpoint is None:
             continue
-        found.append(Source(int(name), endpoint, _at_worker(entry.replay_endpoint, url), entry.topic))
+        found.append(Source(rank, endpoint, _at_worker(entry.replay_endpoint, url), entry.topic))
     return tuple(found)
 
 
@@ -201,12 +203,12 @@ def _at_worker(endpoint: str | None, url: str) -> str | None:
         host = urlsplit(url).hostname or ""
         head = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
     found = _TCP.fullmatch(head + colon + port)
-    return found[0] if found is not None and 0 < int(found[2]) < 1 << 16 else None
+    return found[0] if found is not None and parsed_whole(found[2], 65535) else None
 
 
 def _checked(label: str, endpoint: str) -> str:
     found = _TCP.fullmatch(endpoint)
-    if (found is None or not 0 < int(found[2]) < 1 << 16) and not _IPC.fullmatch(endpoint):
+    if (found is None or not parsed_whole(found[2], 65535)) and not _IPC.fullmatch(endpoint):
         raise _invalid(label, endpoint, "write tcp://HOST:PORT or ipc://PATH")
     return endpoint
 

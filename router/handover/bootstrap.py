@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL, DP_SIZE_LABEL
+from radix import parsed_whole
+from router.named_workers import DP_SIZE_MAX
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
@@ -44,7 +46,7 @@ def bootstrap_of(worker: "LocalWorker") -> Bootstrap:
 def data_parallel_ranks(worker: "LocalWorker") -> int:
     """How many data-parallel ranks a worker has, >= 1."""
     label = worker.worker.labels.get(DP_SIZE_LABEL, "")
-    return max(1, int(label)) if label.isdecimal() else 1
+    return max(parsed_whole(label, DP_SIZE_MAX) or 1, 1)
 
 
 @lru_cache(maxsize=4096)
@@ -54,5 +56,5 @@ def _bootstrap(url: str, host: str, port: str) -> Bootstrap:
         host = urlsplit(url).hostname or ""
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    number = int(port) if port.isdecimal() and 0 < int(port) < 65536 else DEFAULT_PORT
+    number = parsed_whole(port, 65535) or DEFAULT_PORT
     return Bootstrap(host, number, msgspec.json.encode(host))

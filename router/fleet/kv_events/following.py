@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from policies import DP_SIZE_LABEL, FleetState, Op, Tracked, turn_of
-from radix import Residency
+from radix import Residency, parsed_whole
 from router.destinations import Resolve
 from router.errors import ClientError
 from router.fleet.kv_events.follower import Follower
@@ -50,6 +50,7 @@ from router.fleet.local_worker import LocalWorker
 from router.fleet.pages import page
 from router.fleet.registry import Registry
 from router.kv_events_metrics import FollowedSample, KvEventsSample
+from router.named_workers import DP_SIZE_MAX
 
 if TYPE_CHECKING:
     import zmq
@@ -359,7 +360,7 @@ class KvEvents:
         """
         worker = local.worker
         ranks = worker.labels.get(DP_SIZE_LABEL, "")
-        sources = labelled(worker.labels, max(1, int(ranks)) if ranks.isdecimal() else 1)
+        sources = labelled(worker.labels, max(parsed_whole(ranks, DP_SIZE_MAX) or 1, 1))
         told = not sources
         if told and local.engine != "sglang":
             sources = vllm_sources(await self._page(worker.url + "/kv_event_sources"), worker.url)

@@ -105,7 +105,7 @@ React = Callable[[asyncio.Transport, bytes], None]
 
 
 class Reacting(asyncio.Protocol):
-    """Does something with a request once its head is there; protocols leave no tasks behind, as streams do."""
+    """Does something with a request once its head is there. Unlike streams it leaves no task behind."""
 
     def __init__(self, react: React) -> None:
         self._react = react
