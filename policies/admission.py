@@ -44,6 +44,7 @@ from numpy.typing import NDArray
 
 from policies.fleet import FleetState, Worker
 from policies.views import Slots
+from radix import COUNT_MAX, parsed_whole
 
 RUNNING_MAX_LABEL = "max_running_requests"
 """Label of a worker that says how many requests it runs at a time; preferred to what the engine says."""
@@ -237,7 +238,7 @@ class Admission:
 def _labelled_max(worker: Worker) -> float:
     """What the label of a worker says of the requests it runs at a time; 0 if nothing, or nothing usable."""
     label = worker.labels.get(RUNNING_MAX_LABEL, "")
-    return float(label) if label.isdecimal() else 0.0
+    return float(parsed_whole(label, COUNT_MAX) or 0)
 
 
 class EarlyEnds:

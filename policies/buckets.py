@@ -97,7 +97,7 @@ class LengthBuckets:
         """Number of the bucket that a label names; `ANY_BUCKET` if it names none."""
         if label in self.names:
             return self.names.index(label)
-        number = parsed_whole(label, len(self.tokens_max) - 1)
+        number = parsed_whole(label, len(self.tokens_max) - 1) if self.tokens_max else None
         return ANY_BUCKET if number is None else number
 
 

@@ -25,6 +25,7 @@ from policies.kv_bytes import UNKNOWN_KV, KvBytes
 from policies.links import link_name
 from policies.optimum import service_curve
 from policies.role_plan import DECODE, PREFILL, RoleDemand, RoleMember, StageLoad, live_lengths
+from radix import COUNT_MAX, parsed_whole
 
 
 def role_demand(
@@ -91,7 +92,7 @@ def _batches(
         capacity_tokens = worker.capacity_tokens or fleet.rules.capacity_tokens
         fit = decode_fit(worker.worker_class)
         limits = [
-            float(label) if label.isascii() and label.isdigit() and int(label) else inf,
+            float(parsed_whole(label, COUNT_MAX) or inf),
             fleet.reports.running_max.item(worker.slot),
             capacity_tokens / context_tokens if capacity_tokens and context_tokens else inf,
             fit.requests_within(tpot_slo_s) if tpot_slo_s > 0 and fit.known else inf,

@@ -43,11 +43,11 @@ from router.console import EventStream, Pulse
 from router.discovery import make_discovery, scopes_of
 from router.encoding import Encoding
 from router.fleet import (
+    Asker,
     BucketPlanner,
     EngineMetrics,
     Health,
     HealthChecks,
-    LocalWorker,
     Registry,
     RolePlanner,
     WorkerKey,
@@ -62,7 +62,7 @@ from router.live_settings import LiveSettings
 from router.logs import lines_dropped, log_from, request_log
 from router.loop_lag import LoopLag
 from router.metrics import Component, Metrics
-from router.open_files import UNLIMITED, OpenFiles
+from router.open_files import UNLIMITED, OpenFiles, probes_max
 from router.proxy import (
     ClientLimits,
     ClientQuota,
@@ -203,12 +203,8 @@ class GatewayProcess:
             urls=(worker.url for worker in settings.fleet.workers),
             scopes=scopes_of(settings.discovery),
         )
-        self._client = asking_client(
-            self._destinations,
-            self._tls,
-            key_at=self._worker_key.shown_at,
-            timeout_s=settings.fleet.health_check_timeout_s,
-        )
+        self._asker = Asker(self._destinations, self._tls, key_at=self._worker_key.shown_at)
+        self._client = asking_client(self._asker, timeout_s=settings.fleet.health_check_timeout_s)
         self.registry = Registry(
             self.fleet,
             publish=self.shared.publish,
@@ -234,9 +230,11 @@ class GatewayProcess:
         )
         self.health = HealthChecks(
             self.registry,
-            self._client,
+            self._asker,
             health_rules(settings),
             lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
+            replicas=lambda: self.shared.status.replicas,
+            places=probes_max(),
         )
         self._engine_metrics = EngineMetrics(
             self.registry,
@@ -571,8 +569,8 @@ class GatewayProcess:
             tasks = []
             if self.discovery is not None:
                 tasks.append(asyncio.create_task(_forever("discovery", self.discovery.run), name="discovery"))
-            await self._first_probes()
             tasks += [asyncio.create_task(_forever(name, run), name=name) for name, run in loops]
+            await self._first_probes()
             logger.info(
                 "serving",
                 extra={
@@ -598,9 +596,12 @@ class GatewayProcess:
                 logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
 
     async def _first_probes(self) -> None:
+        """Wait until each worker was probed once, but not for long; nothing ends because this does."""
         try:
             async with asyncio.timeout(FIRST_PROBES_S):
-                await asyncio.gather(self._probed(self.registry.all()), self._first_pods())
+                if self.discovery is not None:
+                    await self.discovery.first_settled.wait()
+                await self.health.all_probed()
         except TimeoutError:
             pass
         unwell = [w.worker.worker_id for w in self.registry.all() if w.health is not Health.HEALTHY]
@@ -609,17 +610,6 @@ class GatewayProcess:
                 "some workers are not healthy yet",
                 extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
             )
-
-    async def _first_pods(self) -> None:
-        if self.discovery is not None:
-            named = {local.worker.worker_id for local in self.registry.all()}
-            await self.discovery.first_settled.wait()
-            await self._probed(
-                [local for local in self.registry.all() if local.worker.worker_id not in named]
-            )
-
-    async def _probed(self, workers: list[LocalWorker]) -> None:
-        await asyncio.gather(*(self.health.probe(local) for local in workers))
 
     async def _housekeeping(self) -> None:
         """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
@@ -765,6 +755,7 @@ class GatewayProcess:
         self.metrics.engine_reports(
             reports=self._engine_metrics.reports, failures=self._engine_metrics.failures
         )
+        self.metrics.probes_rebuilt(self.health.rebuilt)
         self.metrics.log_lines_dropped(lines_dropped())
         if self._trace is not None:
             self.metrics.trace_lines_dropped(self._trace.dropped)

@@ -19,13 +19,14 @@ An engine connects to a bootstrap server by itself, where nobody judges what a n
 ``fleet.worker_networks`` such a name must be in ``fleet.worker_hosts`` (`Destinations.check_engine_host`).
 """
 
-import asyncio
+import functools
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from urllib.parse import urlsplit
 
 from router.errors import ClientError
+from router.lookups import Lookups
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -96,6 +97,7 @@ class Destinations:
         self._loopback = loopback
         self._named = frozenset(host.lower() for host in named)
         self._keyed = keyed
+        self._lookups = Lookups()
 
     def check_url(self, url: str) -> None:
         """Judge the host of a URL as it is written; nothing is resolved.
@@ -163,9 +165,8 @@ class Destinations:
             DestinationRefused: None is left.
             OSError: The name cannot be resolved.
         """
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        literal = _literal(host)
+        addresses = [str(literal)] if literal is not None else await self._lookups.find(host, port)
         if host.lower() in self._named:
             return addresses
         judge = self._is_in_networks if self._is_confined(host.lower()) else self._allows
@@ -173,6 +174,10 @@ class Destinations:
         if not allowed:
             raise DestinationRefused(f"{host} is at {', '.join(addresses[:3])}, where no workers may be")
         return allowed
+
+    def forget_lookups(self) -> None:
+        """Wait for no lookup any more that is under way."""
+        self._lookups = Lookups()
 
     def _allows(self, address: Address) -> bool:
         return all(map(self._allows_plain, _unwrapped(address)))
@@ -203,6 +208,7 @@ class Destinations:
         return any(_is_or_ends_with(host, end) for end in self._hosts)
 
 
+@functools.lru_cache(maxsize=16_384)
 def _literal(host: str) -> Address | None:
     """The address that a host is; None if it is a name.
 

@@ -381,6 +381,12 @@ ENGINE_REPORT_FAILURES = Family(
     "counter",
     "Looks at workers' metrics that did not: no answer, or nothing of a load in it.",
 )
+PROBES_REBUILT = Family(
+    "probes_rebuilt",
+    "counter",
+    "Times that health checks were stuck, so that what asks workers was built anew: none connected or ended. "
+    "Not 0 where the lookup of all names hangs; elsewhere a fault of the gateway.",
+)
 LOG_LINES_DROPPED = Family(
     "log_lines_dropped", "counter", "Log lines dropped because the output was blocked."
 )

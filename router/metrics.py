@@ -231,6 +231,7 @@ class Metrics:
         self._rooms_overdue = Total(self._counter(families.ROOMS_OVERDUE))
         self._engine_reports = Total(self._counter(families.ENGINE_REPORTS))
         self._engine_report_failures = Total(self._counter(families.ENGINE_REPORT_FAILURES))
+        self._probes_rebuilt = Total(self._counter(families.PROBES_REBUILT))
         self._lines_dropped = Total(self._counter(families.LOG_LINES_DROPPED))
         self._trace_lines_dropped = Total(self._counter(families.TRACE_LINES_DROPPED))
         self._limit_rounds = Total(self._counter(families.LIMIT_ROUNDS))
@@ -493,6 +494,10 @@ class Metrics:
         """Set how many looks at workers' metrics told something, and did not, since the start."""
         self._engine_reports.follow(reports)
         self._engine_report_failures.follow(failures)
+
+    def probes_rebuilt(self, rebuilt: int) -> None:
+        """Set how often health checks were stuck since the start."""
+        self._probes_rebuilt.follow(rebuilt)
 
     def tree(self, *, blocks: int, nodes: int) -> None:
         """Set the size of the prefix tree."""

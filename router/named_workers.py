@@ -18,10 +18,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from radix import parsed_whole
 from router.values import http_url
 
 SITE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """Names of sites: they are parts of a link's name, and label values of metrics."""
+
+DP_SIZE_MAX = 4096
+"""Most data-parallel ranks of one worker."""
 
 PROTOCOLS = ("sglang", "nixl", "mooncake")
 
@@ -46,7 +50,7 @@ class NamedWorker:
 
 
 def _port(text: str) -> None:
-    if not (text.isdigit() and 0 < int(text) < 65536):
+    if not parsed_whole(text, 65535):
         raise ValueError(f"bootstrap_port {text[:20]!r} is not a port; give 1 to 65535, or none")
 
 
@@ -64,8 +68,8 @@ def _site(text: str) -> None:
 
 
 def _ranks(text: str) -> None:
-    if not (text.isdigit() and 0 < int(text) <= 4096):
-        raise ValueError(f"dp_size {text[:20]!r} is not a number of ranks; give 1 to 4096")
+    if not parsed_whole(text, DP_SIZE_MAX):
+        raise ValueError(f"dp_size {text[:20]!r} is not a number of ranks; give 1 to {DP_SIZE_MAX}")
 
 
 def _is_address(text: str) -> bool:

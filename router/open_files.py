@@ -21,8 +21,22 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-OTHER_FILES = 128
-"""For all that is no request: Redis, health checks, metrics files, sockets that listen."""
+OTHER_FILES = 256
+"""For all that is neither a request nor a health check: Redis, other questions to workers (128 at a time),
+metrics files, sockets that listen."""
+
+PROBES_MAX = 2048
+PROBES_SHARE = 8
+"""Health checks at a time: an eighth of the files, and no more than that many. Each has a connection, and of
+a worker that does not answer for as long as `fleet.health_check_timeout_s`."""
+
+
+def probes_max() -> int:
+    """Return for how many health checks at a time there are files, at least 32."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return PROBES_MAX
+    return max(min(limit // PROBES_SHARE, PROBES_MAX), 32)
 
 
 LISTENER_CONNECTIONS_MAX = 256
@@ -50,6 +64,14 @@ class OpenFiles:
 UNLIMITED = OpenFiles()
 
 
+def other_files(limit: int) -> int:
+    """Return how many of so many files are for what is no request: health checks and all the rest.
+
+    Half of them at most, so that a process with few files still serves.
+    """
+    return min(OTHER_FILES + probes_max(), limit // 2)
+
+
 def raise_open_files(connections_max: int, listeners: int = 0) -> OpenFiles:
     """Raise the limit as far as the system lets us, and say so; warn if that is too low.
 
@@ -69,13 +91,14 @@ def raise_open_files(connections_max: int, listeners: int = 0) -> OpenFiles:
         )
     if limit == resource.RLIM_INFINITY:
         return UNLIMITED
-    share = int((limit - OTHER_FILES) * LISTENER_SHARE)
+    others = other_files(limit)
+    share = int((limit - others) * LISTENER_SHARE)
     each = max(LISTENER_CONNECTIONS_MIN, min(LISTENER_CONNECTIONS_MAX, share))
-    needed = 2 * connections_max + OTHER_FILES + listeners * each
+    needed = 2 * connections_max + others + listeners * each
     if limit < needed:
         logger.warning(
             "the limit of open files is too low for the connections that the settings allow to one worker; "
             "raise it (ulimit -Hn, LimitNOFILE) or lower upstream.connections_max",
             extra={"event": "files.scarce", "limit": limit, "needed": needed},
         )
-    return OpenFiles(max((limit - OTHER_FILES - listeners * each) // 2, 1), each)
+    return OpenFiles(max((limit - others - listeners * each) // 2, 1), each)

@@ -155,4 +155,4 @@ def check_request_trace(observability: ObservabilitySettings) -> None:
 
 
 def _opened(path: str | Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -41,6 +41,7 @@ from pydantic import (
 )
 
 from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
+from radix import parsed_whole
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
 from router.proxy import may_pass
@@ -560,7 +561,7 @@ def _port_words(words: Any) -> Any:
         return words
     texts = tuple(str(word) for word in words)
     for text in texts:
-        if not (0 < int(text) < 65536 if text.isdecimal() else _PORT_NAME.fullmatch(text)):
+        if not (parsed_whole(text, 65535) if text.isdecimal() else _PORT_NAME.fullmatch(text)):
             raise ValueError(f"{text[:40]!r} is neither a port, 1 to 65535, nor the name of one")
     return texts
 

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 
 from router.admin.ports import AdminPorts
 from router.errors import ClientError
-from router.fleet import Health
+from router.fleet import INSTANCE_HEADER, Health, instance_of
 from router.proxy import Header
 from router.tenants import presented_key
 
@@ -34,11 +34,16 @@ def add_health(api: FastAPI, ports: AdminPorts, *, with_metrics: bool) -> None:
         ports: What is asked.
         with_metrics: Whether metrics are among them, and not on a port of their own only.
     """
+    instance = instance_of(ports.replica)
 
     @api.get("/liveness", tags=["health"])
     @api.get("/health", tags=["health"])
-    async def liveness() -> dict[str, str]:
-        """The process is alive and its event loop turns."""
+    async def liveness(response: Response) -> dict[str, str]:
+        """The process is alive and its event loop turns.
+
+        The answer says which replica it is, unreadable: a gateway recognises itself among its workers.
+        """
+        response.headers[INSTANCE_HEADER] = instance
         return {"status": "ok"}
 
     @api.get("/readiness", tags=["health"], responses=_NOT_READY)

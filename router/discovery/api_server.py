@@ -11,6 +11,7 @@ What goes wrong is an `ApiFailure`; only `Gone` says more. It is never an empty 
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import httpx2
@@ -20,8 +21,10 @@ from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 from yaml import YAMLError
 
-from router.discovery.pods import Pod
+from router.discovery.pods import Metadata, Pod
 from router.discovery.source import ALL_NAMESPACES, ApiFailure, Gone, PodEvent, PodList, Trouble
+
+logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 REQUEST_S = 20.0
@@ -54,7 +57,20 @@ class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Page(msgspec.Struct, frozen=True):
     metadata: _ListMetadata
-    items: tuple[Pod, ...] = ()
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+class _Identity(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """The least that is known of a pod."""
+
+    metadata: _Identity
 
 
 class _Event(msgspec.Struct, frozen=True):
@@ -70,6 +86,7 @@ class _Status(msgspec.Struct, frozen=True):
 _page_decoder = msgspec.json.Decoder(_Page)
 _event_decoder = msgspec.json.Decoder(_Event)
 _pod_decoder = msgspec.json.Decoder(Pod)
+_named_decoder = msgspec.json.Decoder(_Named)
 _status_decoder = msgspec.json.Decoder(_Status)
 
 
@@ -110,17 +127,25 @@ class ApiServer:
         config = find_server(kubeconfig)
         self.namespace = config.namespace.strip()
         self.url = config.cluster.server
-        self._client = _client(config)
+        self._client: httpx2.AsyncClient | None = _client(config)
 
     async def renew(self) -> None:
         """See `router.discovery.source.Source`."""
         client = _client(find_server(self._kubeconfig))
         known, self._client = self._client, client
-        await known.aclose()
+        if known is not None:
+            await known.aclose()
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self._client.aclose()
+        """Close all connections; who asks again opens new ones."""
+        known, self._client = self._client, None
+        if known is not None:
+            await known.aclose()
+
+    def _opened(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            self._client = _client(find_server(self._kubeconfig))
+        return self._client
 
     async def list_pods(self, namespace: str, selector: str) -> PodList:
         """List pods, in pages; see `router.discovery.source.Source`."""
@@ -128,7 +153,7 @@ class ApiServer:
         parameters = {"labelSelector": selector, "limit": str(PAGE_PODS)}
         while True:
             page = await self._page(namespace, parameters)
-            pods += page.items
+            pods += [pod for item in page.items if (pod := _read(item)) is not None]
             if not page.metadata.continue_:
                 return PodList(tuple(pods), page.metadata.resource_version)
             if len(pods) >= PODS_MAX:
@@ -149,14 +174,15 @@ class ApiServer:
         timeout = httpx2.Timeout(REQUEST_S, connect=CONNECT_S, read=lasts_s + WATCH_GRACE_S)
         try:
             async with asyncio.timeout(REQUEST_S):
-                request = self._client.build_request(
-                    "GET", _path(namespace), params=parameters, timeout=timeout
-                )
-                response = await self._client.send(request, stream=True)
+                client = self._opened()
+                request = client.build_request("GET", _path(namespace), params=parameters, timeout=timeout)
+                response = await client.send(request, stream=True)
             try:
                 await _check(response)
                 async for line in _lines(response):
-                    yield _event(line)
+                    event = _event(line)
+                    if event is not None:
+                        yield event
             finally:
                 await response.aclose()
         except _TROUBLES as error:
@@ -165,7 +191,7 @@ class ApiServer:
     async def _page(self, namespace: str, parameters: dict[str, str]) -> _Page:
         try:
             async with asyncio.timeout(REQUEST_S):
-                response = await self._client.get(_path(namespace), params=parameters)
+                response = await self._opened().get(_path(namespace), params=parameters)
                 await _check(response)
             return _page_decoder.decode(response.content)
         except _TROUBLES as error:
@@ -218,12 +244,30 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
             raise ApiFailure(Trouble.MALFORMED, f"a line of more than {LINE_BYTES_MAX} bytes")
 
 
-def _event(line: bytes) -> PodEvent:
+def _read(item: msgspec.Raw) -> Pod | None:
+    """Read a pod; of one that is none as Kubernetes describes them who it is; None if not even that."""
+    try:
+        return _pod_decoder.decode(item)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        problem = f"it is no pod as Kubernetes describes them: {error}"[:300]
+    try:
+        known = _named_decoder.decode(item).metadata
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        logger.warning(
+            "a pod cannot be read at all", extra={"event": "discovery.unreadable", "detail": problem}
+        )
+        return None
+    metadata = Metadata(known.name, known.namespace, known.uid, known.resource_version)
+    return Pod(metadata, unreadable=problem)
+
+
+def _event(line: bytes) -> PodEvent | None:
     event = _event_decoder.decode(line)
     if event.type == "ERROR":
         status = _status_decoder.decode(event.object)
         raise _of_status(status.code, status.message)
-    return PodEvent(_pod_decoder.decode(event.object), event.type)
+    pod = _read(event.object)
+    return None if pod is None else PodEvent(pod, event.type)
 
 
 _TROUBLES = (

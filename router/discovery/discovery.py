@@ -244,6 +244,12 @@ class Discovery:
         if sighting.selections:
             self._settling.settle(sighting)
             return
-        self._settling.withdraw(sighting, sighting.urls | sighting.claims.keys(), "its pod is gone")
+        try:
+            self._settling.withdraw(sighting, sighting.urls | sighting.claims.keys(), "its pod is gone")
+        except Exception:
+            logger.exception(
+                "a pod that is gone could not be taken in",
+                extra={"event": "discovery.crashed", "pod": sighting.pod.name},
+            )
         del self.sightings[uid]
         self._due.pop(uid, None)

@@ -30,6 +30,7 @@ from types import MappingProxyType
 import msgspec
 
 from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL
+from radix import TOKENS_MAX, is_name, parsed_whole
 from router.destinations import Destinations
 from router.errors import ClientError
 from router.fleet import normal_url
@@ -40,6 +41,9 @@ PREFIX = "cacheway.io/"
 
 PORTS_MAX = 64
 LABELS_MAX = 32
+VERSION_MAX = (1 << 63) - 1
+"""Greatest ``resourceVersion`` that is understood: the revisions of etcd are whole numbers of 64 bits."""
+
 VALUE_LENGTH_MAX = 256
 
 _PEERS = MappingProxyType(
@@ -79,6 +83,8 @@ class Refusal(StrEnum):
     ROLE_CONFLICT = "role_conflict"
     SAME_ADDRESS = "same_address"
     """Another pod has it, and is more alive or newer."""
+    UNREADABLE = "unreadable"
+    """It is no pod as Kubernetes describes them, or what it says cannot be put into the shared log."""
     BY_HAND = "by_hand"
     """Somebody else added a worker at its address, to whom it is left."""
 
@@ -182,6 +188,8 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
     metadata: Metadata
     spec: Spec = Spec()
     status: Status = Status()
+    unreadable: str = msgspec.field(name="cacheway.unreadable", default="")
+    """Why only its metadata is known, if that is so; no pod of an API server has this."""
 
     @property
     def uid(self) -> str:
@@ -191,8 +199,7 @@ class Pod(msgspec.Struct, frozen=True, rename="camel", gc=False):
     @property
     def version(self) -> int:
         """Its ``resourceVersion``; the greater is the newer (KEP-5504)."""
-        text = self.metadata.resource_version
-        return int(text) if text.isdigit() else 0
+        return parsed_whole(self.metadata.resource_version, VERSION_MAX) or 0
 
     @property
     def name(self) -> str:
@@ -226,6 +233,8 @@ def read_pod(pod: Pod, roles: Collection[str], rules: PodRules) -> tuple[PodWork
         roles: Of the selectors that selected it; empty text for the one that says no role.
         rules: What holds for all.
     """
+    if pod.unreadable:
+        return Refused(Refusal.UNREADABLE, pod.unreadable)
     if pod.ended:
         return Refused(Refusal.ENDED, f"its phase is {pod.status.phase}")
     try:
@@ -288,6 +297,8 @@ def _told(pod: Pod) -> dict[str, str]:
     if len(told) > LABELS_MAX:
         raise _Wrong(Refusal.BAD_LABEL, f"it says more than {LABELS_MAX} things with {PREFIX}")
     for name, value in told.items():
+        if not is_name(name):
+            raise _Wrong(Refusal.BAD_LABEL, f"{PREFIX}{name[:64]!a} is no name of printable characters")
         if len(value) > VALUE_LENGTH_MAX or not value.isprintable():
             raise _Wrong(
                 Refusal.BAD_LABEL, f"{name} is no line of at most {VALUE_LENGTH_MAX} printable characters"
@@ -336,9 +347,10 @@ def _ports(pod: Pod, own: str, default: tuple[str, ...]) -> list[int]:
 
 
 def _port(word: str, declared: list[ContainerPort]) -> int:
-    if word.isdigit():
-        number = int(word)
-    else:
+    number = parsed_whole(word, 65535)
+    if number is None and word.isdecimal():
+        raise _Wrong(Refusal.NO_PORT, f"{word[:20]!r} is no port; give 1 to 65535")
+    if number is None:
         found = [port.container_port for port in declared if port.name == word]
         if not found:
             names = ", ".join(sorted({port.name for port in declared if port.name})) or "none"
@@ -347,7 +359,7 @@ def _port(word: str, declared: list[ContainerPort]) -> int:
             )
         number = found[0]
     if not 0 < number < 65536:
-        raise _Wrong(Refusal.NO_PORT, f"{word[:20]} is no port; give 1 to 65535")
+        raise _Wrong(Refusal.NO_PORT, f"{word[:20]!r} is no port; give 1 to 65535")
     return number
 
 
@@ -392,7 +404,7 @@ def _worker(
         raise _Wrong(Refusal.BAD_LABEL, str(error)) from None
     capacity = told.get("capacity-tokens", "")
     if capacity:
-        if not capacity.isdigit() or len(capacity) > 15:
+        if parsed_whole(capacity, TOKENS_MAX) is None:
             raise _Wrong(Refusal.BAD_LABEL, f"capacity-tokens {capacity[:20]!r} is no whole number of tokens")
         said[CAPACITY] = capacity
     said[ROLE] = role

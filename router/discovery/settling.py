@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from policies import TURNING_LABEL, FleetState, Forget, Op, Worker, WorkerGone, WorkerPut
+from policies import TURNING_LABEL, FleetState, Forget, Op, OpRefused, Worker, WorkerGone, WorkerPut
+from radix import TOKENS_MAX, parsed_whole
 from router.discovery.pods import CAPACITY, ROLE, PodRules, PodWorker, Refusal, Refused, read_pod
 from router.discovery.sighting import Sighting
 from router.fleet import worker_id_of
@@ -38,6 +39,7 @@ _WRONG = frozenset(
         Refusal.BAD_LABEL,
         Refusal.ROLE_CONFLICT,
         Refusal.SAME_ADDRESS,
+        Refusal.UNREADABLE,
     )
 )
 """What somebody must mend."""
@@ -98,8 +100,33 @@ class Settling:
         return any(self._sightings[uid].selections for uid in self._claimants.get(url, ()))
 
     def settle(self, sighting: Sighting) -> None:
-        """Make the workers of a pod what it says."""
+        """Make the workers of a pod what it says; whatever is wrong with it is wrong with this pod only."""
         pod, before = sighting.pod, sighting.refused
+        try:
+            self._settle(sighting)
+        except OpRefused as error:
+            sighting.refused = Refused(
+                Refusal.UNREADABLE, f"the shared log cannot hold what it says: {error}"
+            )
+        except Exception as error:
+            sighting.refused = Refused(Refusal.UNREADABLE, f"{type(error).__name__}: {error}")
+            logger.exception(
+                "a pod could not be taken in", extra={"event": "discovery.crashed", "pod": pod.name}
+            )
+        refused = sighting.refused
+        if refused is not None and refused != before and refused.reason in _WRONG:
+            logger.warning(
+                "a pod cannot be a worker as it is",
+                extra={
+                    "event": "discovery.refused",
+                    "pod": pod.name,
+                    "reason": refused.reason.value,
+                    "detail": refused.detail,
+                },
+            )
+
+    def _settle(self, sighting: Sighting) -> None:
+        pod = sighting.pod
         read = read_pod(pod, [selection.role for selection in sighting.selections], self._rules)
         if isinstance(read, Refused):
             sighting.refused = read
@@ -117,17 +144,6 @@ class Settling:
             for url in claims:
                 self._claimants.setdefault(url, set()).add(pod.uid)
                 self._settle_url(url)
-        refused = sighting.refused
-        if refused is not None and refused != before and refused.reason in _WRONG:
-            logger.warning(
-                "a pod cannot be a worker as it is",
-                extra={
-                    "event": "discovery.refused",
-                    "pod": pod.name,
-                    "reason": refused.reason.value,
-                    "detail": refused.detail,
-                },
-            )
 
     def withdraw(self, sighting: Sighting, urls: Iterable[str], why: str) -> None:
         """Remove the workers that a pod had at some URLs."""
@@ -205,7 +221,7 @@ class Settling:
         labels = {**_labels(said.said), DISCOVERED_LABEL: f"kubernetes:{pod.name}"}
         note = Note(pod.uid, pod.version, sighting.scope, said=dict(said.said))
         at_us = self._at_us(former)
-        capacity_tokens = int(said.said.get(CAPACITY, 0))
+        capacity_tokens = parsed_whole(said.said.get(CAPACITY, ""), TOKENS_MAX) or 0
         if former is not None:
             self._publish(Forget(worker_id, at_us))
         self._publish(
@@ -255,7 +271,7 @@ class Settling:
         role = worker.role if new.get(ROLE) == known.get(ROLE) else new[ROLE]
         capacity_tokens = worker.capacity_tokens
         if new.get(CAPACITY) != known.get(CAPACITY):
-            capacity_tokens = int(new.get(CAPACITY, 0))
+            capacity_tokens = parsed_whole(new.get(CAPACITY, ""), TOKENS_MAX) or 0
         leaving = draining and (worker.leaving or pod.deleting)
         was = (worker.labels, worker.role, worker.capacity_tokens, worker.draining, note.drained, known)
         if was == (labels, role, capacity_tokens, draining, drained, new) and leaving == worker.leaving:

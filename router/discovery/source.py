@@ -27,6 +27,8 @@ class Trouble(StrEnum):
     REFUSED = "refused"
     MALFORMED = "malformed"
     CONFIG = "config"
+    INTERNAL = "internal"
+    """A fault of the gateway; the log has it whole."""
 
 
 class ApiFailure(StateError):

@@ -24,7 +24,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.discovery.pods import Pod
+from radix import parsed_whole
+from router.discovery.pods import VERSION_MAX, Pod
 from router.discovery.source import ApiFailure, Gone, PodEvent, Source, Trouble
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class PodWatch:
     """The pods of one selection.
 
     Args:
-        source: Asked for them; closed when the watch ends.
+        source: Asked for them; closed when the watch ends, and opens again by itself if it goes on.
         selection: Which.
         changed: Told the uid of a pod and what it is now, None if it is gone.
         listed: Told after each list that succeeded.
@@ -153,7 +154,7 @@ class PodWatch:
         first = self.listed_s is None
         self._found.clear()
         self._caught_up.clear()
-        self.listed_version = int(listed.version) if listed.version.isdigit() else 0
+        self.listed_version = parsed_whole(listed.version, VERSION_MAX) or 0
         there = set()
         for pod in listed.pods:
             there.add(pod.uid)
@@ -185,6 +186,10 @@ class PodWatch:
                 self._failed(failure)
                 if failed % RENEW_AFTER == 0:
                     await self._renew()
+            except Exception as error:  # noqa: BLE001 - logged by `_crashed`; the top of a loop
+                failed += 1
+                self._failed(_crashed(error))
+                await self._renew()
             wait_s = _backoff_s(failed) if failed else self._resync_s * random.uniform(0.9, 1.1)  # noqa: S311
             if self._found:
                 with contextlib.suppress(TimeoutError):
@@ -214,6 +219,11 @@ class PodWatch:
             except ApiFailure as failure:
                 failed += 1
                 self._note_restart(failure)
+            except Exception as error:  # noqa: BLE001 - likewise
+                failed += 1
+                self.version = ""  # what it was about is passed over: the list says how things are
+                self._relist.set()
+                self._note_restart(_crashed(error))
             if failed or self._clock() - begun_s < BACKOFF_S[0]:
                 # A server that ends each watch at once must not make us ask as fast as we can.
                 await asyncio.sleep(_backoff_s(max(failed, 1)))
@@ -322,6 +332,11 @@ class PodWatch:
             await self._source.renew()
         except ApiFailure as failure:
             self._failed(failure)
+
+
+def _crashed(error: Exception) -> ApiFailure:
+    logger.error("discovery failed inside the gateway", extra={"event": "discovery.crashed"}, exc_info=error)
+    return ApiFailure(Trouble.INTERNAL, f"internal error: {type(error).__name__}: {error}"[:300])
 
 
 def _newer(pod: Pod, known: Pod) -> bool:

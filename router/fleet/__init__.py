@@ -1,12 +1,12 @@
 """Which workers exist, and whether they are well."""
 
 from router.fleet.address import normal_url, worker_id_of
-from router.fleet.asking import asking_client
+from router.fleet.asking import Asker, asking_client
 from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
-from router.fleet.health import HealthChecks, HealthRules
+from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, instance_of
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
@@ -15,8 +15,10 @@ from router.fleet.role_planner import RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
+    "INSTANCE_HEADER",
     "ORIGIN_LABELS",
     "REGISTERED_LABEL",
+    "Asker",
     "BucketPlanner",
     "EngineMetrics",
     "Health",
@@ -30,6 +32,7 @@ __all__ = [
     "ServedModel",
     "WorkerKey",
     "asking_client",
+    "instance_of",
     "label_hosts",
     "normal_url",
     "worker_id_of",

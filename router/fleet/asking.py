@@ -1,125 +1,507 @@
-"""The HTTP client for what the gateway itself asks workers: health, models, metrics, flushes, new roles.
+"""What the gateway itself asks workers: health, models, metrics, flushes, new roles.
+
+    a question ──> the addresses ──> a connection of its own ──> one answer ──> closed, whatever happened
+
+Questions share nothing: no pool, no kept connection, no place in a queue. So nothing that happens to a
+question, cancelled at whatever moment, can keep another from being asked. (A pool leaked the places of
+requests that were cancelled while they connected, until none was left: encode/httpcore#1093.) A connection
+for each question costs little beside that: health checks of a worker are seconds apart, longer than engines
+keep connections.
 
 It trusts a worker no further than it must. It connects only where `router.destinations` allows, follows no
 redirect, obeys no proxy of the environment, and reads neither compressed nor endless answers: a few
-kilobytes could otherwise be unpacked to gigabytes here.
+kilobytes could otherwise be unpacked to gigabytes here. One deadline holds for the whole of a question, so a
+worker that sends a byte now and then gains nothing.
+
+Health checks use the `Asker` itself, which costs a third of what httpx does. Everything else asks through an
+httpx client whose transport it is (`asking_client`): at most `AT_ONCE` questions at a time.
 """
 
+import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+from urllib.parse import SplitResult, quote, urlsplit
 
-import httpcore
+import httptools
 import httpx
 
-from router.destinations import DestinationRefused, Destinations
+from router.destinations import Destinations
 
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 """Longest answer, in bytes; metrics of an engine with many ranks are a few megabytes."""
 
-CONNECTIONS_MAX = 128
-KEPT_MAX = 64
-KEPT_S = 3.0
+HELD_BYTES_MAX = 64 * 1024 * 1024
+SHARE_BYTES = 256 * 1024
+"""While all answers that are being read hold more than the first, none may be longer than the second: twice
+the metrics of an engine with one rank."""
+
+HEAD_BYTES_MAX = 64 * 1024
+"""Longest head of an answer, and the most framing between two pieces of its body, in bytes."""
+
+AT_ONCE = 128
+"""Questions at a time that go through httpx."""
+
+BYTES_MAX = "cacheway.bytes_max"
+"""Name of the extension of an httpx request that says how long its answer may be, if less than the most."""
+
+_LEFT_OUT = frozenset(
+    (b"host", b"connection", b"content-length", b"transfer-encoding", b"keep-alive", b"accept-encoding")
+)
+_TARGET_CHARS = "/?&=%:@!$'()*+,;~[]-._"
+
+Lines = Sequence[tuple[bytes, bytes]]
 
 
-class _Network(httpcore.AsyncNetworkBackend):
-    """Connects to addresses that were judged, and to no others."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker answered.
 
-    def __init__(self, destinations: Destinations) -> None:
-        self._destinations = destinations
-        self._sockets = httpcore.AnyIOBackend()
+    Attributes:
+        status: Its status.
+        lines: Its headers, names in lower case.
+        body: Its body; empty if only the head was asked for.
+    """
 
-    async def connect_tcp(
+    status: int
+    lines: Lines
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is one of success."""
+        return 200 <= self.status < 300
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header of a name in lower case."""
+        return next((value for key, value in self.lines if key == name), None)
+
+
+class AskError(Exception):
+    """A question got no answer."""
+
+
+class NotConnected(AskError):
+    """There was no connection: refused, unreachable, no such name, an address that is not allowed."""
+
+
+class TooLate(AskError):
+    """There was no answer in time.
+
+    Args:
+        connected: Whether there was a connection.
+    """
+
+    def __init__(self, *, connected: bool) -> None:
+        super().__init__("no answer in time" if connected else "no connection in time")
+        self.connected = connected
+
+
+class BadAnswer(AskError):
+    """The connection broke, or what came is no answer that is accepted."""
+
+
+class TooLong(BadAnswer):
+    """The answer is longer than is read."""
+
+
+class Compressed(BadAnswer):
+    """The answer is compressed although that was not asked for."""
+
+
+class Asks(Protocol):
+    """Asks workers."""
+
+    async def ask(
         self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - as httpcore has it
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
-        problem: Exception | None = None
-        try:
-            addresses = await self._destinations.resolve(host, port)
-        except (DestinationRefused, OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(str(error)) from error
-        for address in addresses:
-            try:
-                return await self._sockets.connect_tcp(address, port, timeout, local_address, socket_options)
-            except httpcore.ConnectError as error:
-                problem = error
-        assert problem is not None
-        raise problem
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        lines: Lines = (),
+        body: bytes = b"",
+        bytes_max: int = ANSWER_BYTES_MAX,
+        head_only: bool = False,
+        begun: Callable[[], None] = ...,
+        connected: Callable[[float], None] = ...,
+    ) -> Answer:
+        """See `Asker.ask`."""
 
-    async def sleep(self, seconds: float) -> None:
-        await self._sockets.sleep(seconds)
+    def rebuild(self) -> None:
+        """Begin anew: forget everything that questions might share, and end those under way."""
 
 
-class _Bounded(httpx.AsyncByteStream):
-    """A body that fails when it is too long."""
-
-    def __init__(self, stream: AsyncIterable[bytes]) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = ANSWER_BYTES_MAX
-        async for data in self._stream:
-            left -= len(data)
-            if left < 0:
-                raise httpx.ReadError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
-            yield data
-
-    async def aclose(self) -> None:
-        if isinstance(self._stream, httpx.AsyncByteStream):
-            await self._stream.aclose()
+def _nobody_listens(*_: object) -> None:
+    return None
 
 
-class _Transport(httpx.AsyncHTTPTransport):
-    def __init__(
-        self, destinations: Destinations, tls: ssl.SSLContext, key_at: Callable[[str], str | None]
-    ) -> None:
-        super().__init__(verify=tls, trust_env=False)
-        self._key_at = key_at
-        # httpx has no other way to say how to connect.
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=CONNECTIONS_MAX,
-            max_keepalive_connections=KEPT_MAX,
-            keepalive_expiry=KEPT_S,
-            network_backend=_Network(destinations),
-        )
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        key = self._key_at(str(request.url))
-        if key is not None:
-            request.headers["authorization"] = f"Bearer {key}"
-        answer = await super().handle_async_request(request)
-        coding = answer.headers.get("content-encoding", "identity")
-        if coding.strip().lower() not in ("", "identity"):
-            await answer.aclose()
-            raise httpx.DecodingError("the answer is compressed although that was not asked for")
-        assert isinstance(answer.stream, httpx.AsyncByteStream)
-        answer.stream = _Bounded(answer.stream)
-        return answer
-
-
-def asking_client(
-    destinations: Destinations,
-    tls: ssl.SSLContext,
-    *,
-    key_at: Callable[[str], str | None] = lambda _: None,
-    timeout_s: float,
-) -> httpx.AsyncClient:
-    """Make the client; close it in the end.
+class Asker:
+    """Asks workers, each question on a connection of its own.
 
     Args:
         destinations: Where it may connect to.
         tls: How https workers are talked to.
         key_at: Returns the bearer token that may be shown at a URL (`router.fleet.worker_key`).
-        timeout_s: Of each step, where the caller does not say otherwise.
+    """
+
+    def __init__(
+        self,
+        destinations: Destinations,
+        tls: ssl.SSLContext,
+        *,
+        key_at: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self._key_at = key_at
+        self._destinations = destinations
+        self._tls = tls
+        self._open: set[_Question] = set()
+        self._held = _Held()
+
+    @property
+    def open(self) -> int:
+        """Questions that have a connection, or are getting one."""
+        return len(self._open)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of answers that are not complete yet."""
+        return self._held.bytes
+
+    def rebuild(self) -> None:
+        """Break off all questions, and forget which lookups of names are under way."""
+        self._destinations.forget_lookups()
+        for question in tuple(self._open):
+            question.give_up(BadAnswer("it was broken off: questions were stuck"))
+
+    async def ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        timeout_s: float,
+        lines: Lines = (),
+        body: bytes = b"",
+        bytes_max: int = ANSWER_BYTES_MAX,
+        head_only: bool = False,
+        begun: Callable[[], None] = _nobody_listens,
+        connected: Callable[[float], None] = _nobody_listens,
+    ) -> Answer:
+        """Ask once.
+
+        Args:
+            method: In upper case.
+            url: Of a worker, with path and query.
+            timeout_s: For all of it, from the lookup of its name to the last byte.
+            lines: Headers beside those of the connection, ``accept-encoding`` and the worker's key.
+            body: Sent as it is.
+            bytes_max: A longer body is no answer.
+            head_only: Do not read the body.
+            begun: Called when the first connection attempt begins.
+            connected: Told how long it took to connect, in seconds; without TLS's handshake.
+
+        Raises:
+            AskError: There was no answer; its class says why.
+        """
+        parts = _parts(url)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        try:
+            port = parts.port or (443 if secure else 80)
+            head = self._head(
+                method,
+                parts.netloc,
+                f"{parts.path or '/'}?{parts.query}".rstrip("?"),
+                self._key_at(url),
+                lines,
+                body,
+            )
+        except ValueError as error:
+            raise NotConnected(str(error)) from None
+        question = _Question((head, body), bytes_max, self._held, head_only=head_only)
+        self._open.add(question)
+        try:
+            async with asyncio.timeout(timeout_s):
+                addresses = await self._destinations.resolve(host, port)
+                begun()
+                await self._connect(question, addresses, port, host if secure else None, connected)
+                return await question.answered
+        except TimeoutError:
+            # Of the clock; one of the system would have become `NotConnected`.
+            raise TooLate(connected=question.is_connected) from None
+        except (OSError, UnicodeError) as error:
+            raise NotConnected(str(error) or type(error).__name__) from error
+        finally:
+            self._open.discard(question)
+            question.close()
+
+    def _head(
+        self, method: str, netloc: str, target: str, key: str | None, lines: Lines, body: bytes
+    ) -> bytes:
+        if not (target.isascii() and target.isprintable()) or " " in target:
+            target = quote(target, safe=_TARGET_CHARS)
+        head = [
+            f"{method} {target} HTTP/1.1\r\nhost: {netloc}\r\nconnection: close\r\n".encode("ascii"),
+            b"accept-encoding: identity\r\n",
+        ]
+        if key:
+            head.append(f"authorization: Bearer {key}\r\n".encode("latin-1"))
+        head += [b"%b: %b\r\n" % line for line in lines]
+        if body or method not in ("GET", "HEAD"):
+            head.append(b"content-length: %d\r\n" % len(body))
+        head.append(b"\r\n")
+        return b"".join(head)
+
+    async def _connect(
+        self,
+        question: "_Question",
+        addresses: Sequence[str],
+        port: int,
+        tls_name: str | None,
+        connected: Callable[[float], None],
+    ) -> None:
+        """Connect to the first address that answers, and send."""
+        loop = asyncio.get_running_loop()
+        for address in addresses:
+            began_s = time.monotonic()
+            try:
+                if tls_name is None:
+                    await loop.create_connection(lambda: question, address, port)
+                    connected(time.monotonic() - began_s)
+                else:
+                    sock = await _connected_socket(loop, address, port)
+                    connected(time.monotonic() - began_s)
+                    await loop.create_connection(
+                        lambda: question, sock=sock, ssl=self._tls, server_hostname=tls_name
+                    )
+            except TimeoutError as error:  # the system's own; that of the clock comes as a cancellation
+                if address == addresses[-1]:
+                    raise NotConnected(str(error) or "no answer to the connection attempt") from error
+            except OSError:
+                if address == addresses[-1]:
+                    raise
+            else:
+                return
+
+
+@lru_cache(maxsize=16_384)
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL; the same ones are asked again and again."""
+    return urlsplit(url)
+
+
+async def _connected_socket(loop: asyncio.AbstractEventLoop, address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)  # noqa: FBT003 - as the standard library has it
+        await loop.sock_connect(sock, (address, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Held:
+    """How many bytes of answers are held that are not complete yet."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class _Question(asyncio.Protocol):
+    """The protocol of one connection, which carries one question."""
+
+    __slots__ = (
+        "_body",
+        "_bytes_left",
+        "_chunked",
+        "_framing_bytes",
+        "_head_only",
+        "_held",
+        "_length",
+        "_lines",
+        "_over",
+        "_parser",
+        "_pieces",
+        "_status",
+        "_transport",
+        "answered",
+        "is_connected",
+    )
+
+    def __init__(self, pieces: tuple[bytes, bytes], bytes_max: int, held: _Held, *, head_only: bool) -> None:
+        self.answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.is_connected = False
+        self._pieces = pieces
+        self._bytes_left = bytes_max
+        self._held = held
+        self._head_only = head_only
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: Any = None
+        self._over = False
+        self._status = 0
+        self._lines: list[tuple[bytes, bytes]] = []
+        self._length: int | None = None
+        self._chunked = False
+        self._framing_bytes = 0
+        self._body = bytearray()
+
+    def close(self) -> None:
+        """Close at once; nothing is told any more. Idempotent."""
+        self._over = True
+        self._held.bytes -= len(self._body)
+        self._body = bytearray()
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+        if self.answered.done():
+            if not self.answered.cancelled():
+                self.answered.exception()  # nobody may have waited for it
+        else:
+            self.answered.cancel()
+
+    def give_up(self, error: AskError) -> None:
+        """Let who waits hear why there is no answer."""
+        if not self.answered.done():
+            self.answered.set_exception(error)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the question."""
+        if self._over:  # given up in the very moment
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        self._transport = transport
+        self.is_connected = True
+        head, body = self._pieces
+        self._transport.write(head + body if len(body) < HEAD_BYTES_MAX else head)
+        if len(body) >= HEAD_BYTES_MAX:
+            self._transport.write(body)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        if self.answered.done():
+            return
+        self._framing_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.give_up(BadAnswer("an upgrade that nobody asked for"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self.give_up(cause if isinstance(cause, AskError) else BadAnswer(f"malformed: {error}"))
+        if self._framing_bytes > HEAD_BYTES_MAX:
+            self.give_up(BadAnswer("more head or framing than is accepted"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A body without a length ends here; anything else breaks here."""
+        if self._status and self._length is None and not self._chunked and exc is None:
+            self._tell()
+        why = "the connection ended before the answer" if exc is None else f"the connection broke: {exc}"
+        self.give_up(BadAnswer(why))
+
+    # Parser callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Collect a header."""
+        name = name.lower()
+        if self._status:  # a trailer
+            return
+        if name == b"content-length":
+            self._length = int(value) if value.isdigit() and len(value) < 16 else 1 << 53
+        elif name == b"transfer-encoding":
+            self._chunked = True
+        self._lines.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Judge the head; skip those of interim answers."""
+        status = self._parser.get_status_code()
+        if self._status or status < 200:
+            self._lines, self._length, self._chunked = [], None, False
+            return
+        self._status = status
+        self._framing_bytes = 0
+        coding = next((value for name, value in self._lines if name == b"content-encoding"), b"")
+        if coding.strip().lower() not in (b"", b"identity"):
+            raise Compressed("the answer is compressed although that was not asked for")
+        if self._head_only:
+            self._tell()
+
+    def on_body(self, data: bytes) -> None:
+        """Collect a piece of the body."""
+        self._framing_bytes = 0
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0 or (self._held.bytes > HELD_BYTES_MAX and len(self._body) > SHARE_BYTES):
+            raise TooLong("the answer is longer than is read")
+        self._held.bytes += len(data)
+        self._body += data
+
+    def on_message_complete(self) -> None:
+        """The answer is whole."""
+        if self._status:
+            self._tell()
+
+    def _tell(self) -> None:
+        if not self.answered.done():
+            self.answered.set_result(Answer(self._status, tuple(self._lines), bytes(self._body)))
+
+
+class _Transport(httpx.AsyncBaseTransport):
+    """Lets an httpx client ask through an `Asker`."""
+
+    def __init__(self, asker: Asks) -> None:
+        self._asker = asker
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        timeouts: dict[str, float | None] = request.extensions.get("timeout", {})
+        timeout_s = max((step_s for step_s in timeouts.values() if step_s), default=60.0)
+        body = await request.aread()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._places.acquire()
+        except TimeoutError:
+            raise httpx.PoolTimeout(f"{AT_ONCE} questions are under way already") from None
+        try:
+            answer = await self._asker.ask(
+                request.method,
+                str(request.url),
+                timeout_s=timeout_s,
+                lines=[line for line in request.headers.raw if line[0].lower() not in _LEFT_OUT],
+                body=body,
+                bytes_max=request.extensions.get(BYTES_MAX, ANSWER_BYTES_MAX),
+            )
+        except TooLate as error:
+            raise (httpx.ReadTimeout if error.connected else httpx.ConnectTimeout)(str(error)) from error
+        except NotConnected as error:
+            raise httpx.ConnectError(str(error)) from error
+        except Compressed as error:
+            raise httpx.DecodingError(str(error)) from error
+        except TooLong as error:
+            raise httpx.ReadError(str(error)) from error
+        except AskError as error:
+            raise httpx.RemoteProtocolError(str(error)) from error
+        finally:
+            self._places.release()
+        return httpx.Response(answer.status, headers=list(answer.lines), content=answer.body)
+
+
+def asking_client(asker: Asks, *, timeout_s: float) -> httpx.AsyncClient:
+    """Make an httpx client that asks through an asker; close it in the end.
+
+    Args:
+        asker: Asks.
+        timeout_s: Of each question, where the caller does not say otherwise.
     """
     return httpx.AsyncClient(
-        transport=_Transport(destinations, tls, key_at),
+        transport=_Transport(asker),
         timeout=timeout_s,
         trust_env=False,
         follow_redirects=False,
-        headers={"accept-encoding": "identity"},
     )

@@ -5,19 +5,27 @@ it probes each worker's health endpoint, and at once a worker that is new or may
 (`Registry.suspect`). A worker that became healthy or may have restarted, and with every tenth probe, is
 also asked what it serves and when it started. A probe
 that raises something unexpected counts as failed; the loop itself never ends.
+
+Nothing that happens to some workers keeps others from being probed: probes share no connections
+(`router.fleet.asking`), and slow ones take no place of quick ones (`router.fleet.timetable`). If probes
+begin and end for `STUCK_S`, and none so much as tries to connect, or one never ends, then what asks is
+stuck. Probes under way are broken off then, and it is built anew, which is logged and counted.
+
+A worker whose answer names a replica of this gateway (`INSTANCE_HEADER`) is this gateway: requests would go
+round in circles, so it is unhealthy.
 """
 
 import asyncio
 import json
 import logging
 import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
+from hashlib import blake2b
 from typing import Any
 
-import httpx
-
+from router.fleet.asking import AskError, Asks, NotConnected, TooLate
 from router.fleet.engine_info import (
     served_models,
     sglang_bootstrap_port,
@@ -29,16 +37,37 @@ from router.fleet.engine_info import (
     vllm_capacity_tokens,
 )
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.pages import page
+from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
+from router.fleet.timetable import PLACES, YOUNG_S, Timetable
 
 logger = logging.getLogger(__name__)
 
-PROBES_AT_ONCE = 64
 DESCRIBE_EVERY = 10
 SUSPICION_INTERVAL_S = 1.0
 """Least time between a probe and the next because of a suspicion: an engine that closes every connection soon
 is not to be asked every time."""
+
+BEGUN_AT_ONCE = 32
+PAUSE_S = 0.01
+"""So many probes begin in one turn of the event loop, and after this pause the next: 3,000 in a second."""
+
+SCAN_S_MIN, SCAN_S_MAX = 0.05, 1.0
+"""How often the list of workers is looked through, which takes a millisecond for a thousand."""
+
+STUCK_S = 15.0
+"""Without a sign of life for so long, or for three timeouts if that is more, what asks is stuck."""
+
+PAGES = 4
+"""Questions of one probe at most, each of which may last as long as the timeout."""
+
+INSTANCE_HEADER = "x-cacheway-instance"
+"""Header of a gateway's answer to a health check: says which replica it is."""
+
+
+def instance_of(replica: str) -> str:
+    """Return what a replica calls itself in `INSTANCE_HEADER`: its id, unreadable."""
+    return blake2b(replica.encode(), digest_size=12, person=b"cacheway-replica").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,81 +88,200 @@ class HealthRules:
 
 
 class HealthChecks:
-    """The probing loop."""
+    """The probing loop.
+
+    Attributes:
+        rebuilt: How often what asks was stuck, and was built anew.
+    """
 
     def __init__(
         self,
         registry: Registry,
-        client: httpx.AsyncClient,
+        asker: Asks,
         rules: HealthRules,
         connected: Callable[[LocalWorker, float], None] = lambda _, __: None,
+        *,
+        replicas: Callable[[], Collection[str]] = tuple,
+        places: int = PLACES,
     ) -> None:
         """Make the loop, not yet running.
 
         Args:
             registry: Told what workers say.
-            client: Asks them.
+            asker: Asks them.
             rules: How often.
             connected: Told of each new connection, and how long it took to make it, in seconds.
+            replicas: Ids of the replicas that are alive, this one among them.
+            places: Most probes at a time; each may have a connection.
         """
         self._registry = registry
         self._connected = connected
-        self._client = client
+        self._asker = asker
         self._rules = rules
+        self._replicas = replicas
+        self._own: tuple[Collection[str], frozenset[bytes]] = ((), frozenset())
+        self._timetable = Timetable(places)
         self._wake = asyncio.Event()
-        self._due_s: dict[str, float] = {}
+        self._changed = True
         self._probed_s: dict[str, float] = {}
-        self._probing: set[str] = set()
-        registry.on_change = self._wake.set
+        self._running: dict[str, tuple[asyncio.Task[None], float]] = {}
+        self._given_up: set[str] = set()
+        self._unheard_since_s: float | None = None
+        """When the first probe began of which, as of all that began since, nothing was heard."""
+        self.rebuilt = 0
+        registry.on_change = self._look_again
 
     def use(self, rules: HealthRules) -> None:
         """Probe by other rules from now on: everybody soon, if they differ."""
         if rules != self._rules:
             self._rules = rules
-            self._due_s.clear()
-            self._wake.set()
+            self._timetable.keep(())
+            self._look_again()
+
+    async def all_probed(self) -> None:
+        """Wait until each worker was probed once."""
+        while any(local.probes == 0 for local in self._registry.all()):  # noqa: ASYNC110 - workers come and go
+            await asyncio.sleep(0.02)
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        limit = asyncio.Semaphore(PROBES_AT_ONCE)
+        loop = asyncio.get_running_loop()
+        known: dict[str, LocalWorker] = {}
+        scanned_s = -SCAN_S_MAX
+        self._unheard_since_s = None
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()
+                now_s = loop.time()
+                if now_s - scanned_s >= (SCAN_S_MIN if self._changed else SCAN_S_MAX):
+                    scanned_s, self._changed = now_s, False
+                    known = self._scan(now_s)
+                self._watch(now_s)
+                if self._timetable.is_held_up(now_s):
+                    self._give_up(known, now_s)
+                begun = self._timetable.begin(now_s, BEGUN_AT_ONCE)
+                for worker_id in begun:
+                    if worker_id not in known:  # it was removed while it was probed
+                        self._timetable.end(worker_id)
+                        continue
+                    task = group.create_task(self._probe(known[worker_id]), name=f"probe {worker_id}")
+                    self._running[worker_id] = task, now_s
+                if begun and self._unheard_since_s is None:
+                    self._unheard_since_s = now_s
+                if len(begun) == BEGUN_AT_ONCE:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
                 # A worker probed in the meantime may be due sooner than those that wait now.
-                wait_s = min(1.0, self._rules.interval_s, self._rules.unhealthy_interval_s)
-                now_s = asyncio.get_running_loop().time()
-                known = {local.worker.worker_id: local for local in self._registry.all()}
-                for times_s in (self._due_s, self._probed_s):
-                    for gone in times_s.keys() - known.keys():
-                        del times_s[gone]
-                for worker_id, local in known.items():
-                    due_s = self._due_s.get(worker_id, 0.0)
-                    if local.probes == 0:
-                        due_s = now_s
-                    elif local.suspected_us and local.health is Health.HEALTHY:
-                        due_s = min(due_s, self._probed_s.get(worker_id, now_s) + SUSPICION_INTERVAL_S)
-                    if now_s >= due_s and worker_id not in self._probing:
-                        self._probing.add(worker_id)
-                        group.create_task(self._probe(local, limit), name=f"probe {worker_id}")
-                    elif worker_id not in self._probing:
-                        wait_s = min(wait_s, due_s - now_s)
+                most_s = min(SCAN_S_MAX, self._rules.interval_s, self._rules.unhealthy_interval_s)
+                wait_s = self._timetable.wait_s(now_s, SCAN_S_MIN if self._changed else most_s)
                 try:
-                    async with asyncio.timeout(max(wait_s, 0.01)):
+                    async with asyncio.timeout(max(wait_s, PAUSE_S)):
                         await self._wake.wait()
                 except TimeoutError:
                     continue
 
-    async def _probe(self, local: LocalWorker, limit: asyncio.Semaphore) -> None:
+    def _look_again(self) -> None:
+        self._changed = True
+        self._wake.set()
+
+    def _scan(self, now_s: float) -> dict[str, LocalWorker]:
+        """Look through the workers: who is new, who is gone, and who should be asked sooner."""
+        timetable = self._timetable
+        known = {local.worker.worker_id: local for local in self._registry.all()}
+        timetable.keep(known)
+        for gone in self._probed_s.keys() - known.keys():
+            del self._probed_s[gone]
+        for worker_id, local in known.items():
+            if timetable.is_running(worker_id):
+                continue
+            due_s = timetable.due_s(worker_id)
+            if due_s is None or (local.probes == 0 and due_s > now_s):
+                timetable.plan(worker_id, now_s)
+            elif local.suspected_us and local.health is Health.HEALTHY:
+                soon_s = self._probed_s.get(worker_id, now_s) + SUSPICION_INTERVAL_S
+                if due_s > soon_s:
+                    timetable.plan(worker_id, soon_s)
+        return known
+
+    def _watch(self, now_s: float) -> None:
+        """Build anew what asks if it is stuck."""
+        stuck_s = max(STUCK_S, 3 * self._rules.timeout_s)
+        endless_s = stuck_s + PAGES * self._rules.timeout_s
+        oldest_s = next((begun_s for _, begun_s in self._running.values()), now_s)
+        unheard_s = 0.0 if self._unheard_since_s is None else now_s - self._unheard_since_s
+        if unheard_s <= stuck_s and now_s - oldest_s <= endless_s:
+            return
+        self.rebuilt += 1
+        logger.error(
+            "health checks were stuck: what asks workers is built anew",
+            extra={
+                "event": "probes.stuck",
+                "probes": len(self._running),
+                "unheard_s": round(unheard_s, 1),
+                "oldest_s": round(now_s - oldest_s, 1),
+                "rebuilt": self.rebuilt,
+            },
+        )
+        for task, begun_s in self._running.values():
+            if unheard_s > stuck_s or now_s - begun_s > endless_s:
+                task.cancel()
+        self._unheard_since_s = None
+        self._asker.rebuild()
+
+    def _give_up(self, known: Mapping[str, LocalWorker], now_s: float) -> None:
+        """End the oldest probes of workers that are not well anyway, so that others can be probed."""
+        count = BEGUN_AT_ONCE
+        for worker_id, (task, begun_s) in self._running.items():
+            if now_s - begun_s <= YOUNG_S:
+                return
+            local = known.get(worker_id)
+            if worker_id in self._given_up or (local is not None and local.health is Health.HEALTHY):
+                continue
+            self._given_up.add(worker_id)
+            task.cancel()
+            count -= 1
+            if not count:
+                return
+
+    def _heard(self) -> None:
+        """A probe tried to connect, or ended otherwise than by waiting."""
+        self._unheard_since_s = None
+
+    async def _probe(self, local: LocalWorker) -> None:
         worker_id = local.worker.worker_id
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         try:
-            async with limit:
-                await self.probe(local)
+            await self.probe(local)
+        except Exception:
+            logger.exception(
+                "the outcome of a health check could not be taken in",
+                extra={"event": "probe.crashed", "worker_id": worker_id},
+            )
+        except asyncio.CancelledError:
+            if worker_id not in self._given_up:
+                raise
+            took_s = loop.time() - begun_s
+            detail = f"no answer within {took_s:.1f} s; too many workers do not answer to wait for longer"
+            self._registry.probed(local, ok=False, refused=False, detail=detail)
         finally:
-            self._probing.discard(worker_id)
-            healthy = local.health is Health.HEALTHY
-            interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
-            now_s = self._probed_s[worker_id] = asyncio.get_running_loop().time()
-            self._due_s[worker_id] = now_s + interval_s * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+            self._ended(local, begun_s, loop.time())
+
+    def _ended(self, local: LocalWorker, begun_s: float, now_s: float) -> None:
+        worker_id = local.worker.worker_id
+        self._given_up.discard(worker_id)
+        self._running.pop(worker_id, None)
+        self._timetable.end(worker_id)
+        if local.removed:
+            return
+        healthy = local.health is Health.HEALTHY
+        interval_s = self._rules.interval_s if healthy else self._rules.unhealthy_interval_s
+        self._probed_s[worker_id] = now_s
+        self._timetable.plan(
+            worker_id,
+            now_s + interval_s * random.uniform(0.9, 1.1),  # noqa: S311 - jitter
+            slow=not healthy and now_s - begun_s > YOUNG_S,
+        )
 
     async def probe(self, local: LocalWorker) -> None:
         """Probe one worker once and tell the registry."""
@@ -168,29 +316,37 @@ class HealthChecks:
     async def _check(self, local: LocalWorker) -> tuple[bool, bool, str]:
         """Whether the worker is well, whether it refused the connection, and what it said."""
         url, timeout_s = local.worker.url + self._rules.endpoint, self._rules.timeout_s
-        connecting_s = time.monotonic()
-
-        async def trace(event: str, _: object) -> None:
-            nonlocal connecting_s
-            if event == "connection.connect_tcp.started":
-                connecting_s = time.monotonic()
-            elif event == "connection.connect_tcp.complete":
-                self._connected(local, time.monotonic() - connecting_s)
-
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._client.stream("GET", url, timeout=timeout_s, extensions={"trace": trace}) as answer,
-            ):
-                return answer.is_success, False, f"HTTP {answer.status_code} from {self._rules.endpoint}"
-        except httpx.ConnectTimeout:
-            return False, False, f"no connection within {timeout_s:g} s"
-        except httpx.ConnectError as error:
+            answer = await self._asker.ask(
+                "GET",
+                url,
+                timeout_s=timeout_s,
+                head_only=True,
+                begun=self._heard,
+                connected=partial(self._connected, local),
+            )
+        except TooLate as error:
+            if error.connected:
+                self._heard()
+            return False, False, f"no {'answer' if error.connected else 'connection'} within {timeout_s:g} s"
+        except NotConnected as error:
+            self._heard()
             return False, True, f"connection failed: {error}"
-        except (httpx.TimeoutException, TimeoutError):
-            return False, False, f"no answer within {timeout_s:g} s"
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return False, False, f"{type(error).__name__}: {error}"
+        except AskError as error:
+            self._heard()
+            return False, False, f"no answer: {error}"
+        self._heard()
+        instance = answer.header(INSTANCE_HEADER.encode())
+        if instance is not None and instance in self._instances():
+            return False, False, "it is this gateway itself: requests would go round in circles"
+        return answer.is_success, False, f"HTTP {answer.status} from {self._rules.endpoint}"
+
+    def _instances(self) -> frozenset[bytes]:
+        """What the replicas of this gateway call themselves."""
+        replicas = self._replicas()
+        if replicas != self._own[0]:
+            self._own = replicas, frozenset(instance_of(replica).encode() for replica in replicas)
+        return self._own[1]
 
     async def _describe(self, local: LocalWorker) -> None:
         """Ask what the engine serves; what it does not answer stays as it was."""
@@ -224,8 +380,16 @@ class HealthChecks:
 
     async def _text(self, local: LocalWorker, path: str) -> str:
         """What a worker answers, whole and in time; empty if it does not."""
-        body = await page(self._client, local.worker.url + path, self._rules.timeout_s)
-        return "" if body is None else body.decode(errors="replace")
+        try:
+            answer = await self._asker.ask(
+                "GET",
+                local.worker.url + path,
+                timeout_s=self._rules.timeout_s,
+                bytes_max=PAGE_BYTES_MAX,
+            )
+        except AskError:
+            return ""
+        return answer.body.decode(errors="replace") if answer.is_success else ""
 
 
 def _json(text: str) -> Any:

@@ -203,12 +203,12 @@ def _at_worker(endpoint: str | None, url: str) -> str | None:
         host = urlsplit(url).hostname or ""
         head = f"tcp://[{host}]" if ":" in host else f"tcp://{host}"
     found = _TCP.fullmatch(head + colon + port)
-    return found[0] if found is not None and 0 < int(found[2]) < 1 << 16 else None
+    return found[0] if found is not None and parsed_whole(found[2], 65535) else None
 
 
 def _checked(label: str, endpoint: str) -> str:
     found = _TCP.fullmatch(endpoint)
-    if (found is None or not 0 < int(found[2]) < 1 << 16) and not _IPC.fullmatch(endpoint):
+    if (found is None or not parsed_whole(found[2], 65535)) and not _IPC.fullmatch(endpoint):
         raise _invalid(label, endpoint, "write tcp://HOST:PORT or ipc://PATH")
     return endpoint
 

@@ -4,6 +4,8 @@ import asyncio
 
 import httpx
 
+from router.fleet.asking import BYTES_MAX
+
 PAGE_BYTES_MAX = 4 * 1024 * 1024
 """A longer page is no page of an engine."""
 
@@ -14,7 +16,7 @@ async def page(client: httpx.AsyncClient, url: str, timeout_s: float) -> bytes |
     try:
         async with (
             asyncio.timeout(timeout_s),
-            client.stream("GET", url, timeout=timeout_s) as answer,
+            client.stream("GET", url, timeout=timeout_s, extensions={BYTES_MAX: PAGE_BYTES_MAX}) as answer,
         ):
             async for data in answer.aiter_bytes():
                 body += data

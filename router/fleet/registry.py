@@ -17,7 +17,7 @@ is back it has lost its cache, unless a sibling has said so since.
 A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -33,6 +33,7 @@ from policies import (
     Op,
     Pairing,
     Started,
+    Worker,
     WorkerGone,
     WorkerPut,
     admitted,
@@ -115,7 +116,9 @@ class Registry:
         self._check_engine_host = check_engine_host
         self._worker_key = worker_key
         self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
-        self.pairs = Pairs(self.circuits, self._ready)
+        self._pairs = Pairs(self.circuits, self._ready)
+        self._roles_changed = False
+        """Whether what follows from the workers' roles is to be found anew when somebody asks."""
         self._changes = Changes(publish=publish, now_us=now_us, replica=replica)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
@@ -204,9 +207,18 @@ class Registry:
         )
 
     @property
+    def pairs(self) -> Pairs:
+        """Who needs a partner, and who may be it."""
+        if self._roles_changed:
+            self._follow_roles()
+        return self._pairs
+
+    @property
     def has_encoders(self) -> bool:
         """Whether some worker, well or not, encodes media."""
         self._sync()
+        if self._roles_changed:
+            self._follow_roles()
         return self._has_encoders
 
     def fits(self, model: str | None, bucket: int) -> bool:
@@ -377,16 +389,16 @@ class Registry:
             self._check_labels(labels or {})
         worker_id = worker_id_of(url)
         at_us, by = (1, "static") if static else (self.now_us(), self._replica)
-        self._publish(WorkerPut(worker_id, at_us, by, url, role, False, capacity_tokens, labels or {}))  # noqa: FBT003
-        self._sync()
+        put = WorkerPut(worker_id, at_us, by, url, role, False, capacity_tokens, labels or {})  # noqa: FBT003
+        self._say(worker_id, lambda: self._publish(put))
         return worker_id
 
     def remove(self, worker_id: str) -> bool:
         """Remove a worker for all replicas; requests in flight there finish. False if unknown."""
         if self.get(worker_id) is None:
             return False
-        self._publish(WorkerGone(worker_id, self.now_us(), self._replica))
-        self._sync()
+        gone = WorkerGone(worker_id, self.now_us(), self._replica)
+        self._say(worker_id, lambda: self._publish(gone))
         return True
 
     def change(
@@ -412,8 +424,8 @@ class Registry:
             return False
         if labels is not None:
             self._check_labels(labels)
-        self._changes.say(local.worker, Change(role, draining, capacity_tokens, labels, leaving))
-        self._sync()
+        change = Change(role, draining, capacity_tokens, labels, leaving)
+        self._say(worker_id, lambda: self._changes.say(local.worker, change))
         return True
 
     # What probes tell.
@@ -570,22 +582,49 @@ class Registry:
         self._eligible.clear()
         self._limits.clear()
         self._encoders = None
-        self._has_encoders = any(local.worker.role == "encode" for local in self._local.values())
         self._of_engines.clear()
         self._known.clear()
         self._cached_as.clear()
-        self.pairs.follow(self._local.values())
+        self._roles_changed = True
+
+    def _follow_roles(self) -> None:
+        self._roles_changed = False
+        self._has_encoders = any(local.worker.role == "encode" for local in self._local.values())
+        self._pairs.follow(self._local.values())
+
+    def _say(self, worker_id: str, publish: Callable[[], None]) -> None:
+        """Publish something of one worker, and follow that.
+
+        Of a fleet whose workers come one after the other, all need not be looked through for each.
+        """
+        follows = self._fleet.revision == self._revision
+        publish()
+        if not follows:
+            self._sync()
+            return
+        self._revision = self._fleet.revision
+        worker = self._fleet.worker(worker_id)
+        if worker is not None:
+            self._take((worker,))
+        elif worker_id in self._local:
+            self._drop(worker_id)
+            self._lists_changed()
 
     def _sync(self) -> None:
         """Follow the shared list of workers."""
         if self._fleet.revision == self._revision:
             return
         self._revision = self._fleet.revision
-        fresh = False
         workers = {worker.worker_id: worker for worker in self._fleet.workers()}
         for worker_id in [key for key in self._local if key not in workers]:
             self._drop(worker_id)
-        for worker_id, worker in workers.items():
+        self._take(workers.values())
+
+    def _take(self, workers: Collection[Worker]) -> None:
+        """Follow what is said of workers."""
+        fresh = False
+        for worker in workers:
+            worker_id = worker.worker_id
             local = self._local.get(worker_id)
             if local is not None and local.worker.url != worker.url:
                 self._drop(worker_id)
@@ -598,17 +637,19 @@ class Registry:
                 self._show_key(local)
                 fresh = True
             elif local.worker is not worker:
+                self._leave_slot(local)
                 local.worker = worker
                 self._show_key(local)
-        self._by_slot = {local.worker.slot: local for local in self._local.values()}
+            self._by_slot[worker.slot] = local
         self._lists_changed()
         if fresh:
             self.on_change()
-        self._changes.insist(workers.values())
+        self._changes.insist(workers)
 
     def _drop(self, worker_id: str) -> None:
         """Use a worker no more; what it is sending is still received."""
         local = self._local.pop(worker_id)
+        self._leave_slot(local)
         local.removed = True
         local.pool.drain()
         if self._worker_key is not None:
@@ -618,3 +659,7 @@ class Registry:
         """Have requests carry the fleet's key to a worker that may know it."""
         if self._worker_key is not None and not local.removed:
             local.pool.authorization = self._worker_key.line_for(local.worker)
+
+    def _leave_slot(self, local: LocalWorker) -> None:
+        if self._by_slot.get(local.worker.slot) is local:
+            del self._by_slot[local.worker.slot]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from radix import COUNT_MAX, parsed_whole
 from router.errors import StateError
 from router.values import REDIS_SCHEMES
 
@@ -137,10 +138,11 @@ def _parse(url: str, name: str) -> RedisAddress:
         if kind == "server" and len(endpoints) > 1:
             raise _Mistake("several hosts need redis+sentinel:// or redis+cluster://")
     database = given.get("db", path) or "0"
-    if not database.isdecimal() or (kind == "cluster" and int(database)):
+    number = parsed_whole(database, COUNT_MAX)
+    if number is None or (kind == "cluster" and number):
         raise _Mistake("the database is no number, or not 0 in a cluster")
     login = Login(
-        given.get("username", unquote(user)), given.get("password", unquote(password)), int(database), name
+        given.get("username", unquote(user)), given.get("password", unquote(password)), number, name
     )
     return RedisAddress(
         kind,

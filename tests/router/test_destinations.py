@@ -1,6 +1,5 @@
 """Where the gateway connects to, and where not."""
 
-import asyncio
 import socket
 from typing import Any
 
@@ -124,10 +123,10 @@ def test_a_url_is_judged_by_its_host() -> None:
 def answering(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     """Let every name have these addresses."""
 
-    async def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
+    def getaddrinfo(host: str, port: int, **_: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
 
 
 async def test_only_addresses_that_are_allowed_are_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:

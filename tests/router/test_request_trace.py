@@ -187,7 +187,7 @@ def test_nobody_else_may_read_the_file(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     RequestTrace(str(path), 10**6).close()
 
-    assert path.stat().st_mode & 0o007 == 0
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_cannot_be_written_stops_the_start_with_a_sentence(tmp_path: Path) -> None:

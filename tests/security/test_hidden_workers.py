@@ -17,12 +17,18 @@ PROMPT = {"model": "m", "prompt": "a word " * 500, "max_tokens": 1}
 OPERATOR = {"authorization": "Bearer operator"}
 
 
+def keys_file(path: Path) -> str:
+    """Write a keys file of one tenant; return its key."""
+    key = new_key()
+    path.write_text(json.dumps({"tenants": {"acme": {"keys": [f"sha256:{digest_of(key.encode()).hex()}"]}}}))
+    return key
+
+
 async def hiding(
     fleet: Fleet, path: Path, *urls: str, **sections: Any
 ) -> tuple[RunningGateway, dict[str, str]]:
     """A gateway that hides its workers, and the headers of a tenant of it."""
-    key = new_key()
-    path.write_text(json.dumps({"tenants": {"acme": {"keys": [f"sha256:{digest_of(key.encode()).hex()}"]}}}))
+    key = keys_file(path)
     gateway = await fleet.gateway(
         *urls,
         tenancy={"keys_file": str(path), "answer_details": "none"},

@@ -124,17 +124,16 @@ async def test_a_name_that_changes_its_mind_gains_nothing(
     """DNS rebinding: the first answers are harmless, the others are not. No request is sent there."""
     answers = ["127.0.0.1"] * 3
     asked_for: list[str] = []
-    loop = asyncio.get_running_loop()
-    real = loop.getaddrinfo
+    real = socket.getaddrinfo
 
-    async def getaddrinfo(host: str, port: int, **more: Any) -> Any:
+    def getaddrinfo(host: str, port: int, *rest: Any, **more: Any) -> Any:
         if host != "rebinding.example":
-            return await real(host, port, **more)
+            return real(host, port, *rest, **more)
         address = answers.pop() if answers else "169.254.66.6"
         asked_for.append(address)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     closing = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
     async with internal(closing) as (url, seen):
         gateway = await fleet.gateway()

@@ -1,5 +1,6 @@
 """Lists and watches over HTTP, and what is made of everything that can go wrong with them."""
 
+import asyncio
 import contextlib
 import inspect
 import json
@@ -7,12 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from fakes.cluster import Cluster, pod
 from fakes.cluster_api import TOKEN, ClusterApi
 
 from router.discovery import api_server
 from router.discovery.api_server import ApiServer, find_server
+from router.discovery.pods import PodRules, Refusal, Refused, read_pod
 from router.discovery.source import ApiFailure, Gone, PodEvent, Trouble
 
 SELECTOR = "app=engine"
@@ -186,13 +189,86 @@ async def test_half_a_line_is_no_event(api: ClusterApi, server: ApiServer) -> No
     assert (heard, failure.trouble) == (["ADDED"], Trouble.UNREACHABLE)
 
 
-@pytest.mark.parametrize("line", [b"nonsense", b'{"type": 3}', b'{"type": "ADDED", "object": {}}'])
+@pytest.mark.parametrize("line", [b"nonsense", b'{"type": 3}'])
 async def test_a_line_that_is_no_event_ends_the_watch(
     api: ClusterApi, server: ApiServer, line: bytes
 ) -> None:
     api.cluster.put(pod("a"))
     heard, failure = await broken(server, lambda: api.say(line))
     assert (heard, failure.trouble) == (["ADDED"], Trouble.MALFORMED)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"metadata": {"name": "b"}},
+        {"metadata": {"uid": "\ud800"}},
+    ],
+)
+async def test_a_pod_that_cannot_be_read_at_all_is_passed_over(
+    api: ClusterApi, server: ApiServer, said: dict[str, Any]
+) -> None:
+    """In a watch, and in a list."""
+    api.say(json.dumps({"type": "ADDED", "object": said}).encode())
+    listed = await server.list_pods("llm", "app=engine")
+    version = listed.version
+    api.cluster.put(pod("a"))
+
+    async def heard() -> PodEvent:
+        async for event in server.watch_pods("llm", "app=engine", version, 60):
+            return event
+        raise AssertionError
+
+    async with asyncio.timeout(30):
+        assert (await heard()).pod.name == "llm/a"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"metadata": {"annotations": {"a": 5}}},
+        {"metadata": {"annotations": {"a": "\ud800"}}},
+        {"metadata": {"labels": []}},
+        {"spec": {"containers": [{"ports": [{"containerPort": "http"}]}]}},
+        {"spec": 7},
+        {"status": {"podIP": {}}},
+        {"status": {"conditions": [None]}},
+    ],
+)
+async def test_of_a_pod_that_is_none_it_is_known_which_it_is(
+    api: ClusterApi, server: ApiServer, wrong: dict[str, Any]
+) -> None:
+    bad = pod("bad", uid="u-bad")
+    for part, values in wrong.items():
+        bad[part] = {**bad[part], **values} if isinstance(values, dict) else values
+    if wrong.get("metadata", {}).get("labels") is None:
+        api.cluster.put(bad)
+        api.cluster.put(pod("good"))
+        listed = {each.name: each for each in (await server.list_pods("llm", "app=engine")).pods}
+        assert set(listed) == {"llm/bad", "llm/good"}
+        read = listed["llm/bad"]
+        assert (read.uid, listed["llm/good"].unreadable) == ("u-bad", "")
+    else:
+        found = api_server._read(msgspec.Raw(json.dumps(bad).encode()))
+        assert found is not None
+        read = found
+    refused = read_pod(read, ("",), PodRules())
+    assert isinstance(refused, Refused)
+    assert refused.reason is Refusal.UNREADABLE
+    assert "no pod as Kubernetes describes them" in refused.detail
+
+
+async def test_a_server_that_was_closed_opens_again_when_it_is_asked(
+    api: ClusterApi, server: ApiServer
+) -> None:
+    api.cluster.put(pod("a"))
+    await server.close()
+    assert [each.name for each in (await server.list_pods("llm", "app=engine")).pods] == ["llm/a"]
+    await server.close()
+    await server.close()
+    (event,) = await events(server, "100", 1)
+    assert event.pod.name == "llm/a"
 
 
 async def test_a_line_without_an_end_is_given_up(

@@ -1,11 +1,13 @@
 """What pods say, and what workers they are."""
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import pytest
-from fakes.cluster import pod
+from fakes.cluster import Cluster, pod
+from fakes.discovering import Replica
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -295,3 +297,59 @@ def test_whatever_a_pod_says_it_is_read_or_refused(
     else:
         assert workers
         assert len({worker.url for worker in workers}) == len(workers)
+
+
+NUMBERS = ["²", "٣", "9" * 5000, "-1", "1e3", "0x10", "1_0", " 1 ", "0", "65536", str(10**18), "\u0000", "½"]
+TEXTS = st.one_of(st.sampled_from(NUMBERS), st.text(max_size=300))
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                f"cacheway.io/{name}"
+                for name in ("role", "port", "scheme", "capacity-tokens", "bootstrap-port")
+            ),
+            *(
+                "cacheway.io/dp-size",
+                "cacheway.io/running-max",
+                "cacheway.io/bucket",
+                "cacheway.io/cache-pool",
+            ),
+            *("cacheway.io/bootstrap-host", "cacheway.io/kv-events", "cacheway.io/discovery", "cacheway.io/"),
+            *("sglang.ai/bootstrap-port", "smg.ai/worker-ports", "smg.ai/kv-connector", "llm-d.ai/role"),
+        ]
+    ),
+    st.text(max_size=40).map("cacheway.io/".__add__),
+)
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("name", ["port", "capacity-tokens", "bootstrap-port", "dp-size"])
+def test_a_number_that_is_none_is_refused(name: str, number: str) -> None:
+    """``"²".isdigit()`` is true, and so is ``"٣".isdecimal()``."""
+    refused = read(pod(annotations={f"cacheway.io/{name}": number}))
+    if number.strip() == "1" or (name == "capacity-tokens" and number in ("0", "65536")):
+        assert not isinstance(refused, Refused)
+    else:
+        assert isinstance(refused, Refused)
+        assert refused.reason in (Refusal.BAD_LABEL, Refusal.NO_PORT)
+
+
+@given(st.dictionaries(NAMES, TEXTS, max_size=40), st.dictionaries(NAMES, TEXTS, max_size=5))
+def test_nothing_that_a_pod_says_raises(annotations: dict[str, str], labels: dict[str, str]) -> None:
+    """And what it is read as can be put into the shared log, or is refused with a reason."""
+    replica = Replica(Cluster())
+    cluster = replica.cluster
+    metadata = {"annotations": {name: text for name, text in annotations.items() if _writable(name + text)}}
+    bad = pod("bad", ip="10.0.0.2", **metadata)
+    bad["metadata"]["labels"] |= {name: text for name, text in labels.items() if _writable(name + text)}
+    cluster.put(bad)
+    cluster.put(pod("good"))
+    asyncio.run(replica.list())
+    assert replica.worker("10.0.0.1:8000").role == "plain"
+    for sighting in replica.discovery.sightings.values():
+        assert sighting.refused is None or sighting.refused.detail
+    asyncio.run(replica.list())
+
+
+def _writable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -267,3 +267,41 @@ async def test_a_slow_list_delays_no_event(api: ClusterApi, tmp_path: Path, impa
         await until(lambda: watched.names() == ["a"])
         assert watched.lists == lists
         api.hanging = False
+
+
+async def test_a_fault_of_ours_ends_no_watch(
+    impatient: None, api: ClusterApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pod that it is about is passed over, and all else is heard as ever."""
+    watched = Watched(ApiServer(api.kubeconfig(tmp_path)))
+    faults = 3
+
+    def changed(watch: PodWatch, uid: str, pod: Pod | None) -> None:
+        nonlocal faults
+        if faults and pod is not None and pod.metadata.name == "bad":
+            faults -= 1
+            raise ValueError("what nobody thought of")
+
+    watched.watch._changed = changed
+    api.cluster.put(pod("good"))
+    async with watched.running():
+        await until(lambda: watched.names() == ["good"] and api.watches == 1)
+        api.cluster.put(pod("bad"))
+        await until(lambda: not faults or "bad" in watched.names())
+        api.cluster.put(pod("later"))
+        await until(lambda: "later" in watched.names() and watched.watch.problem is None)
+        assert watched.watch.failures[Trouble.INTERNAL]
+        await until(lambda: api.watches == 1)
+    assert "discovery.crashed" in [record.event for record in caplog.records]  # type: ignore[attr-defined]
+
+
+async def test_a_watch_that_ended_can_be_run_again(api: ClusterApi, tmp_path: Path) -> None:
+    """Its source was closed, and opens again."""
+    watched = Watched(ApiServer(api.kubeconfig(tmp_path)))
+    async with watched.running():
+        await until(lambda: watched.lists == 1)
+    api.cluster.put(pod("a"))
+    async with watched.running():
+        await until(lambda: watched.names() == ["a"] and api.watches == 1)
+        assert watched.watch.problem is None
+        assert not watched.watch.failures

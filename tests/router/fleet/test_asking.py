@@ -4,13 +4,22 @@ import asyncio
 import contextlib
 import gzip
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
+from fakes.running import until
 
 from router.destinations import Destinations
-from router.fleet.asking import ANSWER_BYTES_MAX, asking_client
+from router.fleet import asking as asking_module
+from router.fleet.asking import (
+    ANSWER_BYTES_MAX,
+    Asker,
+    BadAnswer,
+    TooLate,
+    TooLong,
+    asking_client,
+)
 
 
 @contextlib.asynccontextmanager
@@ -30,12 +39,12 @@ async def answering(answer: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
 
 
 def client(destinations: Destinations | None = None, key: str | None = None) -> httpx.AsyncClient:
-    return asking_client(
+    asker = Asker(
         destinations or Destinations(),
         ssl.create_default_context(),
         key_at=lambda url: None if "unknown" in url else key,
-        timeout_s=5,
     )
+    return asking_client(asker, timeout_s=5)
 
 
 def answer(body: bytes, *lines: bytes, status: bytes = b"200 OK") -> bytes:
@@ -89,3 +98,218 @@ async def test_nobody_listening_is_a_failed_connection() -> None:
     async with client() as asking:
         with pytest.raises(httpx.ConnectError):
             await asking.get(url)
+
+
+# The asker itself.
+
+
+def asker() -> Asker:
+    return Asker(Destinations(), ssl.create_default_context())
+
+
+React = Callable[[asyncio.Transport, bytes], None]
+
+
+class Reacting(asyncio.Protocol):
+    """Does something with a request once its head is there. Unlike streams it leaves no task behind."""
+
+    def __init__(self, react: React) -> None:
+        self._react = react
+        self._got = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        if b"\r\n\r\n" in self._got:
+            self._react(self._transport, self._got)
+
+
+@contextlib.asynccontextmanager
+async def serving(react: React) -> AsyncIterator[str]:
+    """A worker that does as it likes with each request."""
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(lambda: Reacting(react), "127.0.0.1", 0, backlog=1000) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def fine(transport: asyncio.Transport, _: bytes) -> None:
+    transport.write(answer(b"fine"))
+    transport.close()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+UNTIL_CLOSED = b"HTTP/1.1 200 OK\r\n\r\n"
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nx-early: 1\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        answer(b"fine"),
+        CHUNKED + b"2\r\nfi\r\n2;x=1\r\nne\r\n0\r\nx-trailer: 1\r\n\r\n",
+        UNTIL_CLOSED + b"fine",
+        INTERIM + answer(b"fine"),
+        answer(b"fine") + b"HTTP/1.1 500 Not Asked For\r\n\r\n",
+    ],
+    ids=["length", "chunked", "until closed", "interim", "more than asked for"],
+)
+async def test_answers_of_all_framings_are_read(sent: bytes) -> None:
+    async with answering(sent) as (url, asked):
+        answered = await asker().ask("GET", f"{url}/base/models?a=b", timeout_s=20)
+    assert (answered.status, answered.body, answered.is_success) == (200, b"fine", True)
+    assert answered.header(b"x-early") is None
+    head = asked[0].lower()
+    assert head.startswith(b"get /base/models?a=b http/1.1\r\nhost: 127.0.0.1:")
+    assert b"\r\nconnection: close\r\n" in head
+    assert b"authorization" not in head
+    assert b"content-length" not in head
+
+
+async def test_a_body_is_sent_whole() -> None:
+    """Also one of megabytes, more than a socket takes at once."""
+    body = bytes(range(256)) * 20_000
+    heads: list[bytes] = []
+
+    def react(transport: asyncio.Transport, got: bytes) -> None:
+        head, _, received = got.partition(b"\r\n\r\n")
+        if received == body:
+            heads.append(head.lower() + b"\r\n")
+            fine(transport, b"")
+
+    async with serving(react) as url, asking_client(asker(), timeout_s=60) as asking:
+        await asking.post(f"{url}/x", content=body, headers={"content-type": "a/b"})
+    assert heads[0].count(b"\r\ncontent-length: %d\r\n" % len(body)) == 1
+    assert heads[0].count(b"\r\nconnection: ") == heads[0].count(b"\r\nhost: ") == 1
+    assert b"\r\ncontent-type: a/b\r\n" in heads[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (b"", "ended before"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nfour", "ended before"),
+        (CHUNKED + b"4\r\nfo", "ended before"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "malformed"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n", "upgrade|before"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n", "malformed"),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000, "more head"),
+        (INTERIM * 3000, "more head"),
+    ],
+    ids=["nothing", "short", "chunk", "ssh", "upgrade", "two lengths", "long head", "interim"],
+)
+async def test_what_is_no_answer_is_none(sent: bytes, reason: str) -> None:
+    async with answering(sent) as (url, _):
+        with pytest.raises(BadAnswer, match=reason):
+            await asker().ask("GET", url, timeout_s=20)
+
+
+@pytest.mark.parametrize("piece", [b"", b"a"], ids=["silent", "a byte now and then"])
+@pytest.mark.parametrize("begin", [b"HTTP/1.1 200 O", b"HTTP/1.1 200 OK\r\nx: ", UNTIL_CLOSED])
+async def test_one_deadline_holds_for_the_whole(begin: bytes, piece: bytes) -> None:
+    loop = asyncio.get_running_loop()
+
+    def react(transport: asyncio.Transport, _: bytes) -> None:
+        transport.write(begin)
+        trickle(transport)
+
+    def trickle(transport: asyncio.Transport) -> None:
+        if not transport.is_closing():
+            transport.write(piece)
+            loop.call_later(0.01, trickle, transport)
+
+    asking = asker()
+    async with serving(react) as url:
+        with pytest.raises(TooLate) as late:
+            await asking.ask("GET", url, timeout_s=0.2)
+    assert late.value.connected
+    assert asking.open == 0
+
+
+async def test_only_the_head_is_read_if_only_the_head_is_asked_for() -> None:
+    """However long the body: this one never ends."""
+
+    def react(transport: asyncio.Transport, _: bytes) -> None:
+        transport.write(CHUNKED + b"10000\r\n" + bytes(65536))
+
+    async with serving(react) as url:
+        answered = await asker().ask("GET", url, timeout_s=20, head_only=True)
+    assert (answered.status, answered.body) == (200, b"")
+
+
+async def test_long_answers_at_once_hold_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 4 MB where 2 MB may be held; a short one; and a long one where there is room."""
+
+    def react(transport: asyncio.Transport, head: bytes) -> None:
+        transport.write(answer(b"short" if head.startswith(b"GET /short") else bytes(4_000_000)))
+        transport.close()
+
+    asking = asker()
+    async with serving(react) as url:
+        monkeypatch.setattr(asking_module, "HELD_BYTES_MAX", 2_000_000)
+        with pytest.raises(TooLong):
+            await asking.ask("GET", f"{url}/long", timeout_s=60)
+        assert (await asking.ask("GET", f"{url}/short", timeout_s=20)).body == b"short"
+        assert asking.held_bytes == 0
+        monkeypatch.setattr(asking_module, "HELD_BYTES_MAX", 8_000_000)
+        assert len((await asking.ask("GET", f"{url}/long", timeout_s=60)).body) == 4_000_000
+        assert asking.held_bytes == 0
+
+
+async def test_questions_that_are_cancelled_at_any_moment_leave_nothing_behind() -> None:
+    """After 0 to 40 turns of the event loop; then as many are answered as if nothing had been."""
+    asking = asker()
+    async with serving(fine) as url:
+        for turns in range(40):
+            tasks = [asyncio.create_task(asking.ask("GET", url, timeout_s=20)) for _ in range(10)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            assert asking.open == 0
+        answers = await asyncio.gather(*(asking.ask("GET", url, timeout_s=60) for _ in range(200)))
+    assert {each.body for each in answers} == {b"fine"}
+
+
+async def test_hundreds_of_silent_workers_hold_up_no_question() -> None:
+    asking = asker()
+    async with serving(lambda *_: None) as silent, serving(fine) as url:
+        tasks = [asyncio.create_task(asking.ask("GET", silent, timeout_s=60)) for _ in range(300)]
+        for _ in range(20):
+            assert (await asking.ask("GET", url, timeout_s=60)).body == b"fine"
+        assert asking.open == 300
+        asking.rebuild()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {BadAnswer}
+    assert asking.open == 0
+
+
+async def test_a_target_that_no_request_line_can_hold_is_quoted() -> None:
+    async with answering(answer(b"fine")) as (url, asked):
+        await asker().ask("GET", f"{url}/ä b", timeout_s=20)
+    assert asked[0].startswith(b"GET /%C3%A4%20b HTTP/1.1\r\n")
+
+
+async def test_what_goes_through_httpx_is_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking_module, "AT_ONCE", 2)
+    asked: list[asyncio.Transport] = []
+    react = asked.append
+
+    async with (
+        serving(lambda transport, _: react(transport)) as url,
+        asking_client(asker(), timeout_s=60) as client,
+    ):
+        tasks = [asyncio.create_task(client.get(url)) for _ in range(2)]
+        await until(lambda: len(asked) == 2)
+        with pytest.raises(httpx.PoolTimeout):
+            await client.get(url, timeout=0.05)
+        for transport in asked:
+            fine(transport, b"")
+        assert [each.status_code for each in await asyncio.gather(*tasks)] == [200, 200]
+        third = asyncio.create_task(client.get(url))
+        await until(lambda: len(asked) == 3)
+        fine(asked[2], b"")
+        assert (await third).status_code == 200

@@ -2,17 +2,31 @@
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import pytest
+from fakes.asking import ScriptedAsker
 from fakes.gateway import FakeShared, VirtualTime, registry
 from fakes.running import until
 
 from policies import Started
+from router.destinations import Destinations
 from router.errors import WorkerRefused
-from router.fleet import Health, HealthChecks, HealthRules, LocalWorker, ServedModel
+from router.fleet import (
+    INSTANCE_HEADER,
+    Asker,
+    Health,
+    HealthChecks,
+    HealthRules,
+    LocalWorker,
+    ServedModel,
+    health,
+    instance_of,
+)
+from router.fleet.asking import TooLate
 
 RULES = HealthRules(interval_s=0.05, unhealthy_interval_s=0.05, timeout_s=0.2, endpoint="/health")
 MODELS = {"data": [{"id": "m", "max_model_len": 8192, "owned_by": "sglang"}]}
@@ -40,8 +54,8 @@ class Setup:
         self.asked: list[str] = []
         self.shared = FakeShared()
         self.registry = registry(self.shared, VirtualTime(), failure_threshold=1, success_threshold=1)
-        self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
-        self.checks = HealthChecks(self.registry, self.client, RULES)
+        self.asker = ScriptedAsker(self._handle)
+        self.checks = HealthChecks(self.registry, self.asker, RULES)
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(f"{request.url.host}{request.url.path}")
@@ -55,10 +69,8 @@ class Setup:
 
 
 @pytest.fixture
-async def setup() -> AsyncIterator[Setup]:
-    setup = Setup()
-    async with setup.client:
-        yield setup
+async def setup() -> Setup:
+    return Setup()
 
 
 @contextlib.asynccontextmanager
@@ -216,7 +228,7 @@ class Endless(httpx.AsyncByteStream):
         (raising(httpx.ConnectError("refused")), "connection failed: refused"),
         (raising(httpx.ConnectTimeout("")), "no connection within 0.2 s"),
         (raising(httpx.ReadTimeout("")), "no answer within 0.2 s"),
-        (raising(httpx.RemoteProtocolError("nonsense")), "RemoteProtocolError: nonsense"),
+        (raising(httpx.RemoteProtocolError("nonsense")), "no answer: nonsense"),
         (_slow, "no answer within 0.2 s"),
         (raising(ZeroDivisionError("ours")), "ZeroDivisionError: ours"),
     ],
@@ -265,7 +277,7 @@ async def test_the_loop_finds_new_workers_lost_ones_and_those_that_return(setup:
 
 async def test_a_worker_that_refused_a_request_is_probed_at_once(setup: Setup) -> None:
     """Not after the interval, which is an hour here."""
-    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -284,7 +296,7 @@ async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started
         return sglang(request)
 
     setup.answer = answer
-    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -297,7 +309,7 @@ async def test_a_worker_that_may_have_restarted_is_asked_at_once_when_it_started
 
 
 async def test_a_worker_that_was_replaced_is_probed_at_once(setup: Setup) -> None:
-    setup.checks = HealthChecks(setup.registry, setup.client, HealthRules(3600, 3600, 5, "/health"))
+    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(3600, 3600, 5, "/health"))
     local = setup.add("w:443")
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -331,28 +343,29 @@ async def test_one_workers_trouble_is_nobody_elses(setup: Setup) -> None:
 
 
 async def test_how_long_it_takes_to_connect_is_told(setup: Setup) -> None:
-    """Over a real socket, since a fake transport connects to nobody. What is kept is not made again."""
+    """Over a real socket, since a fake connects to nobody. Each question has a connection of its own."""
     told: list[tuple[LocalWorker, float]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while await reader.readline():
-            while (await reader.readline()).strip():
-                pass
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     local = setup.add(f"127.0.0.1:{port}")
-    async with server, httpx.AsyncClient(trust_env=False) as client:
+    async with server:
         checks = HealthChecks(
-            setup.registry, client, RULES, lambda of, connect_s: told.append((of, connect_s))
+            setup.registry,
+            Asker(Destinations(), ssl.create_default_context()),
+            HealthRules(5, 5, 20, "/health"),
+            lambda of, connect_s: told.append((of, connect_s)),
         )
         await checks.probe(local)
         await checks.probe(local)
     assert local.health is Health.HEALTHY
-    assert [of for of, _ in told] == [local]
-    assert 0.0 < told[0][1] < RULES.timeout_s
+    assert [of for of, _ in told] == [local] * 2
+    assert 0.0 < told[0][1] < 20
 
 
 async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
@@ -365,7 +378,7 @@ async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
 
     setup.answer = answer
     rules = HealthRules(3600, 3600, 5, "/health")
-    setup.checks = HealthChecks(setup.registry, setup.client, rules)
+    setup.checks = HealthChecks(setup.registry, setup.asker, rules)
     local = setup.add()
     async with running(setup):
         await until(lambda: local.health is Health.HEALTHY)
@@ -374,3 +387,143 @@ async def test_other_rules_are_followed_at_once(setup: Setup) -> None:
         setup.checks.use(HealthRules(0.01, 0.01, 5, "/other"))
         await until(lambda: local.probes >= probes + 3)
     assert asked.count("/health") == 1
+
+
+# Nothing that happens to some stops the probing of others.
+
+
+async def test_hundreds_that_never_answer_keep_nobody_from_being_probed(setup: Setup) -> None:
+    """With 256 places, 32 of them for the young."""
+    setup.checks = HealthChecks(
+        setup.registry, setup.asker, HealthRules(0.05, 0.05, 3600, "/health"), places=256
+    )
+    setup.answer = lambda request: _slow(request) if request.url.host.startswith("dead") else sglang(request)
+    for number in range(300):
+        setup.add(f"dead{number}")
+    well = [setup.add(f"well{number}") for number in range(5)]
+    async with running(setup):
+        await until(lambda: all(local.health is Health.HEALTHY for local in well))
+        before = min(local.probes for local in well)
+        await until(lambda: all(local.probes > before + 20 for local in well))
+
+
+async def test_an_outcome_that_cannot_be_taken_in_ends_neither_the_loop_nor_others(
+    setup: Setup, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, well = setup.add("bad"), setup.add("well")
+    real = setup.registry.probed
+
+    def probed(local: LocalWorker, **said: Any) -> bool:
+        if local is bad:
+            raise ZeroDivisionError
+        return real(local, **said)
+
+    setup.registry.probed = probed  # type: ignore[method-assign]
+    async with running(setup):
+        await until(lambda: well.probes > 3)
+    assert {record.event for record in caplog.records if record.levelname == "ERROR"} == {"probe.crashed"}  # type: ignore[attr-defined]
+
+
+async def test_a_worker_that_is_removed_while_it_is_probed_is_not_probed_again(setup: Setup) -> None:
+    asked = asyncio.Event()
+    answer = asyncio.Event()
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        asked.set()
+        await answer.wait()
+        return sglang(request)
+
+    setup.answer = lambda request: handle(request) if request.url.host == "gone" else sglang(request)
+    well = setup.add("well")
+    async with running(setup):
+        gone = setup.add("gone")
+        await asked.wait()
+        setup.registry.remove(gone.worker.worker_id)
+        answer.set()
+        await until(lambda: gone.probes == 1)
+        before = well.probes
+        await until(lambda: well.probes > before + 3)
+    assert gone.probes == 1
+
+
+class Wedged(ScriptedAsker):
+    """Answers nobody until it is built anew."""
+
+    async def ask(self, *arguments: Any, **more: Any) -> Any:
+        if not self.rebuilt:
+            await self.wedged(**more)
+        return await super().ask(*arguments, **more)
+
+    async def wedged(self, **more: Any) -> None:
+        raise NotImplementedError
+
+
+class WedgedBeforeConnecting(Wedged):
+    """As a pool without a free place: each question times out, and none connects."""
+
+    async def wedged(self, *, timeout_s: float, **_: Any) -> None:
+        await asyncio.sleep(timeout_s)
+        raise TooLate(connected=False)
+
+
+class WedgedForever(Wedged):
+    """Its deadline does not work."""
+
+    async def wedged(self, *, begun: Callable[[], None], **_: Any) -> None:
+        begun()
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("kind", [WedgedBeforeConnecting, WedgedForever])
+async def test_what_asks_is_built_anew_if_it_is_stuck(
+    setup: Setup, kind: type[Wedged], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(health, "STUCK_S", 0.1)
+    asker = kind(setup._handle)
+    setup.checks = HealthChecks(setup.registry, asker, HealthRules(0.05, 0.05, 0.02, "/health"))
+    workers = [setup.add(f"w{number}") for number in range(100)]
+    async with running(setup):
+        await until(lambda: all(local.health is Health.HEALTHY for local in workers))
+    assert asker.rebuilt == setup.checks.rebuilt >= 1
+    assert "probes.stuck" in [record.event for record in caplog.records]  # type: ignore[attr-defined]
+
+
+async def test_workers_that_all_fail_are_no_sign_that_what_asks_is_stuck(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some refuse, some are silent: both were reached, or refused by somebody."""
+    monkeypatch.setattr(health, "STUCK_S", 0.05)
+    setup.checks = HealthChecks(setup.registry, setup.asker, HealthRules(0.01, 0.01, 0.01, "/health"))
+    setup.answer = lambda request: (
+        _slow(request) if request.url.host == "silent" else raising(httpx.ConnectError("refused"))(request)
+    )
+    silent, refusing = setup.add("silent"), setup.add("refusing")
+    async with running(setup):
+        await until(lambda: silent.probes > 30 and refusing.probes > 30)
+    assert setup.checks.rebuilt == 0
+
+
+# A gateway among its own workers.
+
+
+async def test_a_gateway_that_is_its_own_worker_says_so(setup: Setup) -> None:
+    """Or one of its replicas is; a gateway of others is a worker like any."""
+    replicas = ("me", "sibling")
+    setup.checks = HealthChecks(setup.registry, setup.asker, RULES, replicas=lambda: replicas)
+
+    def gateway(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={INSTANCE_HEADER: instance_of(request.url.host)})
+
+    setup.answer = gateway
+    me, sibling, other = setup.add("me"), setup.add("sibling"), setup.add("other")
+    for local in (me, sibling, other):
+        await setup.checks.probe(local)
+    for local in (me, sibling):
+        assert (local.health, local.detail) == (
+            Health.UNHEALTHY,
+            "it is this gateway itself: requests would go round in circles",
+        )
+    assert other.health is Health.HEALTHY
+    replicas = ("me",)
+    await setup.checks.probe(sibling)
+    assert sibling.health is Health.HEALTHY

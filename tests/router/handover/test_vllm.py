@@ -75,7 +75,9 @@ def test_a_prefill_leg_stops_after_its_first_token_and_answers_whole(
     ],
 )
 def test_only_what_is_fetched_once_is_split(endpoint: Endpoint, sent: dict[str, Any], split: bool) -> None:
-    parsed = Identifier("test", handover_allowed=True).parse(endpoint, json.dumps({"model": "m"} | sent).encode())
+    parsed = Identifier("test", handover_allowed=True).parse(
+        endpoint, json.dumps({"model": "m"} | sent).encode()
+    )
 
     assert splits(parsed) is split
 
