@@ -11,8 +11,11 @@ What goes wrong is an `ApiFailure`; only `Gone` says more. It is never an empty 
 """
 
 import asyncio
+import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import TypeVar
 
 import httpx2
 import msgspec
@@ -82,6 +85,10 @@ class _Status(msgspec.Struct, frozen=True):
     message: str = ""
     code: int = 0
 
+
+T = TypeVar("T")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _page_decoder = msgspec.json.Decoder(_Page)
 _event_decoder = msgspec.json.Decoder(_Event)
@@ -193,9 +200,28 @@ class ApiServer:
             async with asyncio.timeout(REQUEST_S):
                 response = await self._opened().get(_path(namespace), params=parameters)
                 await _check(response)
-            return _page_decoder.decode(response.content)
+            return _decoded(_page_decoder, response.content)
         except _TROUBLES as error:
             raise _failure(error) from error
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], data: bytes) -> T:
+    """Decode JSON; a lone surrogate in it, which the decoder refuses with all around it, becomes NUL.
+
+    Raises:
+        msgspec.DecodeError: It is no JSON, or of other types.
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        try:
+            text = json.dumps(json.loads(data), ensure_ascii=False)
+            mended = _SURROGATE.sub(r"\\u0000", text).encode()
+        except (ValueError, RecursionError):
+            mended = data
+        return decoder.decode(mended)
 
 
 def _client(config: SingleConfig) -> httpx2.AsyncClient:
@@ -262,7 +288,7 @@ def _read(item: msgspec.Raw) -> Pod | None:
 
 
 def _event(line: bytes) -> PodEvent | None:
-    event = _event_decoder.decode(line)
+    event = _decoded(_event_decoder, line)
     if event.type == "ERROR":
         status = _status_decoder.decode(event.object)
         raise _of_status(status.code, status.message)

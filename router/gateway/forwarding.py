@@ -15,7 +15,7 @@ CONTEXT_HEADERS = frozenset((b"traceparent", b"tracestate"))
 FORWARDED_HEADERS = CONTEXT_HEADERS | {b"authorization", b"content-type", b"accept", b"x-correlation-id"}
 """What of a client's headers a worker sees, beside our id of the request and the hops."""
 
-_OURS = b"%b%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
+_OURS = b"%b%bx-request-id: %b\r\n" + HOPS_HEADER + b": %d\r\n"
 
 
 class Forwarding:

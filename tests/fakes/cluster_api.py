@@ -167,7 +167,10 @@ class ClusterApi:
 
 def _chunk(writer: asyncio.StreamWriter, event: dict[str, Any]) -> None:
     """Send an event in two chunks that meet in the middle of it."""
-    line = json.dumps(event, ensure_ascii=False).encode() + b"\n"
+    text = json.dumps(event, ensure_ascii=False)
+    if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+        text = json.dumps(event)  # a lone surrogate can only be written escaped
+    line = text.encode() + b"\n"
     for part in (line[: len(line) // 2], line[len(line) // 2 :]):
         writer.write(b"%x\r\n%s\r\n" % (len(part), part))
 
