@@ -49,8 +49,8 @@ async def test_no_pod_stops_discovery_whatever_it_says(
     assert discovery is not None
     found = lambda: {local.worker.labels["discovered"] for local in running.process.registry.all()}  # noqa: E731
     await until(lambda: found() == {"kubernetes:llm/first"} and api.watches == 1)
-    for name, annotations in BAD.items():
-        api.cluster.put(pod(name, ip="127.0.0.1", ports={"http": ports[1]}, annotations=annotations))
+    for number, (name, annotations) in enumerate(BAD.items(), start=10):
+        api.cluster.put(pod(name, ip=f"127.0.0.{number}", ports={"http": ports[1]}, annotations=annotations))
     api.cluster.put(pod("second", ip="127.0.0.1", ports={"http": ports[2]}))
     await until(lambda: found() == {"kubernetes:llm/first", "kubernetes:llm/second"})
 
