@@ -11,6 +11,7 @@ from loadtest.engine.errors import RequestRefused
 from loadtest.engine.outputs import Sampling
 from loadtest.engine.template import BadPrompt, anthropic_messages, joined, render_chat, responses_messages
 from loadtest.engine.tokens import pack_ids, pack_text
+from radix import ANSWERS_MAX, COUNT_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,15 @@ def completion_intake(body: Mapping[str, Any]) -> Intake:
     """``/v1/completions``: 16 tokens unless the request says otherwise, as the API defines."""
     prompts, batch = _prompts(body.get("prompt"), "prompt")
     sampling = _openai_sampling({"max_tokens": 16, **body})
-    return Intake(prompts, [sampling] * len(prompts), batch)
+    return _bounded(Intake(prompts, [sampling] * len(prompts), batch))
+
+
+def _bounded(intake: Intake) -> Intake:
+    """Refuse a request for more answers than an engine gives to one; 20,000 prompts kept it for 13 s."""
+    answers = len(intake.prompts) * intake.samplings[0].n
+    if answers > ANSWERS_MAX:
+        raise RequestRefused(f"{answers} answers are asked for; at most {ANSWERS_MAX} are given", param="n")
+    return intake
 
 
 def generate_intake(body: Mapping[str, Any]) -> Intake:
@@ -90,13 +99,13 @@ def generate_intake(body: Mapping[str, Any]) -> Intake:
             min_tokens=_number(one, "min_new_tokens", least=0) or 0,
             ignore_eos=bool(one.get("ignore_eos")),
             stop=_strings(one, "stop"),
-            n=_number(one, "n", least=1) or 1,
+            n=_number(one, "n", least=1, most=ANSWERS_MAX) or 1,
         )
         for one in each
     ]
     if len({sampling.n for sampling in samplings}) > 1:
         raise RequestRefused("n must be the same for all prompts of a batch", param="sampling_params")
-    return Intake(prompts, samplings, batch or samplings[0].n > 1)
+    return _bounded(Intake(prompts, samplings, batch or samplings[0].n > 1))
 
 
 def embedding_intake(body: Mapping[str, Any]) -> Intake:
@@ -187,7 +196,7 @@ def _openai_sampling(body: Mapping[str, Any]) -> Sampling:
         min_tokens=_number(body, "min_tokens", least=0) or 0,
         ignore_eos=bool(body.get("ignore_eos")),
         stop=_strings(body, "stop"),
-        n=_number(body, "n", least=1) or 1,
+        n=_number(body, "n", least=1, most=ANSWERS_MAX) or 1,
     )
 
 
@@ -219,12 +228,14 @@ def _mapping(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _number(body: Mapping[str, Any], name: str, *, least: int) -> int | None:
+def _number(body: Mapping[str, Any], name: str, *, least: int, most: int = COUNT_MAX) -> int | None:
     value = body.get(name)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise RequestRefused(f"{name} must be an integer, at least {least}", param=name)
+    if value > most:
+        raise RequestRefused(f"{name} must be at most {most}", param=name)
     return value
 
 

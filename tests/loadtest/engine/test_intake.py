@@ -133,3 +133,21 @@ def test_messages_are_tokenized_with_or_without_an_opening_for_the_answer() -> N
 
     assert opened.startswith(closed)
     assert opened != closed
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (intake.completion_intake, {"prompt": "a", "n": 10**16}),
+        (intake.completion_intake, {"prompt": "a", "max_tokens": 10**18}),
+        (intake.completion_intake, {"prompt": ["a"] * 200, "n": 100}),
+        (intake.chat_intake, {"messages": [USER], "n": 10**400}),
+        (intake.generate_intake, {"text": "a", "sampling_params": {"n": 10**16}}),
+        (intake.generate_intake, {"text": "a", "sampling_params": {"max_new_tokens": 10**18}}),
+        (intake.generate_intake, {"text": ["a"] * 20_000}),
+    ],
+)
+def test_more_answers_or_tokens_than_engines_give_are_refused(read: Any, body: Any) -> None:
+    """``n`` of 10**16 made the emulator hang at 2.6 GB."""
+    with pytest.raises(RequestRefused):
+        read(body)

@@ -151,7 +151,14 @@ async def gateway(valkey: EmbeddedValkey) -> AsyncIterator[Stage]:
             valkey.url,
             "conformance",
             [worker.url],
-            *("--disable-retries", "--disable-circuit-breaker", "--read-timeout-secs", "5"),
+            *(
+                "--disable-retries",
+                "--disable-circuit-breaker",
+                "--read-timeout-secs",
+                "5",
+                "--admin-allowed-hosts",
+                "g",
+            ),
         ) as (_, client),
     ):
 
