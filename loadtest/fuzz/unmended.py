@@ -13,10 +13,12 @@ import msgspec
 
 from policies import Decoded, Op
 from router import logs
+from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
 from router.encoding.registrations import Registrations
 from router.fleet import engine_info
 from router.gateway import decision, parsing
+from router.proxy import client_protocol
 from router.shared import reader
 from router.shared.state import SharedState
 
@@ -92,6 +94,17 @@ def _ids() -> None:
     _put(engine_info, is_name=lambda text: isinstance(text, str) and bool(text))
 
 
+def _pods() -> None:
+    """Read numbers as Python does, and let one pod's trouble go up."""
+    _put(pods, parsed_whole=lambda text, most=0: int(text) if text.isdigit() else None)
+    _put(settling.Settling, settle=settling.Settling._settle)
+
+
+def _pipelining() -> None:
+    """Parse all that one read brought at once."""
+    _put(client_protocol, PIECE_BYTES=1 << 40)
+
+
 UNMENDED: dict[str, Unmended] = {
     "C1": Unmended(
         "a number of one request is applied and cannot be published", "internal_error|OverflowError", _numbers
@@ -104,4 +117,8 @@ UNMENDED: dict[str, Unmended] = {
         "an id of a worker's model cannot be written", "UnicodeEncodeError|internal_error|OpRefused", _ids
     ),
     "C7": Unmended("names of megabytes are logged whole", "a log line of", _names),
+    "C12": Unmended("one pod's annotation ends the watch", "discovery.crashed|task.failed", _pods),
+    "C15": Unmended(
+        "one read of pipelined requests holds the loop", "one read of a connection began", _pipelining
+    ),
 }

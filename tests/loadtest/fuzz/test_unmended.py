@@ -35,6 +35,21 @@ else:
 from router.fleet.engine_info import served_models
 assert [each.model_id for each in served_models({"data": [{"id": chr(0xD800)}]})] == [chr(0xD800)]
 """,
+    "C12": """
+from router.discovery import pods
+from router.discovery.settling import Settling
+try:
+    pods.parsed_whole(chr(0xB2), 65535)
+except ValueError:
+    pass
+else:
+    raise AssertionError
+assert Settling.settle is Settling._settle
+""",
+    "C15": """
+from router.proxy.client_protocol import PIECE_BYTES
+assert PIECE_BYTES > 1 << 30
+""",
     "C7": """
 from router import logs
 assert len(logs.bounded({"model": "z" * 300_000})) > 300_000
