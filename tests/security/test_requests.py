@@ -80,8 +80,8 @@ async def test_trace_and_connect_are_not_served(fleet: Fleet) -> None:
     """TRACE would send back what a browser may not see; CONNECT would make us a proxy."""
     gateway = await fleet.gateway()
     for request in (
-        b"TRACE /v1/completions HTTP/1.1\r\nhost: g\r\ncookie: secret\r\nconnection: close\r\n\r\n",
-        b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nhost: g\r\n\r\n",
+        b"TRACE /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: secret\r\nconnection: close\r\n\r\n",
+        b"CONNECT 169.254.169.254:80 HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n",
     ):
         data = await (await Attacker.connect(gateway)).send(request).received()
         assert int(data[9:12]) in (404, 405)
@@ -203,7 +203,7 @@ async def test_nothing_a_client_names_breaks_out_of_a_header(fleet: Fleet, body:
 async def test_overlong_names_are_refused_or_cut(fleet: Fleet) -> None:
     gateway = await fleet.gateway()
     for path in (b"/workers/" + b"a" * 60_000, b"/v1/models/" + b"a" * 60_000, b"/" + b"%61" * 20_000):
-        request = b"GET %b HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n" % path
+        request = b"GET %b HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n" % path
         (answer,) = await (await Attacker.connect(gateway)).send(request).answers()
         assert answer.status in (404, 414)
 
