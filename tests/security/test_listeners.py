@@ -88,7 +88,9 @@ class Gateway:
 
 def get(path: bytes, *lines: bytes) -> bytes:
     """The last request of a connection."""
-    return b"\r\n".join((b"GET %b HTTP/1.1" % path, b"host: 127.0.0.1", b"connection: close", *lines, b"", b""))
+    return b"\r\n".join(
+        (b"GET %b HTTP/1.1" % path, b"host: 127.0.0.1", b"connection: close", *lines, b"", b"")
+    )
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,8 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length: 50\r\n\r\n"
             itertools.repeat(b"1\r\nx\r\n"),
         ),
         itertools.chain(
-            [b"POST /workers HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\n"], itertools.repeat(b"x")
+            [b"POST /workers HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000\r\n\r\n"],
+            itertools.repeat(b"x"),
         ),
     ],
     ids=["nothing", "target", "headers", "body", "chunks", "body of the application"],

@@ -31,6 +31,7 @@ from router.proxy import (
     make_protocol,
 )
 from router.proxy.connection import PooledRequest, WorkerConnection
+from router.proxy.headers import ANSWER_HEADERS
 
 many = settings(max_examples=300, deadline=None)
 
@@ -500,6 +501,7 @@ class OnePlace:
 
     origin = "http://worker"
     timeouts = UpstreamTimeouts()
+    answer_headers = ANSWER_HEADERS
 
     def __init__(self) -> None:
         self.free: list[WorkerConnection] = []
