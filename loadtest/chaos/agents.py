@@ -344,7 +344,8 @@ class Agents:
         replica = chance.choice(sorted(names))
         self._numbers += 1
         request_id = f"chaos-{self._seed}-{self._numbers}"
-        headers = {**self._headers(chance.choice(TENANTS)), "x-request-id": request_id}
+        named = {"x-request-id": request_id, "x-correlation-id": request_id}
+        headers = {**self._headers(chance.choice(TENANTS)), **named}
         loop = asyncio.get_running_loop()
         self.sent += 1
         began_s = loop.time()

@@ -253,7 +253,9 @@ class EmulatedEngine:
         brings_work = self._routes.brings_work(request)
         if brings_work and self._journal is not None:
             with self._journal.open("ab") as journal:
-                journal.write(request.headers.get(b"x-request-id", b"-") + b"\n")
+                # A gateway in front gives each request an id of its own, and passes this one on.
+                named = request.headers.get(b"x-correlation-id") or request.headers.get(b"x-request-id", b"-")
+                journal.write(named + b"\n")
         fault = self.faults.take() if brings_work else None
         if fault is None:
             self._routes.answer(request, answer)
