@@ -120,10 +120,21 @@ def _hostile(random: Random, path: str) -> list[bytes]:
     return members
 
 
+def _counted(random: Random, path: str) -> list[bytes]:
+    """A body in which nothing is wrong but one count, so that it comes as far as a decision."""
+    base, _ = ENDPOINTS[path]
+    name = random.choice(("n", "n", "n", "max_tokens", "max_completion_tokens", "priority"))
+    members = [member("model", b'"%b"' % MODEL.encode()), base, member("max_tokens", b"4")]
+    return [*members, member(name, str(10 ** random.randrange(9, 40)).encode())]
+
+
 def bodies(random: Random) -> Wire:
     """One request with a hostile body, at one of all endpoints."""
     path = random.choice(tuple(ENDPOINTS))
     match random.randrange(12):
+        case 3 | 4 | 5:
+            path = random.choice(("/v1/completions", "/v1/chat/completions"))
+            body = obj(_counted(random, path))
         case 0:
             body = damaged(random, obj(_hostile(random, path)))
         case 1:
