@@ -37,6 +37,7 @@ class Journal:
         self._reading = asyncio.Lock()
         self._seen: set[int] = set()
         self._placed: dict[str, Placed] = {}
+        self._earlier: set[str] = set()
         self._waiting: set[str] = set()
         self._said: dict[str, list[str]] = {}
         self._trims: dict[tuple[str, int], str] = {}
@@ -56,7 +57,16 @@ class Journal:
                 for op in decoded.ops:
                     self._note(op)
         wanted = None if workers is None else set(workers)
-        return [self._course(op) for op in self._placed.values() if wanted is None or op.worker in wanted]
+        return [
+            self._course(op)
+            for op in self._placed.values()
+            if wanted is None or (op.worker in wanted and op.request_id not in self._earlier)
+        ]
+
+    async def introduce(self, worker_id: str) -> None:
+        """Begin anew with a worker: an earlier one may have had its port, and so its id."""
+        await self.courses()
+        self._earlier |= {op.request_id for op in self._placed.values() if op.worker == worker_id}
 
     def _note(self, op: Op) -> None:
         digest = hash(encode_ops((op,)))

@@ -92,6 +92,7 @@ class Stage:
 
     async def introduce(self, worker: Worker) -> None:
         """Add a worker and wait until every replica finds it well."""
+        await self.journal.introduce(worker.worker_id)
         self.any.process.registry.add(worker.url)
         for gateway in self.replicas.values():
             registry = gateway.process.registry
