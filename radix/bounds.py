@@ -29,6 +29,9 @@ COUNT_MAX = (1 << 31) - 1
 ANSWERS_MAX = 16_384
 """Answers to one prompt (``n``). vLLM's bound, too (``VLLM_MAX_N_SEQUENCES`` in its envs.py)."""
 
+RANKS_MAX = 4096
+"""Data-parallel ranks of one worker."""
+
 KV_BYTES_MAX = 1 << 42
 """KV of one request: 4 TiB; 2**11 transfers that share a link add up exactly."""
 

@@ -18,14 +18,11 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from radix import parsed_whole
+from radix import RANKS_MAX, parsed_whole
 from router.values import http_url
 
 SITE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """Names of sites: they are parts of a link's name, and label values of metrics."""
-
-DP_SIZE_MAX = 4096
-"""Most data-parallel ranks of one worker."""
 
 PROTOCOLS = ("sglang", "nixl", "mooncake")
 
@@ -68,8 +65,8 @@ def _site(text: str) -> None:
 
 
 def _ranks(text: str) -> None:
-    if not parsed_whole(text, DP_SIZE_MAX):
-        raise ValueError(f"dp_size {text[:20]!r} is not a number of ranks; give 1 to {DP_SIZE_MAX}")
+    if not parsed_whole(text, RANKS_MAX):
+        raise ValueError(f"dp_size {text[:20]!r} is not a number of ranks; give 1 to {RANKS_MAX}")
 
 
 def _is_address(text: str) -> bool:

@@ -20,13 +20,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from radix import COUNT_MAX, TEXT_CHARS_MAX, TOKENS_MAX, is_name, parsed_whole, sane_whole
+from radix import COUNT_MAX, RANKS_MAX, TEXT_CHARS_MAX, TOKENS_MAX, is_name, parsed_whole, sane_whole
 
 MODELS_MAX = 4096
 """Models of one worker, its adapters among them; what is listed behind them is left out."""
-
-RANKS_MAX = 4096
-"""Data-parallel ranks of one worker."""
 
 _RANK = re.compile(r'^vllm:num_requests_running\{(?:[^}]*,)?engine="([^"]*)"', re.MULTILINE)
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)

@@ -13,15 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from policies import BOOTSTRAP_HOST_LABEL, BOOTSTRAP_PORT_LABEL, DP_SIZE_LABEL
-from radix import parsed_whole
+from radix import RANKS_MAX, parsed_whole
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
 
 DEFAULT_PORT = 8998
-
-RANKS_MAX = 4096
-"""Data-parallel ranks of one worker, as `router.named_workers` allows them."""
 
 
 class Bootstrap(msgspec.Struct, frozen=True, gc=False):

@@ -31,10 +31,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from policies import DP_SIZE_LABEL, FleetState, Op, Tracked, turn_of
-from radix import Residency, parsed_whole
+from radix import RANKS_MAX, Residency, parsed_whole
 from router.destinations import Resolve
 from router.errors import ClientError
-from router.fleet.engine_info import RANKS_MAX
 from router.fleet.kv_events.follower import Follower
 from router.fleet.kv_sources import (
     EVENTS_LABEL,
