@@ -13,6 +13,7 @@ from policies.bucket_plan import (
 )
 from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
 from policies.cache_pools import CachePool
+from policies.capacities import Reuse, learned_blocks
 from policies.costs import PROFILES, ServiceFit, ServiceModel
 from policies.decodes import DecodeFit, decoding_after
 from policies.departures import departures
@@ -31,6 +32,7 @@ from policies.ops import (
     Audited,
     BucketPlan,
     BytesPerToken,
+    CapacityLearned,
     Circuit,
     CircuitSet,
     Decoded,
@@ -92,6 +94,7 @@ from policies.pairing import (
 )
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
 from policies.prospects import Prospect, prospect
+from policies.queue_view import QueueView
 from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.rendezvous import turn_of
 from policies.role_demand import role_demand
@@ -115,7 +118,8 @@ from policies.scoring import POLICIES, Policy, make_policy
 from policies.shadow import Comparison, Judged, Shadow, Weighed, Witness
 from policies.sides import Side, Sides, SiteMap
 from policies.slow_start import admitted, shares
-from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots, Timing
+from policies.timing import Timing
+from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
 from policies.waiting import Inversions, Tickets
 from policies.waiting_lines import Ticket
 from policies.work_ahead import WorkAhead
@@ -162,6 +166,7 @@ __all__ = [
     "BytesPerToken",
     "CachePool",
     "Candidates",
+    "CapacityLearned",
     "Chosen",
     "Circuit",
     "CircuitSet",
@@ -219,6 +224,7 @@ __all__ = [
     "Placed",
     "Policy",
     "Prospect",
+    "QueueView",
     "Quote",
     "Reason",
     "Redispatch",
@@ -227,6 +233,7 @@ __all__ = [
     "Reported",
     "RequestView",
     "RetryBudget",
+    "Reuse",
     "RoleDemand",
     "RoleMember",
     "RoleRules",
@@ -285,6 +292,7 @@ __all__ = [
     "encode_sound_ops",
     "exceeded_tokens",
     "kv_bytes_per_s",
+    "learned_blocks",
     "link_name",
     "live_lengths",
     "make_policy",

@@ -1,7 +1,7 @@
 """What policies see of workers that does not change with every request, one row per slot.
 
     hash, prices             when the worker, or what is known of its class, changes
-    congestion, held tokens  every `REFRESH_US`, since they are averages over seconds
+    congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
 
 The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
 changes. So a request costs a look into a dictionary, and not a gathering per column.
@@ -20,7 +20,8 @@ from policies.buckets import ANY_BUCKET, BUSY_RATIO_MIN
 from policies.cache_pools import PoolMembers
 from policies.costs import ServiceModel, congestion_per_s
 from policies.loads import Loads
-from policies.views import FEW_MAX, Prices, Slots, SlowColumns, Spills
+from policies.timing import Prices
+from policies.views import FEW_MAX, Evictions, Slots, SlowColumns, Spills
 from radix import PrefixTree
 
 GATHERED_MAX = 100
@@ -29,7 +30,26 @@ GATHERED_MAX = 100
 REFRESH_US = 100_000
 """How stale the averages may be."""
 
-_NAMES = ("a_s", "b_s", "c0_tokens", "congestion_per_s", "utilisation", "held_tokens")
+OWN_RATIO = 0.5
+"""Share of a worker's own kappa in the one it is compared by (`Columns._congestion_per_s`)."""
+
+RETURN_S = 60.0
+"""A block that was used just now is certainly wanted again, one of this age by half [guess]: agents'
+sessions pause for up to a minute, and a session that has ended never comes back."""
+
+TAILS_MAX = 128
+"""Ends of caches that are looked at in one refresh, at 1.5 us each."""
+
+_NAMES = (
+    "a_s",
+    "b_s",
+    "c0_tokens",
+    "congestion_per_s",
+    "utilisation",
+    "held_tokens",
+    "evict_ratio",
+    "free_tokens",
+)
 
 
 class Columns:
@@ -66,8 +86,9 @@ class Columns:
         self._count = 0
         self._columns = {name: np.zeros(8) for name in _NAMES}
         self._worker_hash = np.zeros(8, dtype=np.uint64)
-        self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices]]] = {}
+        self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
         self._refreshed_us = -REFRESH_US
+        self._looked = 0
 
     def put(self, slot: int, worker_id: str, model: ServiceModel) -> None:
         """A worker is in a slot, which may be the next one."""
@@ -96,7 +117,7 @@ class Columns:
         """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
         return self._worker_hash[slots]
 
-    def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices]]:
+    def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices[float]]]:
         """The rows of some workers for a request.
 
         Args:
@@ -132,8 +153,28 @@ class Columns:
         self._columns["utilisation"][:count] = utilisation[:count]
         held = [self._tree.held_blocks(slot) for slot in range(count)]
         self._columns["held_tokens"][:count] = np.asarray(held) * self._block_tokens
+        first = self._looked if self._looked < count else 0
+        self._looked = min(first + TAILS_MAX, count)
+        for slot in range(first, self._looked):
+            self._look_at_tail(slot, now_us)
 
-    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices]]:
+    def _look_at_tail(self, slot: int, now_us: int) -> None:
+        """See how much fits into a worker's cache, and how likely the next block to go is wanted again.
+
+        The longer a block has not been used, the less likely it will be: ``r/(r + age)`` with r =
+        `RETURN_S`, the chance of a return whose hazard falls as 1/age (heavy-tailed pauses, as between the
+        turns of a session).
+        """
+        room = self._tree.room(slot)
+        ratio = free_tokens = 0.0
+        if room is not None:
+            free_tokens = room.free_blocks * self._block_tokens
+            age_s = max(now_us - room.oldest_us, 0) / 1e6
+            ratio = RETURN_S / (RETURN_S + age_s)
+        self._columns["evict_ratio"][slot] = ratio
+        self._columns["free_tokens"][slot] = free_tokens
+
+    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
         """Gather the rows of these slots, and keep them until something in them changes."""
         if len(self._gathered) >= GATHERED_MAX:
             self.forget()
@@ -153,21 +194,34 @@ class Columns:
             np.zeros(count),
             self._pools.columns(slots.tolist()),
             spills,
+            self._evictions(slots),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         kept = self._gathered[id(slots), bucket] = slow, few
         return kept
 
     def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
-        """One kappa for all of them, or one for those of each length bucket: other requests come there."""
+        """Kappa of each: half its own, half the mean of its length bucket (decisions 0013, 0048).
+
+        A measurement of one worker over 16 s is mostly noise, and the mean is not its: what comes to a worker
+        follows the sessions that it holds. So each is drawn to the mean of those to which like requests come.
+        """
         measured = self._columns["congestion_per_s"][slots]
         steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
-        kappa = np.zeros(len(slots))
+        kappa = OWN_RATIO * measured
         for step in set(steps.tolist()):
             alike = steps == step
             # Summed exactly, since replicas know the same workers in another order.
-            kappa[alike] = fsum(measured[alike]) / np.count_nonzero(alike)
+            kappa[alike] += (1.0 - OWN_RATIO) * (fsum(measured[alike]) / np.count_nonzero(alike))
         return kappa
+
+    def _evictions(self, slots: Slots) -> Evictions | None:
+        """What these workers lose with what is pushed out; None if nothing is known of any cache."""
+        columns = self._columns
+        ratio = columns["evict_ratio"][slots]
+        if not ratio.any():
+            return None
+        return Evictions(ratio * columns["b_s"][slots], columns["free_tokens"][slots])
 
     def _spills(self, slots: Slots, bucket: int) -> Spills | None:
         """How far these workers are from the bucket of a request; None if all are at home."""

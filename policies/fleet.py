@@ -14,6 +14,7 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
+    CapacityLearned         newest (time, replica) wins, unless the worker was removed since
     Fitted, BytesPerToken, EarlyRatio, DecodeFitted, BucketPlan, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
     Audited, Expire         the newest are kept, of all that were said
@@ -49,6 +50,7 @@ from policies.ops import (
     Audited,
     BucketPlan,
     BytesPerToken,
+    CapacityLearned,
     Circuit,
     CircuitSet,
     DecodeFitted,
@@ -74,6 +76,7 @@ from policies.ops import (
 )
 from policies.overrides import Overrides
 from policies.pairing import SITE_LABEL
+from policies.queue_view import QueueView
 from policies.registers import Registers
 from policies.reports import Reports
 from policies.snapshot import SNAPSHOT_VERSION, merged, written
@@ -252,6 +255,7 @@ class FleetState:
         self._gone: dict[str, WorkerGone] = {}
         self._fits: Registers[Fitted] = Registers(lambda op: op.worker_class)
         self._bytes_per_token: Registers[BytesPerToken] = Registers(lambda op: op.model)
+        self._capacities: Registers[CapacityLearned] = Registers(lambda op: op.worker, WORKERS_MAX)
         self._early: Registers[EarlyRatio] = Registers(lambda op: op.worker_class)
         self._decode_fits: Registers[DecodeFitted] = Registers(lambda op: op.worker_class)
         self._started: Registers[Started] = Registers(lambda op: op.worker, WORKERS_MAX)
@@ -276,6 +280,7 @@ class FleetState:
             LinkMeasured: self.links.measured,
             OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
+            CapacityLearned: self._learned_capacity,
             DecodeFitted: self._decode_fitted,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
@@ -405,6 +410,21 @@ class FleetState:
         worker = self._workers.get(worker_id)
         return worker is not None and worker.slot in self.evidence.exact
 
+    def cache_tokens(self, worker: Worker) -> int:
+        """Tokens that a worker is believed to keep; 0 if it neither says its size nor has evicted anything.
+
+        What was learned counts, but never more than what the worker says.
+        """
+        told = worker.capacity_tokens or self.rules.capacity_tokens
+        learned = self._capacities.get(worker.worker_id)
+        if learned is None or learned.at_us <= worker.gone_us:
+            return told
+        return min(told, learned.tokens) if told else learned.tokens
+
+    def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
+        """Newest word about the capacity of a worker, as learned from its answers."""
+        return self._capacities.get(worker_id)
+
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
         return self._started.get(worker_id)
@@ -458,6 +478,7 @@ class FleetState:
         tokens_per_block: float,
         now_us: int,
         bucket: int = ANY_BUCKET,
+        queue: QueueView | None = None,
     ) -> Candidates:
         """Build the view of the workers that may take a request.
 
@@ -469,6 +490,7 @@ class FleetState:
             tokens_per_block: Estimated tokens in one block of these paths.
             now_us: Log time.
             bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
+            queue: What waits for them; None if requests do not wait in the gateway.
         """
         slow, few = self.columns.gathered(slots, bucket, now_us)
         matches: list[Match] = []
@@ -476,7 +498,9 @@ class FleetState:
             match = self.tree.match(path, profile)
             if match.parted:
                 matches.append(match)
-        return Candidates(slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us)
+        return Candidates(
+            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue
+        )
 
     def among(
         self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
@@ -499,6 +523,7 @@ class FleetState:
             candidates.tokens_per_block,
             candidates.now_us,
             ships or candidates.ships,
+            candidates.queue,
         )
 
     # Snapshot.
@@ -555,6 +580,7 @@ class FleetState:
         yield from self._fits
         yield from self._bytes_per_token
         yield from self._early
+        yield from self._capacities
         yield from self._decode_fits
         yield from self.buckets.dump()
         if self.offload_plan is not None:
@@ -648,7 +674,7 @@ class FleetState:
 
     def _bound(self, worker: Worker) -> None:
         """Bound what a worker is believed to hold, unless its engine says what it holds."""
-        capacity_tokens = worker.capacity_tokens or self.rules.capacity_tokens
+        capacity_tokens = self.cache_tokens(worker)
         if not capacity_tokens or worker.slot in self.evidence.exact:
             blocks = None
         else:
@@ -858,6 +884,14 @@ class FleetState:
             self.offload_plan = op
             if op.changed_us and (known is None or op.changed_us != known.changed_us):
                 self.role_changes.append(op)
+
+    def _learned_capacity(self, op: CapacityLearned) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        self._slot(op.worker)
+        if self._capacities.put(op):
+            self._bound(self._workers[op.worker])
 
     def _learned_early(self, op: EarlyRatio) -> None:
         if self._early.put(op):

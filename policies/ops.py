@@ -12,7 +12,7 @@ replicas share one log during a roll-out.
     cache:    Insert, Trim, Forget, EndGone, Tracked  (`radix.ops`, the last one below)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
-    learned:  Fitted, BytesPerToken, EarlyRatio, LinkMeasured
+    learned:  Fitted, BytesPerToken, EarlyRatio, CapacityLearned, LinkMeasured
     planned:  BucketPlan, OffloadPlan
     people:   Audited, Expire
     settings: SettingsChanged
@@ -476,6 +476,22 @@ class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=Fals
     decode_s: Seconds
 
 
+class CapacityLearned(msgspec.Struct, frozen=True, array_like=True, tag=34, gc=False):
+    """How many tokens a worker really keeps for reuse (`policies.capacities`). The newest wins.
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time.
+        replica: Who learned it.
+        tokens: Its capacity, above 0.
+    """
+
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    tokens: Tokens
+
+
 class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
     """Somebody changed settings for all replicas (`policies.overrides`). Of each key the newest word counts.
 
@@ -578,6 +594,7 @@ Op = (
     | BytesPerToken
     | EarlyRatio
     | DecodeFitted
+    | CapacityLearned
     | SettingsChanged
     | Audited
     | Expire

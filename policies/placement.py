@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from policies.costs import Floats
 from policies.rendezvous import weights
 from policies.scoring import Policy
-from policies.views import Candidates, Chosen, RequestView, Shed, Timing
+from policies.timing import Timing
+from policies.views import Candidates, Chosen, RequestView, Shed
 
 TIE = 1e-9
 """Relative difference of costs below which they are equal: rounding of a dozen float64 operations
@@ -70,6 +71,9 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
     timing = (
         timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
     )
+    others_s = 0.0
+    if policy.price is not None:
+        others_s = max(float(costs[row]) - timing.ready_s - timing.work_s, 0.0)
     spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
     return Chosen(
         slot=timing.slot,
@@ -83,12 +87,13 @@ def place(request: RequestView, candidates: Candidates | None, policy: Policy) -
         queue_s=timing.ready_s,
         transfer_s=timing.transfer_s,
         stall_s=timing.stall_s,
+        others_s=others_s,
     )
 
 
 def priced(
     request: RequestView, candidates: Candidates, policy: Policy
-) -> tuple[Candidates, Floats | list[float], list[Timing]]:
+) -> tuple[Candidates, Floats | list[float], list[Timing[float]]]:
     """What each candidate costs: all that a policy has to say.
 
     Args:
@@ -104,11 +109,7 @@ def priced(
         candidates = candidates.worth_leaving_for(request.prompt_tokens)
     elif candidates.few:
         price, timings = policy.price, candidates.timings(request.prompt_tokens, candidates.few)
-        return (
-            candidates,
-            [price(timing.ready_s, timing.work_s, timing.congestion_per_s) for timing in timings],
-            timings,
-        )
+        return candidates, [price(timing) for timing in timings], timings
     return candidates, policy.costs(request, candidates), []
 
 
@@ -139,7 +140,7 @@ def _spilled(steps: int) -> Reason | None:
     return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
 
 
-def _reason(candidates: Candidates, timings: list[Timing], chosen: Timing) -> Reason:
+def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing[float]) -> Reason:
     if len(candidates.slow.slots) == 1:
         return Reason.ONLY
     if chosen.fetched_tokens:

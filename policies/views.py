@@ -4,22 +4,23 @@ Workers come as *columns*: one numpy array per property, one row per candidate, 
 scoring 1,000 workers costs a dozen vector operations and no Python loop. A formula
 written for columns reads like the formula on paper. A column is gathered when it is asked for.
 
-A few workers cost less one by one, as plain numbers (`Timing`): a vector operation on four rows
-takes 0.3 to 1 us, and a decision a dozen of them.
+A few workers cost less one by one, as plain numbers (`policies.timing`).
 
 They are msgspec structs, not dataclasses: one of each is made per request, and a frozen dataclass sets
 its fields one by one in Python (0.15 us each, a third of a small placement).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.buckets import spill_s
-from policies.costs import Floats, service_s
+from policies.costs import Floats
 from policies.loads import Loads
+from policies.queue_view import QueueView
+from policies.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
 from radix import Match
 
 FEW_MAX = 16
@@ -27,16 +28,6 @@ FEW_MAX = 16
 (``python -m loadtest.bench.decision --workers 12 16 24``)."""
 
 Slots = NDArray[np.intp]
-
-Fetching = tuple[int, float, float, float]
-"""From the pool of one worker: slot, base_s, token_s, tokens_min (`Pools`)."""
-
-Visiting = tuple[float, float]
-"""Of a request on a worker of another length bucket: token_s, middle_tokens (`Spills`)."""
-
-Prices = tuple[int, float, float, float, float, float, Fetching | None, Visiting | None]
-"""Of one worker: slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s (`SlowColumns`), its pool, and what
-it is to be visited there."""
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
@@ -95,6 +86,22 @@ class Spills(msgspec.Struct, frozen=True, gc=False):
         return Spills(self.steps[rows], self.token_s[rows], self.middle_tokens[rows])
 
 
+class Evictions(msgspec.Struct, frozen=True, gc=False):
+    """Price of pushing tokens out of the candidates' caches, one row per candidate (`policies.columns`).
+
+    Attributes:
+        token_s: Expected seconds to compute a pushed out token again; 0 where nothing is known of the cache.
+        free_tokens: Tokens that fit before anything is pushed out.
+    """
+
+    token_s: Floats
+    free_tokens: Floats
+
+    def only(self, rows: NDArray[np.intp]) -> "Evictions":
+        """The same of some candidates."""
+        return Evictions(self.token_s[rows], self.free_tokens[rows])
+
+
 class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     """What of the candidates does not change with every request; all arrays have the same length n >= 1.
 
@@ -106,10 +113,11 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         a_s: Service model: fixed seconds per prefill.
         b_s: Service model: seconds per uncached token at an empty context.
         c0_tokens: Service model: context that doubles the cost of a token.
-        congestion_per_s: kappa: mean of their min(kappa_max, arrivals per second / (1 - utilisation)).
+        congestion_per_s: kappa, per second (`policies.columns`).
         transfer_s: X: exposed seconds of KV transfer to decode or across a link.
         pools: What they can fetch from; None if nobody has a pool.
         spills: How far they are from the requests' length bucket; None if all are at home.
+        evictions: What they lose with what is pushed out; None if no cache is full.
     """
 
     slots: Slots
@@ -123,10 +131,11 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     transfer_s: Floats
     pools: Pools | None = None
     spills: Spills | None = None
+    evictions: Evictions | None = None
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
         """The same of some candidates."""
-        slots, pools, spills = self.slots[rows], self.pools, self.spills
+        slots, pools, spills, evictions = self.slots[rows], self.pools, self.spills, self.evictions
         return SlowColumns(
             slots,
             slots,
@@ -139,12 +148,29 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             self.transfer_s[rows],
             None if pools is None else pools.only(rows),
             None if spills is None else spills.only(rows),
+            None if evictions is None else evictions.only(rows),
         )
 
-    def prices_at(self, row: int) -> Prices:
+    @property
+    def prices(self) -> Prices[Floats]:
+        """What the prefill on each of them depends on."""
+        pools, spills, evictions = self.pools, self.spills, self.evictions
+        return Prices(
+            self.index,
+            self.a_s,
+            self.b_s,
+            self.c0_tokens,
+            self.congestion_per_s,
+            self.transfer_s,
+            None if pools is None else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min),
+            None if spills is None else (spills.token_s, spills.middle_tokens),
+            None if evictions is None else (evictions.token_s, evictions.free_tokens),
+        )
+
+    def prices_at(self, row: int) -> Prices[float]:
         """What the prefill on one of them depends on."""
-        pools, spills = self.pools, self.spills
-        return (
+        pools, spills, evictions = self.pools, self.spills, self.evictions
+        return Prices(
             self.slots.item(row),
             self.a_s.item(row),
             self.b_s.item(row),
@@ -162,6 +188,9 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None
             if spills is None or not spills.steps.item(row)
             else (spills.token_s.item(row), spills.middle_tokens.item(row)),
+            None
+            if evictions is None or not evictions.token_s.item(row)
+            else (evictions.token_s.item(row), evictions.free_tokens.item(row)),
         )
 
 
@@ -195,51 +224,23 @@ class Ships(msgspec.Struct, frozen=True, gc=False):
     overlap_ratio: Floats
     splits: Floats
 
-    def columns(
-        self, index: slice | Slots, loads: Loads, ready_s: Floats, prefill_s: Floats
-    ) -> tuple[Floats, Floats]:
-        """V' and what is added to s, of the candidates of an index."""
+    def columns(self, loads: Loads, index: slice | Slots, prefill_s: Floats) -> tuple[Floats, Floats, Floats]:
+        """W, X and what others lose, of the candidates of an index."""
         routes = self.routes[index]
-        added_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
-        added_s += self.base_s[routes]
+        exposed_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
+        exposed_s += self.base_s[routes]
         decoding = loads.inflight_requests[index] - loads.prefill_requests[index]
         decoding *= 1.0 - self.splits[index]
-        return np.maximum(ready_s, self.room_s[routes]), added_s + decoding * prefill_s
+        return self.room_s[routes], exposed_s, decoding * prefill_s
 
-    def at(self, slot: int, loads: Loads, prefill_s: float) -> tuple[float, float, float]:
-        """W, X and what others lose, of one candidate."""
+    def at(self, loads: Loads, slot: int, prefill_s: float) -> tuple[float, float, float]:
+        """The same of one candidate."""
         route = self.routes.item(slot)
         if self.splits.item(slot):
             late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
             return self.room_s.item(route), self.base_s.item(route) + max(late_s, 0.0), 0.0
         decoding = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
         return 0.0, 0.0, decoding * prefill_s
-
-
-class Timing(msgspec.Struct, frozen=True, gc=False):
-    """What one worker would need for a request.
-
-    Attributes:
-        slot: Its row in the fleet state.
-        safe_tokens: Its window-safe match, with what it fetches.
-        fetched_tokens: Of these, what comes from its pool.
-        service_s: s: seconds to prefill the rest.
-        ready_s: V' = max(V, F, W): when it could begin, with the match at hand.
-        work_s: x = s + X + P: prefill, exposed transfer, and the price of a spill and of a stall.
-        congestion_per_s: kappa.
-        transfer_s: X.
-        stall_s: What is in x of what others lose.
-    """
-
-    slot: int
-    safe_tokens: float
-    fetched_tokens: float
-    service_s: float
-    ready_s: float
-    work_s: float
-    congestion_per_s: float
-    transfer_s: float = 0.0
-    stall_s: float = 0.0
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
@@ -254,16 +255,18 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         tokens_per_block: Estimated tokens in a block of these prompts.
         now_us: Log time.
         ships: What it costs to split the request; None if nobody would.
+        queue: What waits for them; None if requests do not wait in the gateway.
     """
 
     slow: SlowColumns
-    few: list[Prices]
+    few: list[Prices[float]]
     matches: list[Match]
     loads: Loads
     prompt_tokens: float
     tokens_per_block: float
     now_us: int
     ships: Ships | None = None
+    queue: QueueView | None = None
 
     def __len__(self) -> int:
         """Number of candidates."""
@@ -314,69 +317,53 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         """Tokens the tree believes each holds."""
         return self.slow.held_tokens
 
-    def times(self, prompt_tokens: float) -> tuple[Floats, Floats]:
-        """When each could begin and how long it would work, ``V' = max(V, F)`` and ``x = s(u, c) + X + P``.
-
-        P is the price of leaving the length bucket (`policies.buckets`). With what it holds, or after
-        fetching what its pool holds beyond that, whichever answers sooner (theory E1: g in
-        {0, L3 match - h}).
-        """
-        slow, own, ready_s = self.slow, self.safe_tokens, self.backlog_s
-        work_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - own, own)
-        pools = slow.pools
+    def times(self, prompt_tokens: float) -> Timing[Floats]:
+        """What each would need for a request (`policies.timing`)."""
+        slow, own, queue, ships = self.slow, self.safe_tokens, self.queue, self.ships
+        pools, pooled = slow.pools, None
         if pools is not None and self.matches:
             pooled = self._tokens([match.safe for match in self.matches], pools.slots)
-            fetched = pooled - own
-            fetched_s = np.maximum(ready_s, pools.base_s + fetched * pools.token_s)
-            rest_s = service_s(slow.a_s, slow.b_s, slow.c0_tokens, prompt_tokens - pooled, pooled)
-            fetches = (fetched >= pools.tokens_min) & (fetched_s + rest_s < ready_s + work_s)
-            ready_s = np.where(fetches, fetched_s, ready_s)
-            work_s = np.where(fetches, rest_s, work_s)
-            own = np.where(fetches, pooled, own)
-        prefill_s = work_s
-        work_s = work_s + slow.transfer_s
-        if self.ships is not None:
-            ready_s, added_s = self.ships.columns(slow.index, self.loads, ready_s, prefill_s)
-            work_s += added_s
-        spills = slow.spills
-        if spills is not None:
-            work_s += spill_s(spills.token_s, spills.middle_tokens, prompt_tokens - own, own)
-        return ready_s, work_s
+        return assemble(
+            COLUMNS,
+            slow.prices,
+            prompt_tokens,
+            own,
+            pooled,
+            self.backlog_s,
+            queue=queue,
+            waiting=None
+            if queue is None or queue.tickets is None
+            else lambda _, work_s: queue.columns(slow.slots, work_s),
+            shipped=None if ships is None else partial(ships.columns, self.loads),
+        )
 
-    def timings(self, prompt_tokens: float, prices: Sequence[Prices]) -> list[Timing]:
-        """The same for a few workers, one by one."""
-        now_us, backlog_at_s, ships = self.now_us, self.loads.backlog_at_s, self.ships
-        blocks = self._safe_blocks([worker[0] for worker in prices])
+    def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
+        """The same of a few workers, one by one."""
+        now_us, backlog_at_s, queue, ships = self.now_us, self.loads.backlog_at_s, self.queue, self.ships
+        tokens_per_block, tokens_max = self.tokens_per_block, self.prompt_tokens
+        waiting = None if queue is None or queue.tickets is None else queue.at
+        shipped = None if ships is None else partial(ships.at, self.loads)
+        blocks = self._safe_blocks([worker.slot for worker in prices])
         pooled_blocks = blocks
         if self.slow.pools is not None:
-            pooled_blocks = self._safe_blocks([worker[6][0] if worker[6] else worker[0] for worker in prices])
-        timings: list[Timing] = []
+            pooled_blocks = self._safe_blocks(
+                [worker.fetching[0] if worker.fetching else worker.slot for worker in prices]
+            )
+        timings: list[Timing[float]] = []
         for worker, safe_blocks, pool_blocks in zip(prices, blocks, pooled_blocks, strict=True):
-            slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting = worker
-            cached = safe_blocks * self.tokens_per_block
-            if cached > self.prompt_tokens:
-                cached = self.prompt_tokens
-            prefill_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - cached, cached)
-            ready_s = backlog_at_s(slot, now_us)
-            fetched = 0.0
-            if fetching is not None and pool_blocks > safe_blocks:
-                pooled = min(pool_blocks * self.tokens_per_block, self.prompt_tokens)
-                fetched_s = max(ready_s, fetching[1] + (pooled - cached) * fetching[2])
-                rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
-                if pooled - cached >= fetching[3] and fetched_s + rest_s < ready_s + prefill_s:
-                    fetched = pooled - cached
-                    cached, ready_s, prefill_s = pooled, fetched_s, rest_s
-            work_s, stall_s = prefill_s + transfer_s, 0.0
-            if ships is not None:
-                room_s, exposed_s, stall_s = ships.at(slot, self.loads, prefill_s)
-                ready_s = max(ready_s, room_s)
-                transfer_s += exposed_s
-                work_s += exposed_s + stall_s
-            if visiting is not None:
-                work_s += spill_s(*visiting, prompt_tokens - cached, cached)
+            cached = safe_blocks * tokens_per_block
+            pooled = pool_blocks * tokens_per_block if pool_blocks > safe_blocks else None
             timings.append(
-                Timing(
-                    slot, cached, fetched, prefill_s, ready_s, work_s, congestion_per_s, transfer_s, stall_s
+                assemble(
+                    NUMBERS,
+                    worker,
+                    prompt_tokens,
+                    cached if cached < tokens_max else tokens_max,
+                    pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    backlog_at_s(worker.slot, now_us),
+                    queue=queue,
+                    waiting=waiting,
+                    shipped=shipped,
                 )
             )
         return timings
@@ -389,8 +376,8 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         spills = self.slow.spills
         if spills is None:
             return self
-        ready_s, work_s = self.times(prompt_tokens)
-        ttft_s, home = ready_s + work_s, spills.steps == 0
+        times = self.times(prompt_tokens)
+        ttft_s, home = times.ready_s + times.work_s, spills.steps == 0
         kept = home | (ttft_s < ttft_s[home].min(initial=np.inf))
         if kept.all():
             return self
@@ -404,6 +391,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
             self.tokens_per_block,
             self.now_us,
             self.ships,
+            self.queue,
         )
 
     def _safe_blocks(self, slots: list[int]) -> list[int]:
@@ -450,6 +438,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
         queue_s: Predicted seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
         transfer_s: Predicted exposed transfer.
         stall_s: Seconds that the requests decoding there would lose.
+        others_s: Seconds that waiting and later requests would lose, if the policy prices that.
         tpot_s: Of a decode worker: predicted seconds per output token.
     """
 
@@ -465,6 +454,7 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     transfer_s: float = 0.0
     stall_s: float = 0.0
     tpot_s: float = 0.0
+    others_s: float = 0.0
 
 
 class Shed(msgspec.Struct, frozen=True, gc=False):

@@ -24,7 +24,10 @@ was offered the room and let others pass (`policies.followers`) is not overtaken
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from policies.costs import Floats
 from policies.fairness import Fairness, class_of
 from policies.ops import Waiting
 from policies.waiting_lines import Heap, Line, Lines, OwnLines, Ticket
@@ -74,6 +77,10 @@ class Tickets:
         self._own: dict[str, OwnLines] = {}
         """Made for a replica when it is first asked for."""
         self._lanes: dict[str, WorkAhead] = {}
+        self._at_workers = WorkAhead()
+        """Those that wait for one worker, by its slot."""
+        self._anywhere: dict[str, WorkAhead] = {}
+        """By lane: those that wait for any of its workers."""
         self._of_link: dict[str, Heap] = {}
         self._work_us: dict[str, int] = {}
         """Predicted prefill that waits of each flow, at all replicas; of none if there is no entry."""
@@ -117,6 +124,12 @@ class Tickets:
         if lane is None:
             lane = self._lanes[op.lane] = WorkAhead()
         lane.put(ticket)
+        if ticket.slot >= 0:
+            self._at_workers.put(ticket, ticket.slot)
+        else:
+            if ticket.lane not in self._anywhere:
+                self._anywhere[ticket.lane] = WorkAhead()
+            self._anywhere[ticket.lane].put(ticket)
         if ticket.link:
             if ticket.link not in self._of_link:
                 self._of_link[ticket.link] = Heap()
@@ -305,6 +318,33 @@ class Tickets:
         work = self._lanes.get(lane)
         return work.before_us(key_us) if work is not None else 0
 
+    def around(self, slot: int, lane: str, workers: int, key_us: int) -> tuple[float, float]:
+        """How much waits before a key on a worker, microseconds, and how many requests behind it.
+
+        Args:
+            slot: Of the worker.
+            lane: Of the request that has the key. Who waits for any worker of the lane counts in part.
+            workers: How many serve that lane.
+            key_us: The key.
+        """
+        ahead_us, behind = self._at_workers.around(key_us, slot)
+        anywhere = self._anywhere.get(lane)
+        if anywhere is None:
+            return ahead_us, behind
+        lane_us, lane_behind = anywhere.around(key_us)
+        return ahead_us + lane_us / workers, behind + lane_behind / workers
+
+    def around_all(
+        self, slots: NDArray[np.intp], lane: str, workers: int, keys_us: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """The same of many workers, with a key for each."""
+        ahead_us, behind = self._at_workers.around_all(slots, keys_us)
+        anywhere = self._anywhere.get(lane)
+        if anywhere is None:
+            return ahead_us, behind
+        lane_us, lane_behind = anywhere.around_all(np.zeros(len(slots), dtype=np.intp), keys_us)
+        return ahead_us + lane_us / workers, behind + lane_behind / workers
+
     def lane_totals(self) -> Mapping[str, WorkAhead]:
         """What waits, by lane."""
         return self._lanes
@@ -392,6 +432,13 @@ class Tickets:
             heap.drop(self._waiting)
             if not heap.live:
                 del self._of_link[ticket.link]
+        if ticket.slot >= 0:
+            self._at_workers.drop(ticket)
+        else:
+            anywhere = self._anywhere[ticket.lane]
+            anywhere.drop(ticket)
+            if not anywhere.count:
+                del self._anywhere[ticket.lane]
         lane = self._lanes[ticket.lane]
         lane.drop(ticket)
         if not lane.count:

@@ -33,6 +33,7 @@ of that age.
 """
 
 from collections.abc import Generator, Sequence
+from typing import NamedTuple
 
 from radix.bitmask import bits
 from radix.blocks import BLOCK_TOKENS, HASH_BYTES, check_path, words_of
@@ -51,6 +52,18 @@ BLOCKS_MAX = 8_000_000
 
 JOINED_HOLDERS_MAX = 16
 """With more holders, times are compared only when one comes back: that costs O(holders), as dividing did."""
+
+
+class Room(NamedTuple):
+    """What is left of a worker's bound.
+
+    Attributes:
+        free_blocks: Blocks that fit before anything is evicted.
+        oldest_us: Log time at which the block that goes next was last used.
+    """
+
+    free_blocks: int
+    oldest_us: int
 
 
 class PrefixTree:
@@ -97,6 +110,42 @@ class PrefixTree:
     def held_blocks(self, slot: int) -> int:
         """Blocks that a worker holds; 0 for one never met."""
         return self.holdings[slot].blocks if slot < len(self.holdings) else 0
+
+    def room(self, slot: int) -> Room | None:
+        """How much more a worker with a bound can hold, and when the block that goes next was last used.
+
+        None without a bound, or if the worker holds nothing.
+        """
+        holdings = self.holdings_of(slot)
+        if holdings.capacity is None or holdings.queue is None:
+            return None
+        lowest = holdings.queue.lowest()
+        return None if lowest is None else Room(max(holdings.capacity - holdings.blocks, 0), lowest[0][0])
+
+    def used_us(self, slot: int, path: bytes, blocks: int) -> int:
+        """Log time at which a worker last used a block of a path.
+
+        Args:
+            slot: The worker.
+            path: Packed hashes.
+            blocks: Number of the block in the path, from 1.
+
+        Returns:
+            0 if it does not hold the block.
+        """
+        words, used = words_of(path), self.holdings_of(slot).used
+        node, at_us = self.root, 0
+        while node.end < blocks:
+            child = node.children.get(words[node.end]) if node.children else None
+            if child is None or child not in used:
+                return 0
+            node, at_us = child, used[child]
+        return at_us
+
+    def blocks_since(self, slot: int, from_us: int) -> int:
+        """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""
+        used = self.holdings_of(slot).used
+        return sum([node.size for node, at_us in used.items() if at_us >= from_us])
 
     def match(self, path: bytes, profile: AttentionProfile = FULL_ATTENTION) -> Match:
         """Measure every worker's match of a path.

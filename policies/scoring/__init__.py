@@ -28,6 +28,7 @@ from policies.scoring.power_of_two import power_of_two
 from policies.scoring.prefix_hash import PrefixHashOptions, prefix_hash
 from policies.scoring.round_robin import round_robin
 from policies.scoring.uniform import uniform
+from policies.timing import Timing
 from policies.views import Candidates, RequestView
 
 DEFAULT_POLICY = "expected_cost"
@@ -37,9 +38,9 @@ SECONDS = "seconds"
 
 
 class Price(Protocol):
-    """What a worker costs, from three columns of `Candidates` or three numbers of `Timing`."""
+    """Cost of one worker, or of each of many."""
 
-    def __call__(self, ready_s: Number, work_s: Number, congestion_per_s: Number, /) -> Number:
+    def __call__(self, timing: Timing[Number], /) -> Number:
         """Lower is better."""
 
 
@@ -87,8 +88,7 @@ class Rule:
 
 def _priced(price: Price) -> Rule:
     def costs(request: RequestView, candidates: Candidates) -> Floats:
-        ready_s, work_s = candidates.times(request.prompt_tokens)
-        return price(ready_s, work_s, candidates.slow.congestion_per_s)
+        return price(candidates.times(request.prompt_tokens))
 
     return Rule(costs, uses_cache=True, price=price)
 

@@ -1,22 +1,43 @@
-"""``expected_cost``: what a placement costs this request and everybody after it, in seconds.
+"""``expected_cost``: what a placement costs this request and everybody it delays, in seconds.
 
-    V' = max(V, F)      backlog, or the fetch of the match that overlaps it
+    V' = max(V + A, F)  V in the engine, A waiting with a lesser key; or the fetch that overlaps them
     x  = s(u, c) + X    prefill of the uncached tokens plus exposed transfer
-    cost = V' + x + kappa·x·(V' + x/2)
 
-The first two terms are this request's time to first token. The third is what it takes from
-later ones: a job of size x that joins a backlog V delays later arrivals by
-lambda·(V·x + x²/2)/(1 - rho) in all (M/G/1, theory E2; convexity: Jacobovic and Mandjes,
-Stochastic Systems 14(1)). With little load it is `min_ttft`, with much it is the product of
-size and backlog that `lmetric` uses: kappa is measured per worker, not tuned. Why it is the
-default: the best or near the best at every load tried in theory E3, where selfish
-minimisation of TTFT collapses near saturation.
+    cost = V' + x                          this request's time to first token
+         + n·x                             the n waiting requests that it overtakes, each delayed by x
+         + kappa·x·(L + x/2)               those who will come
+         + E                               what it pushes out of a full cache
+
+**Those who come later** (theory E2). A job of size x delays an arrival by x if that arrival comes while the
+job waits and stays behind it, and by what is left of x if it comes while the job is served. With arrivals at
+rate lambda, ``lambda·x·(L + x/2)``: L is the part of the wait in which later arrivals stay behind, and x/2
+the mean of what is left of the service. Each delay also delays those behind the delayed one: 1/(1 - rho) in
+all. So ``kappa = lambda/(1 - rho)``, measured, not tuned (`policies.columns`).
+
+**L depends on the order.** Where engines serve what comes first (no queue in the gateway), everybody who
+comes later stays behind: L = V', and the term is that of M/G/1. In the gateway's queue a later, shorter
+request goes first (`policies.waiting`), and whom this one delays among those that wait already is known and
+counted, n. Only what is in the engine is served as it came: L = min(V, target backlog). Charging kappa·x·V'
+there too would be a delay that nobody suffers, and drives sessions from the worker that holds them (decision
+0048).
+
+**Data-parallel ranks** serve several prompts at a time; V and A are predicted work, and what queues really
+take of it is learned (`policies.admission`). **Pairs** add the wait for room at a decode worker to V' and
+the exposed transfer to x; the delay of those that are decoded beside the prefill is part of x
+(`policies.views.Ships`).
+
+**E** is the price of computing again what is pushed out, times the chance that somebody wants it
+(`policies.columns`).
+
+With little load it is `min_ttft`; with much it is the product of size and queue that `lmetric` uses.
 """
 
 from policies.costs import Number
+from policies.timing import Timing
 
 
-def expected_cost(ready_s: Number, work_s: Number, congestion_per_s: Number) -> Number:
+def expected_cost(timing: Timing[Number]) -> Number:
     """Expected seconds lost by all requests if this one is placed there (formula above), >= 0."""
-    ttft_s = ready_s + work_s
-    return ttft_s + congestion_per_s * work_s * (ttft_s - work_s * 0.5)
+    work_s = timing.work_s
+    delayed = timing.behind + timing.congestion_per_s * (timing.settled_s + work_s * 0.5)
+    return timing.ready_s + work_s + work_s * delayed + timing.evict_s

@@ -8,21 +8,21 @@
 A policy chooses as if every worker took everything at once. Whether it is this request's turn there is
 asked next, of requests with a `Claim`:
 
-1. The chosen worker has room (`policies.Admission`), and nobody with a better key waits for it: go.
-2. Else, if a worker that may take it stands idle: go all the same, to the chosen one, or if that is at its
-   hard caps or it is not this request's turn there, to the best that is idle. Work is never held while a
-   worker is idle. If the chosen one is another, its queue is sooner, and every request that joins it makes
-   that less true.
-3. Else, if it was offered the room of another worker, which would have no more work with it: go there. The
-   chosen one had less before it, and has promised that to others.
-4. Else wait here, where order still counts: for the chosen worker, if that is better than any other would be
-   idle or it has just declined another's room, else for any worker of its lane.
+1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
+2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
+   than starting on any other worker that stood idle (`policies.prospects`) or the request has just declined
+   another's room; else for any worker of its lane.
 
-A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`), and
-is no idle worker without. What waits for that waits for any worker of its lane: who prefills it then is open.
+The price of each worker includes the tickets that go first there and those that would be overtaken
+(`policies.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
+worker is chosen where it costs least; work that would lose its cache there waits for its own worker
+(decision 0049). A request that is offered the room of another worker than the one it would choose declines.
 
-1 and 2 are not for a request whose worker is just prefilling what it shares with another one, if it would
-compute that again (`policies.followers`): it waits for its worker.
+A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`). What
+waits for that waits for any worker of its lane: who prefills it then is open.
+
+A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
+compute that again (`policies.followers`).
 
 Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
 
@@ -37,6 +37,7 @@ from functools import partial
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from policies import (
     ANY_BUCKET,
@@ -57,6 +58,7 @@ from policies import (
     Partner,
     Placed,
     Policy,
+    QueueView,
     RequestView,
     Shed,
     Shipping,
@@ -84,9 +86,6 @@ DOUBT = 1.25
 NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
 
-
-MORE_WORK = 1.1
-"""So much more work than where a request would rather be is no more: what it lacks there is not cache."""
 
 SLO_UNREACHABLE = "slo_unreachable"
 """Reason of a `Shed`: what is promised would be broken."""
@@ -319,8 +318,16 @@ class Decider:
             min(output_tokens * parsed.n, TOKENS_MAX),
             self.placed_count,
         )
+        order = self._order
         candidates = fleet.candidates(
-            slots, parsed.paths, profile, prompt_tokens, tokens_per_block, now_us, bucket
+            slots,
+            parsed.paths,
+            profile,
+            prompt_tokens,
+            tokens_per_block,
+            now_us,
+            bucket,
+            None if claim is None or order is None else self._queue_of(order, claim, slots),
         )
         policy, look, kv = self.policy, None, UNKNOWN_KV
         sides = verdict = None
@@ -331,6 +338,9 @@ class Decider:
                 slots = look.without_decode(slots)
             candidates = fleet.among(candidates, slots, bucket, look.ships())
             sides = look.sides(slots)
+            if sides is not None and candidates.queue is not None:
+                # The sides of a link compare what waits by themselves (`_ahead_s`).
+                candidates = replace(candidates, queue=replace(candidates.queue, tickets=None))
         everyone = candidates
         if look is None or sides is None:
             first = place(view, candidates, policy)
@@ -342,7 +352,7 @@ class Decider:
             )
             slots = candidates.slots
             if claim is not None and verdict is not None:
-                claim = msgspec.structs.replace(claim, lane=lane_by(claim.lane, verdict.way))
+                claim = replace(claim, lane=lane_by(claim.lane, verdict.way))
         if self.shadow is not None and (claim is None or not (claim.ticket_id or claim.again)):
             self.shadow.weighed(
                 Weighed(
@@ -363,7 +373,6 @@ class Decider:
                 return shed
             case Chosen() as chosen:
                 pass
-        order = self._order
         if claim is not None and order is not None:
             follows = self._follows(order, parsed, chosen, tokens_per_block, now_us)
             if (
@@ -372,12 +381,7 @@ class Decider:
                 or not order.admission.has_room(chosen.slot, now_us)
                 or (look is not None and not look.has_room(chosen.slot))
             ):
-
-                def again(fewer: Slots) -> Chosen | Shed:
-                    """Choose among fewer workers."""
-                    return place(view, fleet.among(candidates, fewer, bucket), policy)
-
-                turn = self._turn(order, claim, view, candidates, look, chosen, again, follows=follows)
+                turn = self._turn(order, claim, view, candidates, look, chosen, policy, follows=follows)
                 if (
                     verdict is not None
                     and look is not None
@@ -404,12 +408,7 @@ class Decider:
                 )
             ):
                 chosen = turn
-
-                def nobody(_: Slots) -> Shed:
-                    """All who could take it send over the link that is full."""
-                    return Shed("link_full", NO_WORKER_RETRY_AFTER_S)
-
-                turn = self._turn(order, claim, view, candidates, look, chosen, nobody, follows=False)
+                turn = self._turn(order, claim, view, candidates, look, chosen, policy, follows=False)
             if order.rejection is not None and not claim.again:
                 rejected = self._rejected(order.rejection, claim, view, slots, look, chosen, turn, now_us)
                 if rejected is not None:
@@ -436,6 +435,9 @@ class Decider:
             tokens_per_block,
             now_s,
             windowed,
+            fleet.tree.used_us(chosen.slot, parsed.paths[0], int(chosen.safe_tokens / tokens_per_block + 0.5))
+            if chosen.safe_tokens and not windowed
+            else 0,
         )
         placed = Placed(
             attempt.request_id,
@@ -491,9 +493,7 @@ class Decider:
         request_id = self._next_attempt_id()
         worker_id = self._fleet.at_slot(partner.slot).worker_id
         return Decision(
-            msgspec.structs.replace(
-                attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0
-            ),
+            replace(attempt, request_id=request_id, worker_id=worker_id, chosen=decode, guard_us=0),
             Placed(
                 request_id,
                 placed.at_us,
@@ -521,6 +521,19 @@ class Decider:
         key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
         return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
 
+    def _queue_of(self, order: Order, claim: Claim, slots: Slots) -> QueueView:
+        """The waiting queue as a request sees it."""
+        tickets = self._fleet.tickets
+        return QueueView(
+            tickets if tickets.count else None,
+            claim.lane,
+            len(slots),
+            claim.arrived_us,
+            order.k,
+            order.admission.rules.target_s,
+            tickets.get(claim.ticket_id) if claim.ticket_id else None,
+        )
+
     def _turn(
         self,
         order: Order,
@@ -529,46 +542,24 @@ class Decider:
         candidates: Candidates,
         look: Look | None,
         chosen: Chosen,
-        again: Callable[[Slots], Chosen | Shed],
+        policy: Policy,
         *,
         follows: bool,
     ) -> Chosen | Waiting:
         """Whose turn it is, if anybody waits, the chosen worker has no room, or the request follows one."""
-        admission, slots, now_us = order.admission, candidates.slots, candidates.now_us
-        ahead = prospect(candidates, view.prompt_tokens, chosen.slot, claim.turn)
-        service_us = whole(ahead.least_s * 1e6, DURATION_US_MAX)
+        now_us = candidates.now_us
+        ahead = prospect(candidates, view.prompt_tokens, chosen.slot, policy.price)
+        service_us = whole(ahead.chosen_s * 1e6, DURATION_US_MAX)
         key_us = min(claim.arrived_us + whole(order.k * service_us, WHOLE_MAX), WHOLE_MAX)
         open_ = look is None or look.has_room(chosen.slot)
-        has_room = open_ and not follows and admission.has_room(chosen.slot, now_us)
-        if has_room and (
-            claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us)
+        if (
+            open_
+            and not follows
+            and order.admission.has_room(chosen.slot, now_us)
+            and (claim.turn == chosen.slot or not self._overtakes(order, claim, chosen.slot, key_us, now_us))
         ):
             return chosen
-        if look is not None:
-            slots = look.open(slots)
-        if (
-            not follows
-            and admission.idle(slots, now_us)
-            and (claim.turn >= 0 or not self._is_behind(claim, key_us, now_us))
-        ):
-            if (
-                open_
-                and admission.below_caps(chosen.slot, now_us)
-                and not self._overtakes(order, claim, chosen.slot, key_us, now_us)
-            ):
-                return chosen
-            other = again(admission.idling(slots, now_us))
-            if isinstance(other, Chosen):
-                return other
         offered = claim.turn >= 0 and claim.turn != chosen.slot
-        if (
-            offered
-            and ahead.offered_s <= MORE_WORK * ahead.chosen_s
-            and (look is None or look.has_room(claim.turn))
-        ):
-            other = again(np.array([claim.turn]))
-            if isinstance(other, Chosen):
-                return other
         ticket = self._fleet.tickets.get(claim.ticket_id) if claim.ticket_id else None
         declined = offered or (ticket is not None and ticket.slot == chosen.slot)
         # What waits for a link waits for what is behind it: room elsewhere is nothing to it.
@@ -640,7 +631,7 @@ class Decider:
             bool(claim.ticket_id),
         )
         if look is not None:
-            outlook = msgspec.structs.replace(
+            outlook = replace(
                 outlook,
                 decoders=look.decoders(chosen.slot),
                 room_s=look.wait_s(chosen.slot),
@@ -680,11 +671,6 @@ class Decider:
             return False
         look.wait_for(link)
         return True
-
-    def _is_behind(self, claim: Claim, key_us: int, now_us: int) -> bool:
-        """Whether somebody with a better key waits, who then goes to the idle worker at once."""
-        best = self._fleet.tickets.best_of_lanes((claim.lane,), now_us)
-        return best is not None and best.request_id != claim.ticket_id and best.key_us < key_us
 
 
 def refusal_of(shed: Shed) -> Overloaded:

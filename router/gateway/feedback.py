@@ -6,11 +6,13 @@ with every answer: a change must be worth saying (``CHANGE_MIN``) and the last w
 
 import logging
 from collections.abc import Callable
+from math import inf
 
 import msgspec
 
 from policies import (
     BytesPerToken,
+    CapacityLearned,
     Chosen,
     DecodeFit,
     DecodeFitted,
@@ -21,10 +23,13 @@ from policies import (
     FleetState,
     Forget,
     Op,
+    Reuse,
     ServiceFit,
     Trim,
     Worker,
+    learned_blocks,
 )
+from radix import HASH_BYTES, TOKENS_MAX, whole
 from router.gateway.parsing import ParsedRequest
 from router.gateway.usage import Usage
 
@@ -98,6 +103,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
         tokens_per_block: Estimate used for the paths.
         started_s: Monotonic seconds when it was sent.
         windowed: Whether the model has sliding windows or linear states.
+        used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
     """
 
     request_id: str
@@ -108,6 +114,7 @@ class Attempt(msgspec.Struct, frozen=True, gc=False):
     tokens_per_block: float
     started_s: float
     windowed: bool = False
+    used_us: int = 0
 
 
 class _Answers:
@@ -160,6 +167,7 @@ class Feedback:
         self._decodes: dict[str, DecodeFit] = {}
         self._said_us: dict[str, int] = {}
         self._reporting: dict[str, _Answers] = {}
+        self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
 
     def bytes_per_token(self, model: str) -> float:
         """The current estimate for a model."""
@@ -227,7 +235,7 @@ class Feedback:
                 answers.prompt_tokens += usage.prompt_tokens
                 answers.cached_tokens += usage.cached_tokens
             if attempt.chosen.safe_tokens:
-                self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens)
+                self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
             if not self._says_itself(request, attempt):
                 self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
         worker = self._fleet.worker(attempt.worker_id)
@@ -271,7 +279,7 @@ class Feedback:
             self._publish(Trim(attempt.worker_id, path[: 8 * (matched_blocks + 1)], attempt.placed_us + 1))
 
     def _correct_tree(
-        self, request: ParsedRequest, attempt: Attempt, prompt_tokens: int, cached_tokens: int
+        self, request: ParsedRequest, attempt: Attempt, prompt_tokens: int, cached_tokens: int, now_us: int
     ) -> None:
         """Trim what the worker no longer had when the request arrived.
 
@@ -298,6 +306,8 @@ class Feedback:
         own_tokens = chosen.safe_tokens - chosen.fetched_tokens
         predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
         path = request.paths[0][: 8 * (held_blocks + 1)]
+        if not attempt.windowed and 0 < attempt.used_us < attempt.guard_us:
+            self._learn_capacity(request.paths[0], attempt, predicted_blocks, held_blocks, now_us)
         if held_blocks + 1 < predicted_blocks:
             if self._says_itself(request, attempt):
                 return
@@ -316,6 +326,42 @@ class Feedback:
                 path = request.paths[0][: 8 * int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)]
             if pool is not None:
                 self._publish(Trim(pool, path, attempt.guard_us))
+
+    def _learn_capacity(
+        self, path: bytes, attempt: Attempt, predicted_blocks: int, held_blocks: int, now_us: int
+    ) -> None:
+        """Learn how much the worker keeps, if its engine does not say itself what it removes.
+
+        Nothing is learned of blocks that were used so lately that they may not have been computed yet (the
+        guard).
+        """
+        fleet, worker_id = self._fleet, attempt.worker_id
+        worker = fleet.worker(worker_id)
+        if worker is None or fleet.tracks(worker_id):
+            return
+        prompt_blocks = len(path) // HASH_BYTES
+        reuse = Reuse(prompt_blocks, predicted_blocks, held_blocks, 0)
+        if reuse.is_short:
+            used_blocks = fleet.tree.blocks_since(worker.slot, attempt.used_us)
+            reuse = reuse._replace(distance=used_blocks - (prompt_blocks - predicted_blocks))
+        elif not reuse.is_more:
+            return
+        at_us, known = self._capacities.get(worker_id, (0, inf))
+        learned = fleet.learned_capacity(worker_id)
+        block_tokens = fleet.rules.block_tokens
+        if learned is not None and learned.at_us > at_us:
+            known = learned.tokens / block_tokens
+        elif not at_us and (told := fleet.cache_tokens(worker)):
+            known = told / block_tokens
+        blocks = learned_blocks(known, reuse)
+        if blocks == known:
+            return
+        if len(self._capacities) >= REPORTING_MAX:
+            self._capacities.clear()
+        self._capacities[worker_id] = now_us, blocks
+        if self._may_say(f"capacity {worker_id}", now_us):
+            tokens = whole(blocks * block_tokens, TOKENS_MAX)
+            self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: ParsedRequest, attempt: Attempt) -> bool:
         """Whether the worker's engine says what it has of a prompt (`policies.evidence`): not of text."""

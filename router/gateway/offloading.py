@@ -355,8 +355,7 @@ def _offer(
     ahead_s: Callable[[str, Chosen, int], float],
 ) -> Offer:
     """What a side can do, by the worker that the policy chose there."""
-    slow, prefill_s = candidates.slow, chosen.service_s
-    congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    prefill_s = chosen.service_s
     queue_s = ahead_s(link, chosen, len(candidates))
     return Offer(
         site,
@@ -365,7 +364,7 @@ def _offer(
         chosen.queue_s + queue_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + queue_s + prefill_s / 2.0),
+        chosen.stall_s + chosen.others_s,
         candidates.backlog_s.min().item() + queue_s,
     )
 

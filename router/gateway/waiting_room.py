@@ -14,7 +14,9 @@ All replicas' waiting requests are tickets in the log, and every replica sees th
 backlog also drains with time. While a worker has room:
 
 * The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
-* None, and the worker stands idle: the same holds for the best of its lanes, whatever worker it waits for.
+* None, and the worker stands idle: the same holds for the best of its lanes, whatever worker it waits for. It
+  goes if starting there is predicted cheaper than waiting; if not, it is offered no idle worker for
+  ``ask_s``.
 * It is another replica's: that one sees the same, and will use the room. If it has not within the grace time
   it is thought dead or elsewhere, or its request declines, and the best of the other replicas is next, ours
   or not. Were it the best of ours, each replica would send one.
@@ -81,8 +83,8 @@ BEYOND_MAX = 4
 """Requests of another side that an idle worker is offered to in one look."""
 
 DECLINED_MAX = 64
-"""So many may decline in one look; what room is left then is offered again in the next one. Of so many it is
-remembered."""
+"""So many may decline in one look, and so many idle workers in ``ask_s``; what room is left then is offered
+again later. Of so many it is remembered."""
 
 GATED_MAX = 2
 """Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
@@ -240,6 +242,8 @@ class WaitingRoom:
         """Lanes in which somebody here lacks only the room to be decoded."""
         self._paced: dict[str, int] = {}
         """Tickets of those that wait for a link, and until when they are not offered a room."""
+        self._resting: dict[str, int] = {}
+        """Tickets that declined an idle worker, and until when they are offered none."""
         self._turned = 0
         self._expires_seen = fleet.expires.revision
         self._timer: Timer | None = None
@@ -397,6 +401,7 @@ class WaitingRoom:
                     self.overdue += overdue
                 else:
                     declined.add(ticket_id)
+                    self._rest(ticket_id, slot, now_us)
                 if moved >= MOVED_MAX:
                     self._fleet.relieved.update(slots)
                     self.changed()
@@ -407,6 +412,19 @@ class WaitingRoom:
             if lanes.pairs and unmoved >= UNMOVED_MAX:
                 self._turned += unmoved
                 return
+
+    def _rest(self, ticket_id: str, slot: int, now_us: int) -> None:
+        """Offer a request no idle worker for a while that prefers to wait for another one."""
+        place = self._places.get(ticket_id)
+        if place is not None and place.op.worker not in ("", self._fleet.at_slot(slot).worker_id):
+            self._resting.pop(ticket_id, None)
+            self._resting[ticket_id] = now_us + round(self._rules.ask_s * 1e6)
+
+    def _wake(self, now_us: int) -> None:
+        """Let those rest no longer who have rested for long enough; they are in the order of their times."""
+        resting = self._resting
+        while resting and resting[ticket_id := next(iter(resting))] <= now_us:
+            del resting[ticket_id]
 
     def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
         """Whether what a request would begin on a worker could be decoded, if that takes another one."""
@@ -459,6 +477,10 @@ class WaitingRoom:
         if best is None:
             if not self._admission.idle(np.array([slot]), now_us):
                 return "", False
+            self._wake(now_us)
+            if len(self._resting) > DECLINED_MAX:
+                return "", False
+            declined = declined | self._resting.keys()
             best_of = partial(tickets.best_of_lanes, lanes)
             best = best_of(now_us, skip=declined)
             beyond = self._lanes.beyond(slot)
@@ -630,5 +652,6 @@ class WaitingRoom:
     def _forget(self, place: _Place, how: WaitEnd) -> None:
         del self._places[place.op.request_id]
         self._paced.pop(place.op.request_id, None)
+        self._resting.pop(place.op.request_id, None)
         self._starts.discard(place.op.request_id)
         self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)
