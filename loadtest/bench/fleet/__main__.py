@@ -4,9 +4,10 @@
     python -m loadtest.bench.fleet --parts agents --repetitions 2             some of it
     python -m loadtest.bench.fleet --report-only                              the page of what was measured
 
-Results are kept as they come. Runs that the results already have for the same sources are left out, so the bench
-can be interrupted and started again, part by part. All routers of a repetition get the same requests, and
-repetitions begin with another router each, so that noise that comes and goes does not always meet the same one.
+Results are kept as they come. Runs that the results already have for the same sources are left out, so the
+bench can be interrupted and started again, part by part. All routers of a repetition get the same requests,
+and repetitions begin with another router each, so that noise that comes and goes does not always meet the
+same one.
 """
 
 import argparse

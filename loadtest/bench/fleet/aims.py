@@ -1,7 +1,8 @@
 """What Cacheway is to reach beside other routers, judged cell by cell.
 
-Ratios and differences are of two routers in one repetition, which had the same requests; then their mean over the
-repetitions is judged. The best peer of a figure is the one with the better mean of it in that cell.
+Ratios and differences are of two routers in one repetition, which had the same requests; then their mean
+over the repetitions is judged. The best peer of a figure is the one with the better mean of it in that
+cell.
 """
 
 import statistics

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
+from matplotlib.patches import Patch
 
 from loadtest.bench.fleet.aims import CellRuns, Figure, mean_s, p90_s
 from loadtest.bench.fleet.cells import CELLS, Router
@@ -35,9 +36,9 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
     panels = canvas.subplots(1, 2, sharey=True)
     for panel, title, figure in zip(panels, ("Mean TTFT, s", "P90 TTFT, s"), (mean_s, p90_s), strict=True):
         _panel(panel, cells, title, figure)
-    handles, labels = panels[0].get_legend_handles_labels()
+    handles = [Patch(color=colour, label=str(router)) for router, colour in COLOURS.items()]
     canvas.suptitle("Time to first token: shorter is better", fontsize=13, fontweight="bold")
-    canvas.legend(handles, labels, loc="outside lower center", ncols=len(Router), frameon=False)
+    canvas.legend(handles=handles, loc="outside lower center", ncols=len(Router), frameon=False)
     canvas.savefig(path, metadata={"Software": None})
 
 
@@ -51,7 +52,7 @@ def _panel(panel: Axes, cells: Sequence[CellRuns], title: str, figure: Figure) -
                 means.append(seen.mean)
                 whiskers.append(seen.high - seen.mean if seen.count > 1 else 0.0)
         style = {"elinewidth": 0.9, "capsize": 1.8, "alpha": 0.75}
-        panel.barh(rows, means, BAR, xerr=whiskers, color=COLOURS[router], label=str(router), error_kw=style)
+        panel.barh(rows, means, BAR, xerr=whiskers, color=COLOURS[router], error_kw=style)
     panel.set_title(title, loc="left", fontsize=10)
     panel.set_yticks(range(len(cells)), [runs.cell.key for runs in cells])
     panel.set_ylim(len(cells) - 0.4, -0.6)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Self
 
 _T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12)
-"""Student's t for 1, 2, ... degrees of freedom, two-sided 95 %; beyond the table its last value, which is wider."""
+"""Student's t for 1, 2, ... degrees of freedom, two-sided 95 %. Beyond the table: its last value."""
 
 
 class Answer(StrEnum):

@@ -1,9 +1,9 @@
-"""The load: agents in a closed loop, or conversations as they arrived, through one or several replicas of a router.
+"""The load: agents in a closed loop or conversations as they arrived, through replicas of a router.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`FleetLoad`), reads the trace, says
-``true``, waits for a second line with the ports of the router, sends, and writes a `FleetLoadReport` at the end.
-Replicas take turns. An agent that has done its session begins the next; after `FleetLoad.seconds` of trace time
-nothing new is sent, and answers under way are waited for.
+A child process of the benchmarks. It reads one line of JSON from standard input (`FleetLoad`), reads the
+trace, says ``true``, waits for a second line with the ports of the router, sends, and writes a
+`FleetLoadReport` at the end. Replicas take turns. An agent that has done its session begins the next; after
+`FleetLoad.seconds` of trace time nothing new is sent, and answers under way are waited for.
 """
 
 import asyncio
@@ -185,9 +185,7 @@ class Load:
         except (OSError, TimeoutError) as error:
             self._problems[repr(error)] += 1
             return
-        if connection.transport.is_closing():
-            pass
-        else:
+        if not connection.transport.is_closing():
             self._idle[port].append(connection)
         if status == 200 and first_s is not None:
             self._ttft_s.append((first_s - sent_s) * self._plan.speed)

@@ -12,22 +12,23 @@ from loadtest.bench.peers.machine import Machine
 _METHOD = f"""\
 Written by `make bench-fleet`; `python -m loadtest.bench.fleet --report-only` makes it again from the results.
 
-Eight workers on sockets have an LRU cache of 512-token blocks and prefill one request at a time, in order of
-arrival: 0.03 s plus the uncached tokens at 6,000 tokens/s for agents and 12,000 tokens/s for conversations. An
-output token takes 0.02 s. Agents are recorded coding sessions in a closed loop: each sends its next request when it
-has its answer and the recorded pause (0.5 to 60 s) is over; prompts have up to 131,072 tokens. Conversations arrive
-as recorded; each repetition takes another window of the recording. Answers have up to 64 tokens. All times are
-trace time: the machine plays it faster by the factor below, and what a router computes weighs as much more.
+Eight workers on sockets have an LRU cache of 512-token blocks and prefill one request at a time, in order
+of arrival: 0.03 s plus the uncached tokens at 6,000 tokens/s for agents and 12,000 tokens/s for
+conversations. An output token takes 0.02 s. Agents are recorded coding sessions in a closed loop: each
+sends its next request when it has its answer and the recorded pause (0.5 to 60 s) is over; prompts have up
+to 131,072 tokens. Conversations arrive as recorded; each repetition takes another window of the recording.
+Answers have up to 64 tokens. All times are trace time: the machine plays it faster by the factor below, and
+what a router computes weighs as much more.
 
-Cacheway runs with its defaults; four replicas share one Valkey. The Rust routers run with the policy `cache_aware`,
-as their documentation starts them, and their replicas share nothing. Requests go to replicas in turn. Workers,
-router and load are fresh in every run. All routers of a repetition get the same requests, and repetitions begin with
-another router each. A ratio is formed in each repetition; the mean of the ratios has a 95 % interval (Student's t).
-The best peer of a figure is the one with the better mean in that cell. An answer is *undecided* where the interval
-holds the limit.
+Cacheway runs with its defaults; four replicas share one Valkey. The Rust routers run with the policy
+`cache_aware`, as their documentation starts them, and their replicas share nothing. Requests go to replicas
+in turn. Workers, router and load are fresh in every run. All routers of a repetition get the same requests,
+and repetitions begin with another router each. A ratio is formed in each repetition; the mean of the ratios
+has a 95 % interval (Student's t). The best peer of a figure is the one with the better mean in that cell.
+An answer is *undecided* where the interval holds the limit.
 
-A run is invalid, and left out, if a request failed, if the bench delayed requests or first tokens by more than
-{LATE_RATIO_MAX:.0%} of the mean TTFT, or if the machine was busier than {BUSY_RATIO_MAX:.0%}."""
+A run is invalid, and left out, if a request failed, if the bench delayed requests or first tokens by more
+than {LATE_RATIO_MAX:.0%} of the mean TTFT, or if the machine was busier than {BUSY_RATIO_MAX:.0%}."""
 
 
 def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str) -> str:

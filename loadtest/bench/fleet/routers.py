@@ -1,8 +1,8 @@
 """Starts routers as their users do, each replica a process tree that is gone afterwards.
 
-Cacheway runs with its defaults; one replica starts a Valkey of its own, several share one. The Rust routers run
-with the cache-aware policy and share nothing, since they have nothing to share. A router is ready when it answers
-and knows all workers.
+Cacheway runs with its defaults; one replica starts a Valkey of its own, several share one. The Rust routers
+run with the cache-aware policy and share nothing, since they have nothing to share. A router is ready when
+it answers and knows all workers.
 """
 
 import asyncio
@@ -76,6 +76,8 @@ async def routers_started(
             await child.wait_for_answer(f"http://127.0.0.1:{port}/readiness")
             await _knows_all(child, port, len(urls))
         yield Routers(ports, pids + [child.pid for child in children])
+        for child in children:
+            await child.kill()  # nothing is lost, and a peer takes seconds to end in good order
 
 
 def _child(

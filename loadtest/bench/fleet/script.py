@@ -1,8 +1,8 @@
-"""What is sent: recorded sessions of agents, or a window of recorded conversations, as texts of the right length.
+"""What is sent: recorded agents or conversations, as texts of the right length.
 
-An id of a block becomes the same text each time, 4 characters a token, so that equal prefixes of ids are equal
-prefixes of text. Blocks of agents have 64 tokens and their ids mean something inside a session only; blocks of
-conversations have 512 tokens and are shared by all.
+An id of a block becomes the same text each time, 4 characters a token, so that equal prefixes of ids are
+equal prefixes of text. Blocks of agents have 64 tokens and their ids mean something inside a session only;
+blocks of conversations have 512 tokens and are shared by all.
 """
 
 import random
@@ -22,9 +22,7 @@ REQUESTS_MIN = 3
 
 AGENT_BLOCK_TOKENS, CONVERSATION_BLOCK_TOKENS = 64, 512
 _CHARS_PER_TOKEN = 4
-_WORDS = (
-    ["alpha", "beta", "gamma", "delta", "omega", "router", "cache", "token", "prefix", "worker", "model", "layer", "window", "attention", "queue"]
-)
+_WORDS = ("alpha", "beta", "gamma", "delta", "omega", "router", "cache", "token", "prefix", "worker", "model")
 _POOL_CHARS = 1 << 20
 
 

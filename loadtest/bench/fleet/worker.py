@@ -1,10 +1,10 @@
 """Workers with a real block cache and a prefill queue, cheap enough to share two cores with a router.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`WorkerPlan`), writes one line
-with the ports it serves, and at the end of standard input one line with what each worker did (`WorkerReport`).
-A worker prefills one request at a time, in the order they came:
+A child process of the benchmarks. It reads one line of JSON from standard input (`WorkerPlan`), writes one
+line with the ports it serves, and at the end of standard input one line with what each worker did
+(`WorkerReport`). A worker prefills one request at a time, in the order they came:
 
-    arrival ──> FIFO queue ──> match in the LRU cache, prefill ──> touch all blocks ──> 4 chunks over the decode time
+    arrival ──> FIFO queue ──> match in the LRU cache, prefill ──> touch all blocks ──> decode: 4 chunks
 
 Times are divided by `WorkerPlan.speed`. A prefill begins when its predecessor was due to end, so a late timer
 delays one first token and not all that follow.
@@ -15,6 +15,7 @@ import hashlib
 import os
 import sys
 from collections import OrderedDict, deque
+from functools import partial
 
 import httptools
 import msgspec
@@ -294,7 +295,7 @@ async def serve(plan: WorkerPlan) -> None:
     loop = asyncio.get_running_loop()
     workers = [MockWorker(plan) for _ in range(plan.workers)]
     servers = [
-        await loop.create_server(lambda worker=worker: _Connection(worker), "127.0.0.1", 0, backlog=4096)
+        await loop.create_server(partial(_Connection, worker), "127.0.0.1", 0, backlog=4096)
         for worker in workers
     ]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
