@@ -7,6 +7,7 @@ trace, says ``true``, waits for a second line with the ports of the router, send
 """
 
 import asyncio
+import gc
 import itertools
 import os
 import sys
@@ -201,6 +202,7 @@ async def _connected(port: int) -> _Connection:
 def main() -> None:
     """Run the load."""
     raise_open_files(0)
+    gc.disable()  # all that is read stays, and looking through it again and again takes seconds
     plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=FleetLoad)
     path, arrivals, sessions = Path(plan.trace), list[Ask](), list[Session]()
     if plan.users:
