@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
-  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers study prfaas-study \
+  bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
   audit sbom chaos fuzz fuzz-mutants load clean
 
 help: ## List the targets
@@ -115,6 +115,9 @@ bench-pairs: setup ## Two sites with prefill and decode workers, some of which d
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
+
+bench-fleet: setup ## Cacheway beside cache-aware routers: TTFT and hit rate on a fleet of sockets (55 min)
+	@$(BIN)/python -m loadtest.bench.fleet
 
 study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (45 min)
 	@$(BIN)/python -m loadtest.study

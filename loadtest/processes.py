@@ -50,6 +50,7 @@ class Child:
         directory: Where its log goes.
         module: What is run instead of ``cacheway``.
         within: A command that runs the one behind it, like ``nsenter``; it must keep the process id.
+        program: What is run in place of Python and the module, for a program that is not ours.
     """
 
     def __init__(
@@ -59,10 +60,11 @@ class Child:
         directory: Path,
         module: str = "router",
         within: Sequence[str] = (),
+        program: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
-        self._command = (*within, sys.executable, "-m", module, *arguments)
+        self._command = (*within, *(program or (sys.executable, "-m", module)), *arguments)
         self._process: TetheredProcess | None = None
 
     @property

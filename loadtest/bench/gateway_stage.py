@@ -27,6 +27,9 @@ from loadtest.processes import Child, ChildFailed, free_port
 from router.shared import EmbeddedValkey
 
 ENGINES = 4
+LINE_BYTES_MAX = 16 << 20
+"""Longest line a child may write: a report may hold a figure for each request."""
+
 Answer = TypeVar("Answer")
 
 
@@ -53,6 +56,16 @@ class Running:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def tell(self, what: object) -> None:
+        """Give it one more line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(what) + b"\n")
+
     async def next(self, kind: type[Answer]) -> Answer | None:
         """What it says next; None when it has ended."""
         assert self._process.stdout is not None
@@ -69,7 +82,10 @@ class Running:
 async def started(module: str, plan: msgspec.Struct) -> AsyncIterator[Running]:
     """Start a child of the benchmarks; it is gone afterwards."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        *(sys.executable, "-m", module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        limit=LINE_BYTES_MAX,
     )
     assert process.stdin is not None
     try:

@@ -1,0 +1,90 @@
+"""The cells: which load meets which fleet, and which routers take part in it."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS = 1_500_000, 600_000, 300_000
+"""Of each worker's cache. Eight ample ones hold what 48 agents work on; of tight ones not even that."""
+
+USERS = (24, 48, 96)
+REPLICA_USERS = 48
+REPLICAS = 4
+AGENT_TOKENS_PER_S, CONVERSATION_TOKENS_PER_S = 6000.0, 12000.0
+"""Prefill speed of a worker."""
+
+
+class Part(StrEnum):
+    """What is run on its own."""
+
+    AGENTS = "agents"
+    REPLICAS = "replicas"
+    CONVERSATION = "conversation"
+
+
+class Router(StrEnum):
+    """Who takes part."""
+
+    CACHEWAY = "cacheway"
+    NO_QUEUE = "cacheway-no-queue"
+    SMG = "smg"
+    SGLANG = "sglang-router"
+
+
+PEERS = (Router.SMG, Router.SGLANG)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One load on one fleet.
+
+    Attributes:
+        part: Where it belongs.
+        users: Agents at work; 0 for conversations.
+        cache_tokens: Of each worker.
+        replicas: How many copies of the router there are.
+    """
+
+    part: Part
+    users: int
+    cache_tokens: int
+    replicas: int
+
+    @property
+    def key(self) -> str:
+        """Name in options and results."""
+        load = f"agents-{self.users}" if self.users else "conversation"
+        return f"{load}-{self.cache_tokens // 1000}k-{self.replicas}r"
+
+    @property
+    def ample(self) -> bool:
+        """True if what the load works on fits the caches."""
+        return self.cache_tokens >= AMPLE_TOKENS
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """Of each worker."""
+        return AGENT_TOKENS_PER_S if self.users else CONVERSATION_TOKENS_PER_S
+
+    @property
+    def routers(self) -> tuple[Router, ...]:
+        """Who takes part; the queue is judged where one replica serves agents."""
+        ours = (Router.CACHEWAY, Router.NO_QUEUE) if self.part is Part.AGENTS else (Router.CACHEWAY,)
+        return (*ours, *PEERS)
+
+
+CELLS = (
+    *(
+        Cell(Part.AGENTS, users, cache_tokens, 1)
+        for cache_tokens in (AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS)
+        for users in USERS
+    ),
+    *(
+        Cell(Part.REPLICAS, REPLICA_USERS, cache_tokens, REPLICAS)
+        for cache_tokens in (AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS)
+    ),
+    *(
+        Cell(Part.CONVERSATION, 0, cache_tokens, replicas)
+        for replicas in (1, REPLICAS)
+        for cache_tokens in (AMPLE_TOKENS, TIGHT_TOKENS)
+    ),
+)

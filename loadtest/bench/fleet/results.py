@@ -1,0 +1,98 @@
+"""What was measured: one JSON line for each run, so that a bench may be run part by part."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+BUSY_RATIO_MAX = 0.97
+LATE_RATIO_MAX = 0.05
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One router in one cell, once. Times are in trace seconds unless they say otherwise.
+
+    Attributes:
+        cell: Its key.
+        router: Its key.
+        repetition: From 0; all routers of a repetition get the same requests.
+        revision: Of the sources that were measured.
+        date: Day, ISO 8601.
+        seconds: Trace time in which requests were sent.
+        speed: Trace seconds in a second.
+        requests: That were answered.
+        failed: All others.
+        hit_ratio: Cached prompt tokens over all.
+        ideal_hit_ratio: What one endless cache would have reused.
+        ttft_mean_s: Time to first token.
+        ttft_p50_s: Likewise.
+        ttft_p90_s: Likewise.
+        ttft_p99_s: Likewise.
+        imbalance: Prefill time of the busiest worker over the mean.
+        late_s: Mean delay of a request or a first token by the bench itself, the greater of both.
+        busy_ratio: Share of the machine's CPU time that was not idle.
+        wall_s: Real seconds of load.
+        router_cpu_s: CPU of the router, real seconds.
+        load_cpu_s: CPU of the load generator.
+        worker_cpu_s: CPU of the workers.
+    """
+
+    cell: str
+    router: str
+    repetition: int
+    revision: str
+    date: str
+    seconds: float
+    speed: float
+    requests: int
+    failed: int
+    hit_ratio: float
+    ideal_hit_ratio: float
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    imbalance: float
+    late_s: float
+    busy_ratio: float
+    wall_s: float
+    router_cpu_s: float
+    load_cpu_s: float
+    worker_cpu_s: float
+
+    @property
+    def valid(self) -> bool:
+        """False if a request failed, or if the bench itself was too slow to judge a router.
+
+        That is if the bench delayed requests or first tokens by more than 5 % of the mean TTFT, or if the
+        machine had less than 3 % of its CPU time left.
+        """
+        late = self.late_s > LATE_RATIO_MAX * self.ttft_mean_s
+        return not self.failed and self.requests > 0 and not late and self.busy_ratio <= BUSY_RATIO_MAX
+
+
+def append(path: Path, outcome: Outcome) -> None:
+    """Add one line.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(outcome) + b"\n")
+
+
+def read(path: Path) -> list[Outcome]:
+    """Read all lines; none if there is no file.
+
+    Raises:
+        OSError: It cannot be read.
+        msgspec.DecodeError: It is not one of ours.
+    """
+    if not path.exists():
+        return []
+    return [msgspec.json.decode(line, type=Outcome) for line in path.read_bytes().splitlines()]
+
+
+def of_revision(outcomes: Iterable[Outcome], revision: str) -> list[Outcome]:
+    """Return the runs of one revision."""
+    return [outcome for outcome in outcomes if outcome.revision == revision]
