@@ -3,14 +3,6 @@
 from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
 from policies.breaker import Breaker, BreakerRules, probe_from_us
 from policies.bucket_members import BucketMembers
-from policies.bucket_plan import (
-    BucketDivision,
-    BucketMember,
-    BucketRules,
-    BucketVerdict,
-    LengthDemand,
-    plan_buckets,
-)
 from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
 from policies.cache_pools import CachePool
 from policies.capacities import Reuse, learned_blocks
@@ -23,6 +15,7 @@ from policies.fairness import Fairness, class_of
 from policies.fleet import AUDIT_KEPT, FleetRules, FleetState, Worker
 from policies.followers import repeated_blocks, waits_for_leader
 from policies.kv_bytes import UNKNOWN_KV, KvBytes
+from policies.length_histogram import LengthDemand
 from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.links import LinkRules, Links, Quote, link_name, site_after
 from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
@@ -30,7 +23,6 @@ from policies.newest import Newest
 from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.ops import (
     Audited,
-    BucketPlan,
     BytesPerToken,
     CapacityLearned,
     Circuit,
@@ -157,12 +149,7 @@ __all__ = [
     "Audited",
     "Breaker",
     "BreakerRules",
-    "BucketDivision",
-    "BucketMember",
     "BucketMembers",
-    "BucketPlan",
-    "BucketRules",
-    "BucketVerdict",
     "BytesPerToken",
     "CachePool",
     "Candidates",
@@ -297,7 +284,6 @@ __all__ = [
     "live_lengths",
     "make_policy",
     "place",
-    "plan_buckets",
     "plan_roles",
     "priced",
     "probe_from_us",

@@ -15,7 +15,7 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     CircuitSet              newest (time, replica) wins, unless the worker was removed since
     Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
     CapacityLearned         newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, BucketPlan, OffloadPlan, LinkMeasured
+    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, OffloadPlan, LinkMeasured
                             newest (time, replica) wins
     Audited, Expire         the newest are kept, of all that were said
     SettingsChanged         of each key the newest counts (`policies.overrides`)
@@ -48,7 +48,6 @@ from policies.loads import Loads
 from policies.newest import Newest
 from policies.ops import (
     Audited,
-    BucketPlan,
     BytesPerToken,
     CapacityLearned,
     Circuit,
@@ -167,7 +166,6 @@ class FleetRules:
         default_model: Service model of a worker class without a fit or a profile.
         pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
         buckets: Length buckets; None: any worker takes any length.
-        buckets_planned: Whether bounds and members follow `policies.ops.BucketPlan`.
         weight_of: Weight of a class or flow (`policies.fairness.Fairness`).
         quantum_s: How far a flow that waits may be served ahead of another.
         fairness_window_s: Service that is older is forgotten.
@@ -185,7 +183,6 @@ class FleetRules:
     default_model: ServiceModel = PROFILES["default"]
     pools: Mapping[str, CachePool] = field(default_factory=dict)
     buckets: LengthBuckets | None = None
-    buckets_planned: bool = False
     weight_of: Callable[[str], float] = equal_weights
     quantum_s: float = 1.0
     fairness_window_s: float = 60.0
@@ -218,7 +215,7 @@ class FleetState:
         self.revision = 0
         """Counts changes of workers, so that a caller can keep lists of them."""
         self.circuits = Circuits()
-        self.buckets = BucketMembers(rules.buckets, automatic=rules.buckets_planned)
+        self.buckets = BucketMembers(rules.buckets)
         self.lengths = LengthHistogram()
         """What came lately, while somebody belongs to a length bucket, or may come to."""
         self.uncached_lengths = LengthHistogram()
@@ -276,7 +273,6 @@ class FleetState:
             Tracked: self._tracked,
             Fitted: self._fitted,
             BytesPerToken: self._learned_bytes,
-            BucketPlan: self._bucket_plan,
             LinkMeasured: self.links.measured,
             OffloadPlan: self._offload_plan,
             EarlyRatio: self._learned_early,
@@ -582,7 +578,6 @@ class FleetState:
         yield from self._early
         yield from self._capacities
         yield from self._decode_fits
-        yield from self.buckets.dump()
         if self.offload_plan is not None:
             yield self.offload_plan
         yield from self.overrides.dump()
@@ -691,7 +686,7 @@ class FleetState:
         if self.loads.placed(op, slot):
             if op.flow:
                 self.fairness.charge(op.flow, op.at_us, op.service_us)
-            if self.buckets.watched:
+            if self.buckets.lengths is not None:
                 tokens = op.context_tokens // (len(op.paths) or 1)
                 self.lengths.add(op.at_us, tokens, op.service_us)
                 self.buckets.count(tokens, slot)
@@ -869,11 +864,6 @@ class FleetState:
 
     def _learned_bytes(self, op: BytesPerToken) -> None:
         self._bytes_per_token.put(op)
-
-    def _bucket_plan(self, op: BucketPlan) -> None:
-        if self.buckets.planned(op):
-            self.columns.forget()
-            self.revision += 1
 
     def _decode_fitted(self, op: DecodeFitted) -> None:
         self._decode_fits.put(op)

@@ -10,7 +10,9 @@ A part of the fold: sums of whole numbers, which do not depend on the order of a
 each request once (`policies.loads`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -44,6 +46,41 @@ def row_of(tokens: int) -> int:
     if bits < _FIRST_BITS:
         return 0
     return min(1 + 4 * (bits - _FIRST_BITS) + (last >> bits - 2 & 3), ROWS - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDemand:
+    """What came lately, by length.
+
+    Attributes:
+        requests: Per row.
+        service_s: Their predicted prefill, per row.
+        window_s: Over how long, > 0.
+    """
+
+    requests: Floats
+    service_s: Floats
+    window_s: float
+
+    @property
+    def load(self) -> float:
+        """Predicted worker-seconds per second of all."""
+        return float(self.service_s.sum()) / self.window_s
+
+    def rows(self) -> Iterator[tuple[int, int, float]]:
+        """Rows in which anything came: upper bound, requests, predicted seconds."""
+        table = zip(ROW_TOKENS_MAX, self.requests.tolist(), self.service_s.tolist(), strict=True)
+        for tokens_max, requests, service_s in table:
+            if requests:
+                yield tokens_max, int(requests), service_s
+
+    def within(self, tokens_max: Sequence[int]) -> list[tuple[int, float]]:
+        """Requests and load of each of the buckets with these bounds; the last has what is longer, too."""
+        ends = np.searchsorted(ROW_TOKENS_MAX, tokens_max, side="right").tolist()
+        return [
+            (int(self.requests[low:high].sum()), float(self.service_s[low:high].sum()) / self.window_s)
+            for low, high in pairwise((0, *ends[:-1], ROWS))
+        ]
 
 
 class LengthHistogram:
@@ -91,10 +128,10 @@ class LengthHistogram:
         )
         return requests, amounts, max(window_s, 1.0)
 
-    def totals(self, now_us: int) -> tuple[Floats, Floats, float]:
-        """The same where amounts are microseconds, which become seconds."""
+    def demand(self, now_us: int) -> LengthDemand:
+        """The same where amounts are microseconds of prefill."""
         requests, amounts_us, window_s = self.sums(now_us)
-        return requests, amounts_us / 1e6, window_s
+        return LengthDemand(requests, amounts_us / 1e6, window_s)
 
     def dump(self) -> tuple[int, list[int], list[int]]:
         """The newest minute, and both tables row by row."""

@@ -3,7 +3,8 @@
 One stream entry carries a msgpack array of operations. Each operation is an array that
 starts with its tag; fields are only ever added at the end, with a default. A tag that
 this version does not know is skipped and counted (design section 6), so old and new
-replicas share one log during a roll-out.
+replicas share one log during a roll-out. A tag that no version writes any more is passed over
+without being counted, and never given to another kind (`RETIRED_TAGS`).
 
     worker:   WorkerPut, WorkerGone, CircuitSet, Started, Reported
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
@@ -13,7 +14,7 @@ replicas share one log during a roll-out.
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
     learned:  Fitted, BytesPerToken, EarlyRatio, CapacityLearned, LinkMeasured
-    planned:  BucketPlan, OffloadPlan
+    planned:  OffloadPlan
     people:   Audited, Expire
     settings: SettingsChanged
 """
@@ -58,12 +59,9 @@ from radix import (
 
 Paths = Annotated[tuple[Path, ...], msgspec.Meta(max_length=PATHS_MAX)]
 TimesByName = Annotated[dict[Name, LogTime], msgspec.Meta(max_length=KEYS_MAX)]
-Bounds = Annotated[tuple[Tokens, ...], msgspec.Meta(max_length=KEYS_MAX)]
 NewValues = Annotated[dict[Name, Text | None], msgspec.Meta(max_length=KEYS_MAX)]
 Threshold = Annotated[int, msgspec.Meta(ge=-1, le=1 << 53)]
 _OfWorkers = msgspec.Meta(max_length=WORKERS_MAX)
-NumbersOfWorkers = Annotated[dict[WorkerId, Count], _OfWorkers]
-MovesOfWorkers = Annotated[dict[WorkerId, tuple[CountOrUnknown, CountOrUnknown]], _OfWorkers]
 RolesOfWorkers = Annotated[dict[WorkerId, Name], _OfWorkers]
 TimesOfWorkers = Annotated[dict[WorkerId, LogTime], _OfWorkers]
 
@@ -326,30 +324,6 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
     inflight_tokens: WholeNumber = 0
 
 
-class BucketPlan(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
-    """Bounds and members of the length buckets, as planned (`policies.bucket_plan`). The newest counts.
-
-    Attributes:
-        at_us: Log time.
-        replica: Who planned.
-        tokens_max: Upper bounds, as in `policies.buckets.LengthBuckets`.
-        workers: Number of the bucket of each worker that belongs to one; empty if it was forgotten.
-        moved: Workers that were in another bucket before: from which they go to which, after they drained.
-        reason: Why, in a sentence.
-        cost_s: Predicted mean seconds to the first token.
-        cost_before_s: The same had nothing been changed; 0 if there was no plan.
-    """
-
-    at_us: LogTime
-    replica: Name
-    tokens_max: Bounds
-    workers: NumbersOfWorkers
-    moved: MovesOfWorkers = {}
-    reason: Text = ""
-    cost_s: Seconds = 0.0
-    cost_before_s: Seconds = 0.0
-
-
 class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
     """How a link is, by all that was seen of it so far. The newest ``(at_us, replica)`` wins.
 
@@ -587,7 +561,6 @@ Op = (
     | CircuitSet
     | Started
     | Reported
-    | BucketPlan
     | LinkMeasured
     | OffloadPlan
     | Fitted
@@ -697,21 +670,25 @@ def decode_ops(data: bytes) -> Decoded:
         try:
             ops.append(_one_decoder.decode(raw))
         except (ValueError, RecursionError):
-            if _is_unknown(raw):
-                unknown += 1
-            else:
+            tag = _tag_of(raw)
+            if tag is None or tag in _TAGS:
                 invalid += 1
+            elif tag not in RETIRED_TAGS:
+                unknown += 1
     return Decoded(ops, unknown, invalid)
 
 
 _TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(Op))
+RETIRED_TAGS = frozenset((25,))
+"""Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
+
 _tag_decoder = msgspec.msgpack.Decoder(Count)
 
 
-def _is_unknown(raw: msgspec.Raw) -> bool:
-    """True if an operation is well formed and of a kind that a newer version added."""
+def _tag_of(raw: msgspec.Raw) -> int | None:
+    """The tag of an operation; None if it is not well formed."""
     try:
         items = _raw_decoder.decode(raw)
-        return bool(items) and _tag_decoder.decode(items[0]) not in _TAGS
+        return _tag_decoder.decode(items[0]) if items else None
     except (ValueError, RecursionError):
-        return False
+        return None

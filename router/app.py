@@ -44,7 +44,6 @@ from router.discovery import make_discovery, scopes_of
 from router.encoding import Encoding
 from router.fleet import (
     Asker,
-    BucketPlanner,
     EngineMetrics,
     Health,
     HealthChecks,
@@ -220,14 +219,6 @@ class GatewayProcess:
             check_engine_host=self._destinations.check_engine_host,
             worker_key=self._worker_key,
         )
-        self._planner = BucketPlanner(
-            self.fleet,
-            self.registry,
-            self.shared.publish,
-            self.clock.now_us,
-            self.replica,
-            lambda: self.shared.status.replicas,
-        )
         self.health = HealthChecks(
             self.registry,
             self._asker,
@@ -393,7 +384,6 @@ class GatewayProcess:
             version=version("cacheway"),
             recent=self.gateway.decisions,
             offloading=self.gateway.decider.offloading,
-            planner=self._planner,
             queue=queue,
             links=links,
             log_status=lambda: self.shared.status,
@@ -556,8 +546,6 @@ class GatewayProcess:
         loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
             loops.append(("links", self.gateway.link_watch.run))
-        if self.fleet.buckets.automatic:
-            loops.append(("length buckets", self._planner.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self._metrics_listener is not None:

@@ -47,10 +47,7 @@ def fleet_rules(settings: Settings, tenant_weight_of: Callable[[str], float]) ->
         congestion_max_per_s=placement.congestion_max,
         lifetime_s_max=2 * settings.server.request_timeout_s,
         default_model=model,
-        buckets=None
-        if placement.bucket_mode == "off"
-        else LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
-        buckets_planned=placement.bucket_mode == "auto",
+        buckets=LengthBuckets(tuple(token_count(bound) for bound in placement.length_buckets)),
         pools={
             name: CachePool(
                 pool.capacity_tokens, pool.fetch_base_s, pool.fetch_tokens_per_s, pool.fetch_tokens_min

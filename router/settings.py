@@ -846,16 +846,11 @@ class PlacementSettings(Section):
     length_buckets: Annotated[tuple[TokenCount, ...], AfterValidator(_ascending)] = setting(
         ("64K", "256K", "1M"),
         "Upper bounds of the length buckets in ascending order, in tokens of prompt plus expected output; K "
-        "is 1024. Any number of them. Longer requests get 400, unless a worker takes any length. The default "
-        "is the published one. Must be equal in all replicas of a namespace.",
-    )
-    bucket_mode: Literal["off", "labels", "auto"] = setting(
-        "labels",
-        "How workers come to length buckets. labels: by their label bucket, which is the name (64K-256K) or "
-        "the number (0 is the shortest) of one; without it they take any length, so nothing changes until "
-        "one is labelled. auto (experimental): workers without the label are shared out, and bounds re-cut, "
-        "as lengths and loads suggest; GET /buckets says why. off: labels are ignored. Must be "
-        "equal in all replicas of a namespace.",
+        "is 1024. Any number of them. A worker belongs to the one that its label bucket names, by name "
+        "(64K-256K) or number (0 is the shortest); without the label it takes any length, so nothing changes "
+        "until a worker is labelled. Then requests longer than the last bound get 400, unless a worker takes "
+        "any length. The default is the published one; cacheway plan --buckets says what your traffic asks "
+        "for. Must be equal in all replicas of a namespace.",
     )
 
     @model_validator(mode="after")

@@ -14,6 +14,10 @@ from loadtest.plan.steps import Step
 from loadtest.plan.trial import LENGTHS, Trial
 from loadtest.simulator.words import percent, seconds
 from loadtest.simulator.workload import Workload
+from policies import LengthBuckets
+
+PAYS_RATIO = 1.05
+"""How many times as long a range of lengths waits when it is said to pay for the others."""
 
 HEADINGS = ("cost/h", "TTFT P90", "TPOT P90", "margin", "hit rate", "busy")
 
@@ -121,38 +125,57 @@ class Outcome:
         return told
 
     def buckets(self) -> list[str]:
-        """What length buckets were tried and what came of them, in sentences; none if nobody asked."""
+        """Advice on length buckets, in sentences; none if nobody asked.
+
+        First whether they pay, then what came of each division and who waits longer with it, then how to set
+        what is recommended.
+        """
         if self.divisions is None:
             return []
         if self.plan is None or self.whole is None:
             return ["Not tried: buckets divide the best fleet without them, and there is none."]
         if not self.divisions:
             return ["Not tried: all requests are in one range of lengths."]
-        told = [
+        came_of = [
             f"{division.label}: {self._came_of(division, self.plan, self.whole)}."
+            f"{self._by_length(division, self.plan, self.whole)}"
             for division in self.divisions
         ]
         kept = self.plan.family.division
-        if kept is not None:
-            told += self._by_length(self.plan, self.whole)
-            told.append(
+        if kept is None:
+            return [f"Do not divide the fleet: no division costs less than {self.whole.label}.", *came_of]
+        saved = self._cost(self.whole) - self._cost(self.plan)
+        names, ends = kept.label, [name.partition("-")[2] for name in LengthBuckets(kept.tokens_max).names]
+        return [
+            f"Divide the fleet into {names}: {saved:,.2f} per hour less than {self.whole.label}.",
+            *came_of,
+            (
+                f"Set placement.length_buckets to {' '.join(ends)}, and the label bucket on the workers that "
+                f"take requests: {_labels(self.plan)}."
+            ),
+            (
                 f"The plan rejects requests of more than {kept.tokens_max[-1]:,} tokens of prompt plus "
                 "expected output."
-            )
-        return told
+            ),
+        ]
 
-    def _by_length(self, plan: Candidate, whole: Candidate) -> list[str]:
-        """Who gains and who loses: a percentile over all hides what becomes of the few."""
+    def _by_length(self, division: Division, plan: Candidate, whole: Candidate) -> str:
+        """Who gains and who pays in a division: a percentile over all hides what becomes of the few."""
+        tried = [one for one, _, _ in self.tried if one.family.division == division]
+        if not tried:
+            return ""
+        fleet = plan if plan in tried else max(tried, key=lambda one: len(self.trials_of(one)))
         both = [
-            np.fmax.reduce([trial.lengths_s for trial in self.trials_of(fleet)]).tolist()
-            for fleet in (plan, whole)
+            np.fmax.reduce([trial.lengths_s for trial in self.trials_of(one)]).tolist()
+            for one in (fleet, whole)
         ]
         ranges = [
             f"{name} {seconds(divided_s)} instead of {seconds(whole_s)}"
+            f"{', pays for it' * (divided_s > PAYS_RATIO * whole_s)}"
             for name, divided_s, whole_s in zip(LENGTHS.names, *both, strict=True)
             if np.isfinite(whole_s)
         ]
-        return [f"TTFT P90 by length, of the worst seed: {', '.join(ranges)}."]
+        return f" TTFT P90 by length on {fleet.workers} workers, of the worst seed: {'; '.join(ranges)}."
 
     def _came_of(self, division: Division, plan: Candidate, whole: Candidate) -> str:
         if plan.family.division == division:
@@ -209,6 +232,14 @@ class Outcome:
             percent(float(figures["hit_ratio"] or 0.0)),
             percent(float(figures["utilisation_max"] or 0.0)),
         )
+
+
+def _labels(fleet: Candidate) -> str:
+    """How many workers get which label."""
+    names = LengthBuckets(tuple(bound for bound, _ in fleet.bucket_workers)).names
+    return ", ".join(
+        f"{name} on {count}" for name, (_, count) in zip(names, fleet.bucket_workers, strict=True)
+    )
 
 
 def _seconds(value: float | int | str | None) -> str:

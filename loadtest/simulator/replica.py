@@ -33,13 +33,11 @@ from policies import (
     HAND_OVERS,
     HANDOVER_LABEL,
     Admission,
-    BucketMember,
     EarlyRejection,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
-    LengthDemand,
     Matchmaker,
     Offload,
     OffloadRules,
@@ -53,7 +51,6 @@ from policies import (
     Waiting,
     Worker,
     WorkerPut,
-    plan_buckets,
     plan_roles,
     role_demand,
 )
@@ -291,9 +288,7 @@ class Replica:
 
     def _slots_of(self, lane: str) -> NDArray[np.intp]:
         """Who may take the requests of a lane, by the rule of `router.fleet.registry`: here all are well."""
-        buckets = self.fleet.buckets
-        slots = self._fitting_to(lane)[0]
-        return buckets.may_take(slots, self.fleet.loads.oldest_prefill_us) if buckets.moving else slots
+        return self._fitting_to(lane)[0]
 
     def _pairing_of(self, lane: str) -> Pairing | None:
         """Who of them needs a partner."""
@@ -395,23 +390,6 @@ class Replica:
             Reservations that nobody ever released: each one is a bug somewhere.
         """
         return self.fleet.collect(self._log_clock.now_us())
-
-    def divide(self) -> None:
-        """Do what `router.fleet.bucket_planner` does, if length buckets are automatic."""
-        fleet, buckets = self.fleet, self.fleet.buckets
-        if not buckets.automatic or buckets.bounds is None:
-            return
-        demand = LengthDemand(*fleet.lengths.totals(self.now_us), fleet.service_model("default"))
-        members = [
-            BucketMember(
-                fleet.at_slot(slot).worker_id, buckets.of(slot), held_tokens=fleet.tree.held_blocks(slot)
-            )
-            for slot in self._slots.tolist()
-        ]
-        plans, now_us = buckets.plans, self.now_us
-        verdict = plan_buckets(demand, buckets.bounds, members, plans, replica=self.name, now_us=now_us)
-        if verdict.plan is not None:
-            self.publish(verdict.plan)
 
     def plan(self) -> None:
         """Do what `router.fleet.role_planner` does where no worker may change its role."""

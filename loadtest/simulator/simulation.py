@@ -75,8 +75,6 @@ class SimulationConfig:
         bucket_workers: Length buckets, as pairs of an upper bound in tokens of prompt plus expected output
             and of the workers that are labelled with it; they add up to ``workers``. Longer requests are
             rejected, and requests spill as in production. Empty: all workers take requests of any length.
-        bucket_bounds: Upper bounds with which automatic length buckets begin, instead of ``bucket_workers``:
-            the gateway divides the workers itself when it has seen enough, and goes on as it learns.
         decode_workers: How many only decode; 0: those that take requests decode, too.
         groups: All workers, instead of those numbers; ``engine`` then only says what the gateway is told of
             the model, and what the floor of the time to first token is.
@@ -107,7 +105,6 @@ class SimulationConfig:
     policy_options: Mapping[str, float] = field(default_factory=dict)
     workers: int = 8
     bucket_workers: tuple[tuple[int, int], ...] = ()
-    bucket_bounds: tuple[int, ...] = ()
     decode_workers: int = 0
     groups: tuple[WorkerGroup, ...] = ()
     links: Mapping[str, LinkPlan] = field(default_factory=dict)
@@ -136,10 +133,8 @@ class SimulationConfig:
         Raises:
             ValueError: It is not, or a bucket has none, or the bounds do not ascend.
         """
-        if self.buckets is None or not self.bucket_workers:
+        if self.buckets is None:
             return
-        if self.bucket_bounds:
-            raise ValueError("length buckets have either workers of their own or are automatic")
         counts = [count for _, count in self.bucket_workers]
         if min(counts) < 1 or sum(counts) != self.workers:
             raise ValueError(f"buckets of {counts} workers do not add up to {self.workers}")
@@ -147,7 +142,7 @@ class SimulationConfig:
     @property
     def buckets(self) -> LengthBuckets | None:
         """The ranges of lengths that have workers of their own; None: there is one pool."""
-        bounds = self.bucket_bounds or tuple(bound for bound, _ in self.bucket_workers)
+        bounds = tuple(bound for bound, _ in self.bucket_workers)
         return LengthBuckets(bounds) if bounds else None
 
 
@@ -293,7 +288,6 @@ class _Simulation:
                     "block_tokens": config.block_tokens,
                     "pools": self._pools(),
                     "buckets": config.buckets,
-                    "buckets_planned": bool(config.bucket_bounds),
                     **self._sites(),
                     **self._fairness(),
                     **config.rules,
@@ -314,7 +308,7 @@ class _Simulation:
     def _bucket_names(self) -> list[str]:
         """The bucket of each worker that takes requests; the first ones take the shortest."""
         config = self._config
-        if config.buckets is None or config.bucket_bounds:
+        if config.buckets is None:
             return []
         counts = (count for _, count in config.bucket_workers)
         return [name for name, count in zip(config.buckets.names, counts, strict=True) for _ in range(count)]
@@ -451,7 +445,6 @@ class _Simulation:
         assert len(self.clock) > 0, f"{self._total - self._ended} requests wait for nothing"
         for replica in self.replicas:
             replica.collect()
-        self.replicas[0].divide()
         self._looks += 1
         if self._looks % self._sample_every == 0:
             self._sample()

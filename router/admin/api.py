@@ -41,7 +41,6 @@ from router.admin.tenants import add_tenants
 from router.admin.tickets import add_tickets
 from router.admin.tree_view import add_tree_view
 from router.admin.workers import add_workers
-from router.fleet import BucketPlanner
 
 
 def make_api(ports: AdminPorts, lifespan: Any = None) -> FastAPI:
@@ -127,7 +126,7 @@ def _add_admin(api: FastAPI, ports: AdminPorts) -> None:
     add_tenants(api, ports.keys, ports.limiter, ports.now_unix_s)
     add_queue_view(api, ports.queue)
     add_tickets(api, ports)
-    add_bucket_view(api, _planner(ports))
+    add_bucket_view(api, ports.queue)
     add_link_view(api, ports.links)
     add_offload_view(api, ports.offload)
     add_role_view(api, ports.roles)
@@ -145,14 +144,3 @@ def _add_admin(api: FastAPI, ports: AdminPorts) -> None:
     add_console(api)
     if ports.console is not None:
         add_events(api, ports.console)
-
-
-def _planner(ports: AdminPorts) -> BucketPlanner:
-    return BucketPlanner(
-        ports.fleet,
-        ports.registry,
-        ports.publish,
-        ports.now_us,
-        ports.replica,
-        lambda: ports.log_status().replicas,
-    )

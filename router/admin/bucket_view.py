@@ -1,64 +1,61 @@
-"""``GET /buckets``: how lengths are divided among the workers, how that goes, and what would change it.
+"""``GET /buckets``: how lengths are divided among the workers, and how that goes.
 
 Every replica folds the same log, so any of them may be asked; only ``placed`` and ``spilled`` count from its
-own start. What automatic buckets would do next is worked out when asked, by the same rule that decides it
-(`router.fleet.bucket_planner`).
+own start.
 """
 
 from typing import Any
 
 from fastapi import FastAPI
 
-from policies import ANY_BUCKET, BucketPlan, BucketVerdict, LengthBuckets
-from router.fleet.bucket_planner import BucketPlanner
+from policies import ANY_BUCKET, LengthBuckets
+from router.admin.queue_view import QueuePorts
 
 
-def add_bucket_view(api: FastAPI, planner: BucketPlanner) -> None:
+def add_bucket_view(api: FastAPI, ports: QueuePorts) -> None:
     """Serve the view."""
 
     @api.get("/buckets", tags=["workers"])
     async def buckets() -> dict[str, Any]:
-        """Length buckets: bounds, workers, load, spills, what came lately, plans and their reasons."""
-        return described(planner)
+        """Length buckets: bounds, workers, load, spills, and what came lately."""
+        return described(ports)
 
 
-def described(planner: BucketPlanner) -> dict[str, Any]:
+def described(ports: QueuePorts) -> dict[str, Any]:
     """What the view says."""
-    known = planner.fleet.buckets
+    known = ports.fleet.buckets
     if known.bounds is None:
         return {"mode": "off"}
-    demand, verdict = planner.demand(), planner.verdict()
+    demand = ports.fleet.lengths.demand(ports.now_us())
     rows = [
         {"tokens_max": tokens_max, "requests": requests, "service_s": round(service_s, 3)}
         for tokens_max, requests, service_s in demand.rows()
     ]
-    by_slot = {local.worker.slot: local.worker.worker_id for local in planner.registry.all()}
+    by_slot = {local.worker.slot: local.worker.worker_id for local in ports.registry.all()}
     return {
-        "mode": "auto" if known.automatic else "labels",
+        "mode": "labels",
         "in_use": known.lengths is not None,
-        "buckets": bucket_rows(planner, known.bounds),
+        "buckets": bucket_rows(ports, known.bounds),
         "any_length": [worker for slot, worker in by_slot.items() if known.of(slot) == ANY_BUCKET],
-        "draining_for_a_move": sorted(by_slot[slot] for slot in known.moving if slot in by_slot),
         "unknown_labels": known.strangers(),
         "spilled": {
             "up": sum(count for (own, taker), count in known.placed.items() if taker > own),
             "down": sum(count for (own, taker), count in known.placed.items() if -1 < taker < own),
         },
         "histogram": {"window_s": round(demand.window_s, 1), "rows": rows},
-        "plans": [_plan(plan) for plan in reversed(known.plans)],
-        "next": None if verdict is None else _next(verdict),
     }
 
 
-def bucket_rows(planner: BucketPlanner, bounds: LengthBuckets) -> list[dict[str, Any]]:
+def bucket_rows(ports: QueuePorts, bounds: LengthBuckets) -> list[dict[str, Any]]:
     """Each bucket: its workers, what they have to do, and where its requests went."""
-    known, loads, now_us = planner.fleet.buckets, planner.fleet.loads, planner.now_us()
-    by_slot = {local.worker.slot: local.worker.worker_id for local in planner.registry.all()}
-    demand = planner.demand()
+    known, loads, now_us = ports.fleet.buckets, ports.fleet.loads, ports.now_us()
+    by_slot = {local.worker.slot: local.worker.worker_id for local in ports.registry.all()}
+    demand = ports.fleet.lengths.demand(now_us)
+    works = demand.within(bounds.tokens_max)
     listed = []
     for number, (name, tokens_max) in enumerate(zip(bounds.names, bounds.tokens_max, strict=True)):
         slots = [slot for slot in by_slot if known.of(slot) == number]
-        requests, load = demand.within(bounds.tokens_max, number)
+        requests, load = works[number]
         listed.append(
             {
                 "number": number,
@@ -78,35 +75,3 @@ def bucket_rows(planner: BucketPlanner, bounds: LengthBuckets) -> list[dict[str,
             }
         )
     return listed
-
-
-def _plan(plan: BucketPlan) -> dict[str, Any]:
-    return {
-        "at_unix_s": plan.at_us / 1e6,
-        "replica": plan.replica,
-        "tokens_max": list(plan.tokens_max),
-        "moved": {worker: list(way) for worker, way in plan.moved.items()},
-        "reason": plan.reason,
-        "ttft_s": round(plan.cost_s, 4),
-        "ttft_before_s": round(plan.cost_before_s, 4) or None,
-    }
-
-
-def _next(verdict: BucketVerdict) -> dict[str, Any]:
-    """What would happen at the next look, and what is missing for it."""
-    best = verdict.best
-    return {
-        "changes": verdict.plan is not None,
-        "reason": verdict.reason,
-        "ttft_s": round(verdict.cost_s, 4),
-        "best": None
-        if best is None
-        else {
-            "tokens_max": list(best.tokens_max),
-            "workers": list(best.workers),
-            "ttft_s": round(verdict.best_cost_s, 4),
-            "saves_ratio": round(verdict.gain_ratio, 4),
-            "must_save_ratio": round(verdict.needed_ratio, 4),
-        },
-        "not_before_s": round(verdict.wait_s, 1),
-    }

@@ -17,7 +17,6 @@ from router.admin.link_view import LinkPorts, described
 from router.admin.queue_view import QueuePorts, census
 from router.admin.replica_sights import ReplicaSights
 from router.console import Conditions, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
-from router.fleet import BucketPlanner
 from router.gateway.offloading import Offloading
 from router.gateway.recent_decisions import RecentDecision, RecentDecisions
 from router.settings import Settings
@@ -36,7 +35,6 @@ class FleetSights:
         version: Of the gateway.
         recent: The newest decisions.
         offloading: Knows the threshold of remote prefill.
-        planner: Knows length buckets.
         queue: What waits.
         links: Links between sites.
         log_status: How well this replica shares.
@@ -51,7 +49,6 @@ class FleetSights:
     version: str
     recent: RecentDecisions
     offloading: Offloading
-    planner: BucketPlanner
     queue: QueuePorts
     links: LinkPorts
     log_status: Callable[[], LogStatus]
@@ -188,7 +185,7 @@ class FleetSights:
                     if taker not in (row["name"], "any_length")
                 ),
             }
-            for row in bucket_rows(self.planner, known.bounds)
+            for row in bucket_rows(self.queue, known.bounds)
         ]
 
 

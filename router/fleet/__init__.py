@@ -2,7 +2,6 @@
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import Asker, asking_client
-from router.fleet.bucket_planner import BucketPlanner
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
@@ -19,7 +18,6 @@ __all__ = [
     "ORIGIN_LABELS",
     "REGISTERED_LABEL",
     "Asker",
-    "BucketPlanner",
     "EngineMetrics",
     "Health",
     "HealthChecks",

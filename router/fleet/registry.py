@@ -154,7 +154,7 @@ class Registry:
         """Slots of the workers that may begin a request for a model now, in rising order.
 
         Of the roles, see `router.fleet.pairs`. The list is kept until a worker changes; circuits that are
-        not closed are asked each time, and workers that drain for another length bucket.
+        not closed are asked each time.
 
         Args:
             model: What the request asks for; None if it does not say.
@@ -171,9 +171,6 @@ class Registry:
             slots = self.pairs.beginners((model, bucket))
             if model is None or len(model) <= NAME_LENGTH_MAX:
                 self._eligible[model, bucket] = slots
-        buckets = self._fleet.buckets
-        if buckets.moving:
-            slots = buckets.may_take(slots, self._fleet.loads.oldest_prefill_us)
         if not self._fleet.circuits.tripped:
             return slots
         slots = self.circuits.allowed(slots, now_us)

@@ -33,7 +33,6 @@ class Absence(StrEnum):
     UNHEALTHY = "unhealthy"
     DRAINING = "draining"
     EJECTED = "ejected"
-    MOVING = "moving"
     NO_PARTNER = "no_partner"
     DECODES_ONLY = "decodes_only"
     TOO_LONG = "too_long"
@@ -111,8 +110,6 @@ def _of_itself(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> 
         left_s = (known.until_us - rehearsed.now_us) / 1e6
         when = f"it is probed in {left_s:.1f} s" if left_s > 0 else "a replica is probing it"
         return Absence.EJECTED, f"its circuit is {known.state.value.replace('_', ' ')}; {when}"
-    if worker.slot in gateway.fleet.buckets.moving:
-        return Absence.MOVING, "it ends its prefills before it changes its length bucket"
     return None
 
 

@@ -1,31 +1,20 @@
-"""Who belongs where, by labels and by plans that come in any order."""
+"""Who belongs where, by labels."""
 
 from collections.abc import Callable
 
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from policies.bucket_members import PLANS_KEPT, BucketMembers
+from policies.bucket_members import BucketMembers
 from policies.buckets import ANY_BUCKET, LengthBuckets, beyond
-from policies.loads import NEVER_US
-from policies.ops import BucketPlan
 
 SLOTS = np.arange(4)
 
 
-def members(*labels: str, automatic: bool = False) -> BucketMembers:
-    known = BucketMembers(LengthBuckets(), automatic=automatic)
+def members(*labels: str) -> BucketMembers:
+    known = BucketMembers(LengthBuckets())
     for slot, label in enumerate(labels):
         known.put(slot, f"w{slot}", label)
     return known
-
-
-def plan(at_us: int, *numbers: int, moved: tuple[int, ...] = (), bound: int = 65_536) -> BucketPlan:
-    workers = {f"w{slot}": number for slot, number in enumerate(numbers)}
-    ways = {f"w{slot}": (0, numbers[slot]) for slot in moved}
-    return BucketPlan(at_us, "r1", (bound, 262_144, 1_048_576), workers, ways)
 
 
 def tokens(**by_slot: int) -> Callable[[int], int]:
@@ -34,7 +23,7 @@ def tokens(**by_slot: int) -> Callable[[int], int]:
 
 def test_while_nobody_belongs_to_a_bucket_lengths_do_not_matter() -> None:
     known = members("", "unheard of")
-    assert (known.lengths, known.of_length(10**9), known.watched) == (None, ANY_BUCKET, False)
+    assert (known.lengths, known.of_length(10**9)) == (None, ANY_BUCKET)
     assert known.fitting(SLOTS, ANY_BUCKET, tokens()) is SLOTS
     assert known.strangers() == {"w1": "unheard of"}
 
@@ -51,9 +40,9 @@ def test_one_label_is_enough_and_takes_effect_until_it_is_gone() -> None:
 
 
 def test_without_buckets_labels_mean_nothing() -> None:
-    known = BucketMembers(None, automatic=True)
+    known = BucketMembers(None)
     known.put(0, "w0", "0-64K")
-    assert (known.lengths, known.automatic, known.bounds, known.strangers()) == (None, False, None, {})
+    assert (known.lengths, known.bounds, known.strangers()) == (None, None, {})
 
 
 def test_all_that_can_hold_it_may_take_a_request_at_home_or_visited() -> None:
@@ -88,83 +77,6 @@ def test_prefill_and_decode_of_a_request_are_of_one_bucket() -> None:
     assert known.together_with(np.array([1, 2, 3]), 0).tolist() == [2, 3]
     assert known.together_with(np.array([1]), 0).tolist() == [1]
     assert known.together_with(np.array([0, 1]), 3).tolist() == [0, 1]
-
-
-def test_a_plan_moves_bounds_and_members_but_no_label() -> None:
-    known = members("0-64K", "", "", automatic=True)
-    assert (known.lengths is not None, known.watched) == (True, True)
-    assert known.planned(plan(5, 2, 1, 2, bound=32_768))
-    assert [known.of(slot) for slot in range(3)] == [0, 1, 2]
-    assert known.of_length(40_000) == 1
-    known.put(3, "w3", "")
-    assert known.of(3) == ANY_BUCKET
-
-
-@pytest.mark.parametrize(
-    "bounds", [(65_536, 1_048_576), (65_536, 262_144, 999), (262_144, 65_536, 1_048_576), ()]
-)
-def test_a_plan_of_other_settings_is_none(bounds: tuple[int, ...]) -> None:
-    known = members("", "", automatic=True)
-    assert not known.planned(BucketPlan(5, "r1", bounds, {"w0": 0, "w1": 1}))
-    assert (known.lengths, known.plans) == (None, [])
-
-
-def test_without_automatic_buckets_plans_do_not_count() -> None:
-    known = members("", "")
-    assert not known.planned(plan(5, 0, 1))
-    assert known.lengths is None
-
-
-def test_a_worker_that_moves_takes_nothing_until_its_old_prefills_are_over() -> None:
-    known = members("", "", "", automatic=True)
-    known.planned(plan(100, 0, 1, 2, moved=(1, 2)))
-    oldest = {0: NEVER_US, 1: 90, 2: NEVER_US}
-    slots = np.arange(3)
-    assert known.may_take(slots, oldest.__getitem__).tolist() == [0, 2]
-    assert known.may_take(slots, oldest.__getitem__) is known.may_take(slots, oldest.__getitem__)
-    assert list(known.moving) == [1]
-    only = np.array([1])
-    assert known.may_take(only, oldest.__getitem__) is only, "nobody else can"
-    oldest[1] = 101  # what came later anyway
-    assert known.may_take(slots, oldest.__getitem__).tolist() == [0, 1, 2]
-    assert not known.moving
-
-
-PLANS = st.lists(
-    st.builds(
-        plan,
-        st.integers(1, 20),
-        *[st.integers(0, 2)] * 3,
-        moved=st.sampled_from([(), (0,), (1, 2)]),
-        bound=st.sampled_from([32_768, 65_536]),
-    ),
-    max_size=15,
-    unique_by=lambda op: op.at_us,
-)
-
-
-@given(PLANS, st.randoms(use_true_random=False))
-def test_plans_may_come_in_any_order_and_again(plans: list[BucketPlan], chance: object) -> None:
-    known, other = (members("", "1", "", automatic=True) for _ in range(2))
-    for op in plans:
-        known.planned(op)
-    again = [*plans, *plans]
-    chance.shuffle(again)  # type: ignore[attr-defined]
-    for op in again:
-        other.planned(op)
-
-    assert list(known.dump()) == list(other.dump())
-    assert len(known.plans) == min(len(plans), PLANS_KEPT)
-    assert known.lengths == other.lengths
-    assert known.moving == other.moving
-    assert [known.of(slot) for slot in range(3)] == [other.of(slot) for slot in range(3)]
-    newest = max(plans, key=lambda op: op.at_us, default=None)
-    if newest is not None:
-        assert known.of(0) == newest.workers["w0"]
-        restored = members("", "1", "", automatic=True)
-        for op in known.dump():
-            restored.planned(op)
-        assert [restored.of(slot) for slot in range(3)] == [known.of(slot) for slot in range(3)]
 
 
 def test_placements_are_counted_by_where_they_belong_and_where_they_went() -> None:

@@ -144,7 +144,7 @@ def test_hashes_are_of_names_and_not_of_rows() -> None:
 
 def bucketed(*labels: str) -> FleetState:
     ops = [put(f"w{slot}", labels={"bucket": label}) for slot, label in enumerate(labels)]
-    return fleet_after(*ops, rules=FleetRules(buckets=LengthBuckets((1_000, 9_000)), buckets_planned=True))
+    return fleet_after(*ops, rules=FleetRules(buckets=LengthBuckets((1_000, 9_000))))
 
 
 def spills_of(fleet: FleetState, bucket: int, now_us: int = START) -> Spills | None:

@@ -49,7 +49,8 @@ def test_only_the_last_minutes_count(added: list[Added]) -> None:
     """By definition: everything in the window of the newest minute."""
     newest = max((minute for minute, _, _ in added), default=0)
     late = [one for one in added if newest - one[0] < WINDOW_MINUTES]
-    requests, service_s, window_s = told(added).totals(newest * MINUTE_US)
+    demand = told(added).demand(newest * MINUTE_US)
+    requests, service_s, window_s = demand.requests, demand.service_s, demand.window_s
     assert requests.sum() == len(late)
     assert round(service_s.sum() * 1e6) == sum(service_us for _, _, service_us in late)
     assert window_s == max([60.0 * (newest - minute) for minute, _, _ in late] + [1.0])

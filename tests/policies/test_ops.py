@@ -1,14 +1,13 @@
 """Operations survive the wire, and what this version does not know is skipped, not fatal."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from policies import (
     Audited,
-    BucketPlan,
     BytesPerToken,
     Circuit,
     CircuitSet,
@@ -43,6 +42,7 @@ from policies import (
     encode_ops,
     encode_sound_ops,
 )
+from policies.ops import RETIRED_TAGS
 
 ALL: list[Op] = [
     Placed("r1", 5, "a:1", "one", 200_000, 100, 400, (b"12345678", b""), True, "normal/acme"),
@@ -62,7 +62,6 @@ ALL: list[Op] = [
     Fitted("default", 11, "one", 0.01, 1e-4, 140_000.0),
     BytesPerToken("tiny", 12, "one", 3.5),
     DecodeFitted("default", 12, "one", 0.01, 0.0005, 20.0, 3.0),
-    BucketPlan(13, "one", (1_000, 2_000), {"a:80": 0, "b:80": 1}, {"b:80": (0, 1)}, "why", 0.5, 0.7),
     Shipping("r4", 13, "one", "far>", 1_000_000, 14, 20),
     Shipped("r4", 21),
     LinkMeasured("far>", 22, "one", 1.5e9, 0.02, 0.25),
@@ -89,6 +88,21 @@ def test_an_unknown_tag_is_skipped_and_counted() -> None:
     raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
     data = msgspec.msgpack.encode([raw[0], [99, "new"], raw[1]])
     assert decode_ops(data) == Decoded(ALL[:2], unknown=1)
+
+
+OLD_PLAN = [25, 13, "one", [1_000, 2_000], {"a:80": 0}, {"b:80": [0, 1]}, "why", 0.5, 0.7]
+"""What automatic length buckets wrote, until decision 0046."""
+
+
+def test_a_retired_tag_is_passed_over_and_not_counted() -> None:
+    """An older replica still writes it, or it lies in the log: nobody has to be told."""
+    raw = msgspec.msgpack.decode(encode_ops(ALL[:2]))
+    data = msgspec.msgpack.encode([raw[0], OLD_PLAN, raw[1]])
+    assert decode_ops(data) == Decoded(ALL[:2])
+
+
+def test_no_kind_has_a_retired_tag() -> None:
+    assert not RETIRED_TAGS & {kind.__struct_config__.tag for kind in get_args(Op)}
 
 
 def test_fields_added_at_the_end_by_a_newer_version_are_ignored() -> None:

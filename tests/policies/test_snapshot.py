@@ -123,3 +123,15 @@ def test_no_bytes_of_a_piece_raise_anything_but_a_refusal(piece: bytes, place: i
         with pytest.raises(ValueError, match="snapshot"):
             again.restore(pieces)
     assert not again.loads.requests
+
+
+def test_a_snapshot_of_an_older_version_with_a_plan_of_length_buckets_is_read_without_it() -> None:
+    """Tag 25 is retired (decision 0046); the operations beside it count, and nothing is skipped."""
+    *others, last = SOUND
+    summary = msgspec.msgpack.decode(last)
+    ops = msgspec.msgpack.decode(summary[2])
+    plan = [25, 13, "one", [65_536, 1_048_576], {"a:1": 0}, {}, "why", 0.5, 0.7]
+    summary[2] = msgspec.msgpack.encode([plan, *ops])
+    fleet = FleetState()
+    assert finished(fleet.restore_steps([*others, msgspec.msgpack.encode(summary)])) == 0
+    assert fleet.snapshot() == SOUND

@@ -216,3 +216,12 @@ def test_any_setting_may_stay_what_it_is() -> None:
     for key in CATALOGUE:
         section, _, name = key.partition(".")
         assert changed(settings, {key: getattr(getattr(settings, section), name)}) == settings
+
+
+def test_the_mode_of_length_buckets_is_a_setting_no_more(file: Path) -> None:
+    """Nobody is left to believe that the gateway still divides the fleet (decision 0046)."""
+    file.write_text("placement: {bucket_mode: auto}\n")
+    (of_file,) = problems(file=str(file))
+    (of_environment,) = problems(environ={"CACHEWAY_BUCKET_MODE": "auto"})
+    assert "there is no setting placement.bucket_mode" in of_file
+    assert "CACHEWAY_BUCKET_MODE: there is no such setting" in of_environment

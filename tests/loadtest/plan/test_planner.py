@@ -149,15 +149,22 @@ def test_buckets_that_save_a_worker_are_kept() -> None:
     assert outcome.whole == Candidate(OURS, 8)
     assert outcome.whole in outcome.found
     assert "no buckets" in [step.name for step, _, _ in outcome.steps]
-    three, two, lengths, longest = outcome.buckets()
-    assert lengths.replace("\N{NO-BREAK SPACE}", " ") == (
-        "TTFT P90 by length, of the worst seed: 0-64K 4.45 s instead of 4.45 s, 256K-1M 26.7 s "
-        "instead of 26.7 s."
+    advice, three, two, labels, longest = [
+        told.replace("\N{NO-BREAK SPACE}", " ") for told in outcome.buckets()
+    ]
+    assert advice == (
+        "Divide the fleet into 0-64K, 64K-1M: 50.00 per hour less than expected_cost on 8 workers."
     )
     assert two == (
-        "0-64K, 64K-1M: kept; without them expected_cost on 8 workers at 200.00 per hour is the cheapest."
+        "0-64K, 64K-1M: kept; without them expected_cost on 8 workers at 200.00 per hour is the cheapest. "
+        "TTFT P90 by length on 6 workers, of the worst seed: 0-64K 4.45 s instead of 4.45 s; 256K-1M 26.7 s "
+        "instead of 26.7 s."
     )
     assert three.startswith("0-64K, 64K-256K, 256K-1M: not kept; ")
+    assert labels == (
+        "Set placement.length_buckets to 64K 1M, and the label bucket on the workers that take requests: "
+        "0-64K on 3, 64K-1M on 3."
+    )
     assert "more than 1,048,576 tokens" in longest
 
 
@@ -173,7 +180,10 @@ def test_buckets_that_need_as_many_workers_are_not_kept_whatever_they_have_to_sp
     outcome = planned(Roomy(dividing({None: 8, TWO: 9, THREE: 9})), IN_BUCKETS)
 
     assert outcome.plan == Candidate(OURS, 8)
-    assert outcome.buckets()[1] == (
+    assert outcome.buckets()[0] == (
+        "Do not divide the fleet: no division costs less than expected_cost on 8 workers."
+    )
+    assert outcome.buckets()[2].startswith(
         "0-64K, 64K-1M: not kept; expected_cost on 8 workers (0-64K: 4, 64K-1M: 4) holds it at 200.00 per "
         "hour, not below the plan."
     )
@@ -187,7 +197,7 @@ def test_buckets_that_need_more_workers_are_given_up_at_once() -> None:
     divided = [one for one in lab.asked if one.family.division is not None]
     assert {one.workers for one in divided} == {8}
     assert len(divided) == 2
-    assert all("does not hold it" in told for told in outcome.buckets())
+    assert all("does not hold it" in told for told in outcome.buckets()[1:])
 
 
 def test_only_the_best_fleet_is_divided() -> None:
@@ -201,7 +211,7 @@ def test_a_fleet_with_fewer_workers_than_buckets_is_not_divided() -> None:
     outcome = planned(Lab(dividing({None: 2, TWO: 3, THREE: 1})), IN_BUCKETS)
 
     assert outcome.plan == Candidate(OURS, 2)
-    assert outcome.buckets()[0] == (
+    assert outcome.buckets()[1] == (
         "0-64K, 64K-256K, 256K-1M: not tried, it takes 3 workers to keep up and expected_cost on 2 workers "
         "has fewer."
     )

@@ -13,7 +13,7 @@ from loadtest.engine.kv.rules import CacheRules
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator import simulation
 from loadtest.simulator.records import Outcome
-from loadtest.simulator.simulation import SimulationConfig, _Simulation, simulate
+from loadtest.simulator.simulation import SimulationConfig, simulate
 from policies import POLICIES
 
 ENGINE = replace(PROFILES["dense-70b"], rules=CacheRules(full_tokens=60_000)).faster(0.5)
@@ -229,21 +229,3 @@ def test_buckets_that_leave_workers_out_or_ranges_without_any_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=r"add up|ascend"):
         config(bucket_workers=buckets)
-
-
-def test_automatic_buckets_are_divided_when_enough_came_and_every_request_is_served() -> None:
-    workload = conversations(sessions=120, turns=6)
-    automatic = config(bucket_bounds=(3_000, 6_000, 1 << 20))
-    run = _Simulation(workload, automatic, None)
-
-    records = run.run().records
-
-    assert (records.outcome == Outcome.COMPLETED).all()
-    known = [replica.fleet.buckets for replica in run.replicas]
-    assert known[0].plans[0].reason.startswith("the first division: ")
-    assert {one.bounds for one in known} == {known[0].bounds}
-
-
-def test_buckets_are_either_labelled_or_automatic() -> None:
-    with pytest.raises(ValueError, match="either"):
-        config(bucket_workers=((1 << 20, 4),), bucket_bounds=(1 << 20,))

@@ -3,10 +3,10 @@
 from typing import Any
 
 from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.queue_ports import queue_ports
 
 from policies import FleetRules, LengthBuckets, Placed
 from router.admin.bucket_view import described
-from router.fleet import BucketPlanner
 
 
 class Setup:
@@ -14,14 +14,6 @@ class Setup:
         self.time = VirtualTime()
         self.shared = FakeShared(rules)
         self.registry = registry(self.shared, self.time)
-        self.planner = BucketPlanner(
-            self.shared.fleet,
-            self.registry,
-            self.shared.publish,
-            self.time.clock.now_us,
-            "r1",
-            lambda: ("r1",),
-        )
 
     def add(self, **labels: str) -> None:
         for name, label in labels.items():
@@ -45,7 +37,7 @@ class Setup:
             self.shared.publish(op)
 
     def view(self) -> dict[str, Any]:
-        return described(self.planner)
+        return described(queue_ports(self.shared, self.registry, self.time))
 
 
 def test_without_buckets_there_is_nothing_to_say() -> None:
@@ -60,7 +52,7 @@ def test_labels_show_workers_load_and_spills() -> None:
     setup.place(2, 300_000, "a")
     setup.place(1, 300_000, "d")
     view = setup.view()
-    assert (view["mode"], view["in_use"], view["next"]) == ("labels", True, None)
+    assert (view["mode"], view["in_use"]) == ("labels", True)
     assert [(one["name"], one["workers"]) for one in view["buckets"]] == [
         ("0-64K", ["a:80"]),
         ("64K-256K", ["b:80"]),
@@ -86,24 +78,3 @@ def test_until_a_worker_is_labelled_nothing_is_in_use() -> None:
     view = setup.view()
     assert (view["in_use"], view["spilled"], view["histogram"]["rows"]) == (False, {"up": 0, "down": 0}, [])
     assert [one["load"] for one in view["buckets"]] == [None] * 3
-
-
-def test_automatic_buckets_show_what_was_decided_and_what_would_change_it() -> None:
-    setup = Setup(FleetRules(buckets=LengthBuckets(), buckets_planned=True))
-    setup.add(a="", b="", c="", d="")
-    assert setup.view()["next"]["reason"] == "0 requests in the window are too few to judge by"
-    for tokens in (8_000, 120_000, 500_000):
-        setup.place(100, tokens, "a")
-    assert setup.view()["next"]["changes"]
-    setup.planner.look()
-
-    view = setup.view()
-
-    (plan,) = view["plans"]
-    assert plan["reason"].startswith("the first division: ")
-    assert (plan["moved"], plan["ttft_before_s"], plan["replica"]) == ({}, None, "r1")
-    following = view["next"]
-    assert (following["changes"], following["not_before_s"]) == (False, 120.0)
-    assert following["reason"] == "the last change is 0 s old"
-    assert following["best"]["must_save_ratio"] == 0.1
-    assert sum(following["best"]["workers"]) == 4

@@ -7,7 +7,6 @@ from fakes.queue_ports import queue_ports
 
 from policies import Circuit, CircuitSet, Insert, Placed, Waiting
 from router.admin import FleetSights, LinkPorts, ReplicaSights
-from router.fleet import BucketPlanner
 from router.settings import Settings
 from router.shared import Vitals, Warming
 
@@ -28,9 +27,6 @@ class Scene:
             version="1.2.3",
             recent=bench.gateway.decisions,
             offloading=bench.gateway.decider.offloading,
-            planner=BucketPlanner(
-                shared.fleet, bench.registry, shared.publish, now_us, "r1", lambda: ("r1",)
-            ),
             queue=queue_ports(shared, bench.registry, bench.time),
             links=LinkPorts(shared.fleet.links, lambda _, __: "abundant", now_us),
             log_status=lambda: self.status,

@@ -87,7 +87,7 @@ async def test_partners_speak_the_same_protocol(setup: Setup) -> None:
 
 
 async def test_a_workers_bucket_is_shown(setup: Setup) -> None:
-    setup.shared.fleet.buckets = BucketMembers(LengthBuckets((1000, 2000)), automatic=False)
+    setup.shared.fleet.buckets = BucketMembers(LengthBuckets((1000, 2000)))
     setup.registry.add("http://a", labels={"bucket": "0-1000"})
     setup.registry.add("http://b")
     buckets = [worker["bucket"] for worker in (await setup.client.get("/workers")).json()["workers"]]

@@ -8,14 +8,10 @@ from fakes.gateway import FakeShared, VirtualTime, pool_of, registry
 
 from policies import (
     ANY_BUCKET,
-    BucketPlan,
     Circuit,
     CircuitSet,
-    FirstToken,
     FleetRules,
     Forget,
-    LengthBuckets,
-    Placed,
     Started,
     Worker,
     WorkerPut,
@@ -652,19 +648,6 @@ def test_what_exceeds_all_buckets_fits_only_who_takes_any_length(setup: Setup) -
     assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == (["c:80"], True)
     setup.probe(any_length, ok=False, refused=True)
     assert (setup.eligible(bucket=3), setup.registry.fits("m", 3)) == ([], True)
-
-
-def test_a_worker_drains_before_it_takes_another_bucket() -> None:
-    """It was given a prefill before the plan moved it: nothing more until that is over."""
-    setup = Setup(FleetRules(buckets=LengthBuckets(), buckets_planned=True))
-    setup.add("a", "b", "c")
-    now_us = setup.now_us()
-    setup.shared.publish(Placed("1", now_us, "b:80", "r1", 10**6, 100, 200, (b"",)))
-    bounds, numbers = LengthBuckets().tokens_max, {"a:80": 0, "b:80": 1, "c:80": 2}
-    setup.shared.publish(BucketPlan(now_us + 1, "r1", bounds, numbers, {"b:80": (0, 1)}))
-    assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "c:80"]
-    setup.shared.publish(FirstToken("1", now_us + 2))
-    assert setup.eligible(bucket=0) == setup.eligible(bucket=1) == ["a:80", "b:80", "c:80"]
 
 
 def test_since_when_a_worker_drains_is_said_once(setup: Setup) -> None:
