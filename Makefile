@@ -116,7 +116,7 @@ bench-pairs: setup ## Two sites with prefill and decode workers, some of which d
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers
 
-study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (45 min)
+study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (1 h)
 	@$(BIN)/python -m loadtest.study
 	@$(BIN)/python -m loadtest.study.queueing
 
