@@ -119,7 +119,7 @@ bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/ben
 bench-fleet: setup ## Cacheway beside cache-aware routers: TTFT and hit rate on a fleet of sockets (55 min)
 	@$(BIN)/python -m loadtest.bench.fleet
 
-study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (45 min)
+study: setup ## Simulate every policy and the queue on recorded traffic, and write docs/policy-study/ again (1 h)
 	@$(BIN)/python -m loadtest.study
 	@$(BIN)/python -m loadtest.study.queueing
 

@@ -1,12 +1,13 @@
 """Run the policy study and fill its figures into docs/policy-study.md.
 
-    python -m loadtest.study                                  all of it, about 40 minutes on two cores
+    python -m loadtest.study                                  all of it, about 35 minutes on two cores
+    python -m loadtest.study --confirm                        the results, by a few cells simulated again
     python -m loadtest.study --quick                          two scenarios, figures on the terminal only
     python -m loadtest.study --report-only                    the document from the results that are there
     python -m loadtest.study --dynamo-python DIR/bin/python   with Dynamo's offline replay beside it
 
-Results are kept as they come; an interrupted study goes on where it was, and simulates again what the code
-has changed since.
+Results are kept as they come; an interrupted study goes on where it was, and simulates again what other code
+made. Dynamo's figures are kept beside them (``dynamo.json``), and shown until it is replayed again.
 """
 
 import argparse
@@ -15,16 +16,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loadtest.study import cross_check, report, tables
+from loadtest.study import confirm, cross_check, queueing, report, tables
 from loadtest.study.design import Cell, cells
-from loadtest.study.results import ROOT, Row, Store, code_digest
-from loadtest.study.runs import run
+from loadtest.study.queue_page import QueueCell, QueueRow
+from loadtest.study.results import Row, Store
+from loadtest.study.revision import ROOT, present
+from loadtest.study.runs import run, simulated
 from loadtest.study.traffic import CONVERSATION_FILE, TRACES
 from loadtest.traces import TraceError
 
@@ -38,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = cells(quick=options.quick)
     chosen = [cell for cell in wanted if not options.parts or cell.part in options.parts]
     try:
-        store: Store[Cell, Row] = Store(options.results, code_digest(), Row)
+        store: Store[Cell, Row] = Store(options.results, present(), Row)
+        if options.confirm:
+            return 0 if _confirm(store, wanted, options, console) else 1
         if not options.report_only:
             _simulate(chosen, store, options, console)
         rows = store.rows(wanted)
@@ -46,12 +52,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.quick:
             print(tables.scenario_tables(rows))
         else:
-            report.write(options.out, rows, theirs, store.code)
+            store.keep(wanted)
+            report.write(options.out, rows, wanted, theirs)
             console.print(f"{options.out}: {len(rows)} of {len(wanted)} cells")
     except (OSError, TraceError, msgspec.MsgspecError) as exc:
         console.print(f"error: {exc}", style="red", markup=False)
         return 1
     return 0
+
+
+def _confirm(
+    store: Store[Cell, Row], wanted: Sequence[Cell], options: argparse.Namespace, console: Console
+) -> bool:
+    """Confirm the results of the study and, beside them, of the queue."""
+    queue: Store[QueueCell, QueueRow] = Store(options.results.with_name("queue.jsonl"), store.code, QueueRow)
+    found = confirm.again(store, wanted, simulated, options.traces, options.jobs)
+    found += confirm.again(queue, queueing.cells(), queueing.simulated, options.traces, options.jobs)
+    for one in found:
+        console.print(f"{'same decisions' if one.same else 'other decisions'}: {one.cell}", markup=False)
+    if not found or not all(one.same for one in found):
+        console.print("not confirmed: run make study", style="red")
+        return False
+    store.restamp(lambda row, code: replace(row, code=code))
+    queue.restamp(lambda row, code: replace(row, code=code))
+    console.print(f"results are of decisions {store.code.decisions}; now run the study with --report-only")
+    return True
 
 
 def _simulate(
@@ -74,16 +99,17 @@ def _simulate(
 
 
 def _dynamo(options: argparse.Namespace, console: Console) -> list[cross_check.Row]:
-    if options.dynamo_python is None:
-        return []
-    with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
-        plain.write(gzip.decompress((options.traces / CONVERSATION_FILE).read_bytes()))
-        plain.flush()
-        try:
-            return cross_check.replay(options.dynamo_python, Path(plain.name))
-        except cross_check.DynamoFailed as exc:
-            console.print(f"Dynamo left out: {exc}", style="yellow", markup=False)
-            return []
+    kept = options.results.with_name("dynamo.json")
+    if options.dynamo_python is not None:
+        with tempfile.NamedTemporaryFile(suffix=".jsonl") as plain:
+            plain.write(gzip.decompress((options.traces / CONVERSATION_FILE).read_bytes()))
+            plain.flush()
+            try:
+                rows = cross_check.replay(options.dynamo_python, Path(plain.name))
+                kept.write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+            except cross_check.DynamoFailed as exc:
+                console.print(f"Dynamo left out: {exc}", style="yellow", markup=False)
+    return msgspec.json.decode(kept.read_bytes(), type=list[cross_check.Row]) if kept.exists() else []
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -99,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         help="results, kept and reused (%(default)s)",
     )
     parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces (%(default)s)")
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="simulate a few cells again; if all decide the same, say that all results are of this code",
+    )
     parser.add_argument("--report-only", action="store_true", help="simulate nothing")
     parser.add_argument("--dynamo-python", type=Path, help="Python of an environment with ai-dynamo")
     return parser

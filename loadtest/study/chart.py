@@ -4,8 +4,8 @@ Colours are Okabe and Ito's, which people with any colour vision tell apart: the
 orange, cache-aware rules are blue, green and purple, rules that look at load alone are grey.
 """
 
-from collections.abc import Iterable, Sequence
-from math import isnan
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite, isnan, nan
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,15 +15,14 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullFormatter
 
 from loadtest.study.design import OURS, TUNED, UTILISATIONS, Cell
-from loadtest.study.results import Row, by_scenario
+from loadtest.study.results import Row, Seeds, by_scenario
 from loadtest.study.tables import title
-from loadtest.study.verdict import Verdict
+from loadtest.study.verdict import Interval, Verdict, average
 
 COLOURS = {
     OURS: "#D55E00",
     "min_ttft": "#E69F00",
     "affinity": "#009E73",
-    "kv_cost": "#56B4E9",
     TUNED.label: "#0072B2",
     "lmetric": "#CC79A7",
     "cache_aware": "#1B7837",
@@ -31,7 +30,7 @@ COLOURS = {
 INK, FAINT, PLAIN = "#24292f", "#d0d7de", "#8c959f"
 WIDTH_IN, DPI = 10.0, 160
 SHOWN = (OURS, "min_ttft", "affinity", TUNED.label, "lmetric", "cache_aware", "least_load")
-"""Policies in charts of lines: with all thirteen nothing could be read."""
+"""Policies in charts of lines: with all of them nothing could be read."""
 
 
 def _canvas(height_in: float) -> Figure:
@@ -54,15 +53,28 @@ def _bare(panel: Axes) -> None:
 
 
 def draw_verdict(verdicts: Sequence[Verdict], path: Path) -> None:
-    """Ours over the best peer's, one line per scenario; left of 1 is faster."""
+    """Ours over the best rival's, one line per scenario; left of 1 is faster."""
     with mpl.rc_context({"font.size": 9, "text.color": INK}):
         canvas = _canvas(1.6 + 0.24 * len(verdicts))
         panel = canvas.subplots()
         rows = range(len(verdicts))
         for figure, marker, colour in (("mean", "o", COLOURS[OURS]), ("p90", "D", COLOURS[TUNED.label])):
             ratios = [getattr(one, figure).ratio for one in verdicts]
-            panel.plot(
-                ratios, rows, marker, color=colour, label={"mean": "mean TTFT", "p90": "P90 TTFT"}[figure]
+            middles = [ratio.middle for ratio in ratios]
+            known = [
+                one if isfinite(one.high) else Interval(one.middle, one.middle, one.middle) for one in ratios
+            ]
+            panel.errorbar(
+                middles,
+                rows,
+                xerr=(
+                    [ratio.middle - ratio.low for ratio in known],
+                    [ratio.high - ratio.middle for ratio in known],
+                ),
+                fmt=marker,
+                color=colour,
+                capsize=2,
+                label={"mean": "mean TTFT", "p90": "P90 TTFT"}[figure],
             )
         panel.axvline(1.0, color=INK, linewidth=1.0)
         panel.set_yticks(list(rows), [title(one.scenario) for one in verdicts])
@@ -70,11 +82,11 @@ def draw_verdict(verdicts: Sequence[Verdict], path: Path) -> None:
         panel.xaxis.set_major_locator(MultipleLocator(0.1))
         panel.margins(y=0.6 / max(len(verdicts), 1))
         panel.set_xlabel(
-            "time to first token over that of the best peer in that scenario (left of 1: faster)"
+            "time to first token over that of the best rival, with its 95 % interval (left of 1: faster)"
         )
         _bare(panel)
         panel.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        _save(canvas, path, f"{OURS} against the best of the peers' rules, scenario by scenario")
+        _save(canvas, path, f"{OURS} against the best of the other rules, scenario by scenario")
 
 
 def draw_loads(rows: Iterable[Row], path: Path) -> None:
@@ -95,13 +107,11 @@ def draw_loads(rows: Iterable[Row], path: Path) -> None:
         )
 
 
-def _load_panel(panel: Axes, key: str, found: dict[Cell, dict[str, Row]]) -> None:
+def _load_panel(panel: Axes, key: str, found: Mapping[Cell, dict[str, Seeds]]) -> None:
     at = {cell.utilisation: by_label for cell, by_label in found.items() if cell.utilisation is not None}
     loads = [load for load in UTILISATIONS if load in at]
     for label in SHOWN:
-        values = [
-            at[load][label].number("ttft_mean_s") if label in at[load] else float("nan") for load in loads
-        ]
+        values = [average(at[load][label], "ttft_mean_s") if label in at[load] else nan for load in loads]
         ours = label == OURS
         panel.plot(
             [100 * load for load in loads],
@@ -113,7 +123,7 @@ def _load_panel(panel: Axes, key: str, found: dict[Cell, dict[str, Row]]) -> Non
             zorder=3 if ours else 2,
             label=label,
         )
-    floors = [next(iter(at[load].values())).number("floor_ttft_mean_s") for load in loads]
+    floors = [average(next(iter(at[load].values())), "floor_ttft_mean_s") for load in loads]
     panel.plot([100 * load for load in loads], floors, "--", color=INK, linewidth=1, label="lower bound")
     panel.set_yscale("log")
     panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -140,12 +150,13 @@ def draw_reuse(rows: Iterable[Row], path: Path) -> None:
                 ("host", "hit_host_ratio", "#56B4E9"),
                 ("shared L3", "hit_pool_ratio", "#B3DDF2"),
             ):
-                widths = [100 * by_label[label].number(figure) for label in labels]
+                widths = [100 * average(by_label[label], figure) for label in labels]
                 panel.barh(labels, widths, left=left, color=colour, height=0.7, label=name)
                 left = [start + width for start, width in zip(left, widths, strict=True)]
             one = by_label[labels[0]]
-            panel.axvline(100 * one.number("ideal_hit_ratio"), color=INK, linewidth=1, label="infinite cache")
-            pooled = 100 * one.number("pooled_hit_ratio")
+            ideal = 100 * average(one, "ideal_hit_ratio")
+            panel.axvline(ideal, color=INK, linewidth=1, label="infinite cache")
+            pooled = 100 * average(one, "pooled_hit_ratio")
             panel.axvline(pooled, color=COLOURS[OURS], linewidth=1.2, linestyle="--", label="pooled LRU")
             panel.invert_yaxis()
             panel.set_title(title(scenario), fontsize=10, loc="left")
@@ -166,13 +177,14 @@ def draw_sweep(rows: Sequence[Row], path: Path, *, name: str, unit: str) -> None
         panels = canvas.subplots(1, len(traffic), squeeze=False).flat
         for key, panel in zip(traffic, panels, strict=True):
             own = [row for row in rows if row.cell.traffic == key]
-            values = [row.cell.value for row in own]
+            swept = {scenario.value: next(iter(by.values())) for scenario, by in by_scenario(own).items()}
+            values = list(swept)
             for figure, text, colour in (
                 ("ttft_mean_s", "mean TTFT", COLOURS[OURS]),
                 ("ttft_p90_s", "P90 TTFT", COLOURS[TUNED.label]),
             ):
-                numbers = [row.number(figure) for row in own]
-                best = min((number for number in numbers if not isnan(number)), default=float("nan"))
+                numbers = [average(seeds, figure) for seeds in swept.values()]
+                best = min((number for number in numbers if not isnan(number)), default=nan)
                 panel.plot(values, [number / best for number in numbers], "o-", color=colour, label=text)
             panel.axhline(1.0, color=INK, linewidth=0.8)
             panel.set_title(key, fontsize=10, loc="left")

@@ -76,7 +76,6 @@ class Row:
         reuse_most_ratio: The same in the best one.
         ttft_mean_s: Mean time to first token, in its engine's seconds.
         ttft_p90_s: Its 90th percentile.
-        completed: Requests that ended well, in the last repetition.
     """
 
     router: str
@@ -85,7 +84,6 @@ class Row:
     reuse_most_ratio: float
     ttft_mean_s: float
     ttft_p90_s: float
-    completed: int
 
 
 class DynamoFailed(Exception):
@@ -149,7 +147,6 @@ def _means(rows: list[Mapping[str, Any]]) -> list[Row]:
             reuse_most_ratio=max(row["reuse_ratio"] for row in group),
             ttft_mean_s=mean(row["ttft_mean_s"] for row in group),
             ttft_p90_s=mean(row["ttft_p90_s"] for row in group),
-            completed=group[-1]["completed"],
         )
         for router, group in by_router.items()
     ]

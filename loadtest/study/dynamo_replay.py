@@ -44,7 +44,6 @@ def main() -> None:
             ).summary
             figures = {
                 "router": name,
-                "completed": summary["completed_requests"],
                 "reuse_ratio": summary["prefix_cache_reused_ratio"],
                 "ttft_mean_s": summary["mean_ttft_ms"] / 1e3,
                 "ttft_p90_s": summary["p90_ttft_ms"] / 1e3,

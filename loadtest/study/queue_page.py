@@ -7,14 +7,19 @@ may be bought with requests that were rejected.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from loadtest.study.design import SEEDS
 from loadtest.study.report import fill
+from loadtest.study.revision import Revision
+from loadtest.study.shipped import K
 from loadtest.study.tables import percent, seconds, table
+from loadtest.study.verdict import interval_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,7 @@ class Figures:
         long_ttft_s: Of long prompts.
         short_ttft_s: Of the others.
         wait_s_max: Longest wait in the gateway.
+        overdue_share: Requests that waited longer than ``queue.timeout_s``, so would have expired by default.
         hit_ratio: Reused share of prompt tokens.
         inversions: Requests that went before one with a better key.
         inversion_s_max: By how much, at most.
@@ -80,6 +86,7 @@ class Figures:
     long_ttft_s: tuple[float, float, float]
     short_ttft_s: tuple[float, float, float]
     wait_s_max: float
+    overdue_share: float
     hit_ratio: float
     inversions: int
     inversion_s_max: float
@@ -88,15 +95,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A cell and its figures, with the digest of the code that made them (`loadtest.study.results`)."""
+    """A cell and its figures, with the revision of the code that made them."""
 
-    code: str
+    code: Revision
     cell: QueueCell
     figures: Figures
 
+    @property
+    def digest(self) -> str:
+        """Hash of all decisions in their order."""
+        return self.figures.digest
 
-DEFAULT_K = 4.0
-"""Of the gateway (``queue.uncached_weight``)."""
 
 INK = "#24292f"
 
@@ -109,6 +118,7 @@ _AIMS_HEAD = (
     "P90 of long prompts",
     "P90 of the others",
     "worst wait, s",
+    "would expire",
     "goodput, 1/s",
     "with early rejection",
     "of that at 100 %",
@@ -130,6 +140,7 @@ _HEAD = (
     "P90",
     "P99",
     "worst wait, s",
+    "would expire",
     "completed",
     "goodput, 1/s",
     "reused",
@@ -149,6 +160,7 @@ def tables(rows: Sequence[QueueRow]) -> str:
                 *map(seconds, row.figures.long_ttft_s),
                 *map(seconds, row.figures.short_ttft_s),
                 seconds(row.figures.wait_s_max),
+                percent(row.figures.overdue_share),
                 percent(row.figures.completed_share),
                 f"{row.figures.goodput_per_s:.2f}",
                 percent(row.figures.hit_ratio),
@@ -197,31 +209,55 @@ def _draw_orders(rows: Sequence[QueueRow], panel: Axes, measured: Callable[[Figu
 
 
 def aims(rows: Sequence[QueueRow]) -> str:
-    """What the order gains over first come, first served, and what rejecting early keeps, load by load."""
+    """What the order gains over first come, first served, and what rejecting early keeps, load by load.
+
+    Figures are means of the seeds that ran both orders; changes are paired by seed, with their 95 % interval
+    (`loadtest.study.verdict`). Early rejection is of the first seed.
+    """
     at = {row.cell: row.figures for row in rows}
     lines = []
-    for cell, figures in at.items():
-        if cell.k != DEFAULT_K or cell.early or cell.replicas > 1:
+    for cell in at:
+        if cell.k != K or cell.early or cell.replicas > 1 or cell.seed > 1:
             continue
-        fcfs, early = at.get(replace(cell, k=0.0)), at.get(replace(cell, early=True))
-        full = at.get(replace(cell, early=True, load=1.0))
-        if fcfs is None:
-            continue
-        line = [
-            f"{cell.traffic}, {100 * cell.load:.0f} %" + (f", seed {cell.seed}" if cell.seed > 1 else ""),
-            _change(figures.long_ttft_s[1], fcfs.long_ttft_s[1]),
-            _change(figures.short_ttft_s[1], fcfs.short_ttft_s[1]),
-            f"{seconds(fcfs.wait_s_max)}, {seconds(figures.wait_s_max)}",
-            f"{fcfs.goodput_per_s:.2f}, {figures.goodput_per_s:.2f}",
+        seeds = [replace(cell, seed=seed) for seed in SEEDS]
+        pairs = [
+            (at[replace(one, k=0.0)], at[one]) for one in seeds if one in at and replace(one, k=0.0) in at
         ]
-        line.append(f"{early.goodput_per_s:.2f}" if early else "-")
-        line.append(f"{100 * early.goodput_per_s / full.goodput_per_s:.0f} %" if early and full else "-")
-        lines.append(line)
+        if not pairs:
+            continue
+        early, full = at.get(replace(cell, early=True)), at.get(replace(cell, early=True, load=1.0))
+        lines.append(
+            [
+                f"{cell.traffic}, {100 * cell.load:.0f} %",
+                _change(pairs, lambda figures: figures.long_ttft_s[1]),
+                _change(pairs, lambda figures: figures.short_ttft_s[1]),
+                _both(pairs, lambda figures: figures.wait_s_max, seconds),
+                _both(pairs, lambda figures: figures.overdue_share, percent),
+                _both(pairs, lambda figures: figures.goodput_per_s, "{:.2f}".format),
+                f"{early.goodput_per_s:.2f}" if early else "-",
+                f"{100 * early.goodput_per_s / full.goodput_per_s:.0f} %" if early and full else "-",
+            ]
+        )
     return table(_AIMS_HEAD, lines)
 
 
-def _change(value: float, before: float) -> str:
-    return f"{seconds(before)} to {seconds(value)} s, {100 * (value / before - 1):+.0f} %" if before else "-"
+_Pairs = Sequence[tuple[Figures, Figures]]
+
+
+def _both(pairs: _Pairs, measured: Callable[[Figures], float], form: Callable[[float], str]) -> str:
+    return ", ".join(form(mean(map(measured, side))) for side in zip(*pairs, strict=True))
+
+
+def _change(pairs: _Pairs, measured: Callable[[Figures], float]) -> str:
+    found = [(measured(before), measured(after)) for before, after in pairs]
+    if min(min(pair) for pair in found) <= 0.0:
+        return "-"
+    ratio = interval_of([after / before for before, after in found])
+    before_s, after_s = (mean(side) for side in zip(*found, strict=True))
+    text = f"{seconds(before_s)} to {seconds(after_s)} s, {100 * (ratio.middle - 1):+.0f} %"
+    if len(found) > 1:
+        text += f" ({100 * (ratio.low - 1):+.0f} to {100 * (ratio.high - 1):+.0f} %)"
+    return text
 
 
 def write(folder: Path, rows: Sequence[QueueRow]) -> None:

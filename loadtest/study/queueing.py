@@ -33,15 +33,17 @@ from rich.console import Console
 
 from loadtest.engine.profiles import PROFILES
 from loadtest.simulator.agentic import read_agentic
-from loadtest.simulator.azure import read_azure
 from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
+from loadtest.study.design import BURSTS, SEEDS
 from loadtest.study.open_loop import RAMP_S, opened
-from loadtest.study.queue_page import DEFAULT_K, Figures, QueueCell, QueueRow, write
-from loadtest.study.results import ROOT, Store, code_digest
-from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, TRACES
+from loadtest.study.queue_page import Figures, QueueCell, QueueRow, write
+from loadtest.study.results import Store
+from loadtest.study.revision import ROOT, Revision, present
+from loadtest.study.shipped import TIMEOUT_S, K
+from loadtest.study.traffic import AGENTIC_FILE, TRACES, TRAFFIC
 from loadtest.traces import TraceError
 from policies import ServiceLevel
 
@@ -52,7 +54,7 @@ LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
 
 LOADS = (0.9, 1.0, 1.1, 1.2)
 
-KS = (0.0, DEFAULT_K, 16.0)
+KS = (0.0, K, 16.0)
 
 ASK_S = 10.0
 """A waiting request decides afresh no sooner without its turn: hundreds wait here for minutes."""
@@ -83,13 +85,9 @@ def _agentic(folder: Path, seed: int) -> Workload:
     return opened(read_agentic(folder / AGENTIC_FILE, users=48, sessions=110, seed=seed), full=True)
 
 
-def _azure(folder: Path, _seed: int) -> Workload:
-    return read_azure(folder / AZURE_FILE, end_s=1200.0)
-
-
 PRESSURES = {
     "agentic": Pressure("mimo-v2.5-pro", 2, 1.0, 65_536, RAMP_S, _agentic),
-    "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, _azure),
+    "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, TRAFFIC[BURSTS].load),
 }
 """By the name that cells call it.
 
@@ -104,14 +102,15 @@ def cells() -> list[QueueCell]:
     found = []
     for traffic in PRESSURES:
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
-        found += [QueueCell(traffic, load, DEFAULT_K, early=True) for load in LOADS]
-        found += [QueueCell(traffic, 1.1, DEFAULT_K, replicas=4), QueueCell(traffic, 0.9, None)]
-    again = [(seed, load, k) for seed in (2, 3) for load in LOADS for k in (0.0, DEFAULT_K)]
-    found += [QueueCell("agentic", load, k, seed=seed) for seed, load, k in again]
+        found += [QueueCell(traffic, load, K, early=True) for load in LOADS]
+        found += [QueueCell(traffic, 1.1, K, replicas=4), QueueCell(traffic, 0.9, None)]
+        found += [
+            QueueCell(traffic, load, k, seed=seed) for seed in SEEDS[1:] for load in LOADS for k in (0.0, K)
+        ]
     return found
 
 
-def simulated(cell: QueueCell, traces: Path, code: str) -> QueueRow:
+def simulated(cell: QueueCell, traces: Path, code: Revision) -> QueueRow:
     """Simulate one cell."""
     pressure, workload = PRESSURES[cell.traffic], _workload(cell.traffic, traces, cell.seed)
     speed = cell.load * pressure.capacity_speed
@@ -163,6 +162,7 @@ def figures_of(result: Result, long_tokens: int, last_s: float) -> Figures:
         long_ttft_s=_percentiles(ttft_s[done & long]),
         short_ttft_s=_percentiles(ttft_s[done & ~long]),
         wait_s_max=float(waits_s.max()) if len(waits_s) else 0.0,
+        overdue_share=float((waits_s > TIMEOUT_S).mean()) if len(waits_s) else 0.0,
         hit_ratio=float(records.reused_tokens[done].sum() / records.prompt_tokens[done].sum()),
         inversions=result.inversions,
         inversion_s_max=result.inversion_s_max,
@@ -182,12 +182,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:
-        store: Store[QueueCell, QueueRow] = Store(options.out / "queue.jsonl", code_digest(), QueueRow)
+        store: Store[QueueCell, QueueRow] = Store(options.out / "queue.jsonl", present(), QueueRow)
         if not options.report_only:
             missing = store.missing(cells())
             for row in _simulate_all(missing, options.traces, options.jobs, store.code):
                 store.add(row)
                 console.print(row.cell.title)
+        store.keep(cells())
         write(options.out, store.rows(cells()))
     except (OSError, TraceError, msgspec.MsgspecError) as exc:
         console.print(f"error: {exc}", style="red", markup=False)
@@ -195,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _simulate_all(wanted: Sequence[QueueCell], traces: Path, jobs: int, code: str) -> Iterator[QueueRow]:
+def _simulate_all(wanted: Sequence[QueueCell], traces: Path, jobs: int, code: Revision) -> Iterator[QueueRow]:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         futures = [pool.submit(simulated, cell, traces, code) for cell in wanted]
         for future in as_completed(futures):

@@ -1,28 +1,20 @@
 """Results of cells, kept as JSON lines so that an interrupted study goes on where it was.
 
-    {"code": "5f2c...", "cell": {...}, "figures": {...}}
+    {"code": {"decisions": "5f2c...", "model": "90ab..."}, "cell": {...}, "figures": {...}}
 
-A line is good for the code that made it: ``code`` is a digest of everything that a figure depends on. What
-other code made is simulated again; until then it is shown, and the page says how much of it there is.
+A line is good for the code that made it (`loadtest.study.revision`). The study simulates what other code made
+again, and forgets what its design has no more.
 """
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from loadtest.study.design import Cell
-
-ROOT = Path(__file__).parents[2]
-
-DECIDING = ("radix", "policies", "router/gateway", "loadtest/engine", "loadtest/simulator", "loadtest/study")
-"""Folders whose code a figure depends on."""
-
-SHOWING = ("report.py", "chart.py", "__main__.py", "claims.py", "verdict.py", "tables.py", "queue_page.py")
-"""Files of this folder that only show figures."""
+from loadtest.study.revision import Revision
 
 Figure = float | int | str | None
 
@@ -32,12 +24,12 @@ class Row:
     """What one cell gave.
 
     Attributes:
-        code: Digest of the code.
+        code: Revision of the code.
         cell: What was simulated.
         figures: See `loadtest.simulator.records.Result.summary`, and `loadtest.study.runs`.
     """
 
-    code: str
+    code: Revision
     cell: Cell
     figures: dict[str, Figure]
 
@@ -46,16 +38,10 @@ class Row:
         value = self.figures.get(name)
         return float(value) if isinstance(value, int | float) else float("nan")
 
-
-def code_digest(root: Path = ROOT) -> str:
-    """Digest of all code that a figure depends on."""
-    digest = blake2b(digest_size=8)
-    for folder in DECIDING:
-        for path in sorted((root / folder).rglob("*.py")):
-            if folder == "loadtest/study" and path.name in SHOWING:
-                continue
-            digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    @property
+    def digest(self) -> str:
+        """Hash of all decisions in their order; empty if it was not recorded."""
+        return str(self.figures.get("decisions_digest") or "")
 
 
 CellT_co = TypeVar("CellT_co", bound=Hashable, covariant=True)
@@ -65,12 +51,16 @@ class Kept(Protocol[CellT_co]):
     """What a file of results holds: one cell each, and what made it."""
 
     @property
-    def code(self) -> str:
-        """Digest of the code."""
+    def code(self) -> Revision:
+        """Revision of the code."""
 
     @property
     def cell(self) -> CellT_co:
         """What was simulated."""
+
+    @property
+    def digest(self) -> str:
+        """Hash of all decisions in their order."""
 
 
 CellT = TypeVar("CellT", bound=Hashable)
@@ -81,10 +71,10 @@ class Store(Generic[CellT, RowT]):
     """A file of results.
 
     Attributes:
-        code: Digest of the present code.
+        code: Revision of the present code.
     """
 
-    def __init__(self, path: Path, code: str, kind: type[RowT]) -> None:
+    def __init__(self, path: Path, code: Revision, kind: type[RowT]) -> None:
         """Read what is there, results of one kind.
 
         Raises:
@@ -97,7 +87,7 @@ class Store(Generic[CellT, RowT]):
         rows = [msgspec.json.decode(line, type=kind) for line in lines if line.endswith(b"}")]
         self._rows: dict[Hashable, RowT] = {row.cell: row for row in rows}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"".join(map(_line, self._rows.values())))
+        self._write()
 
     def missing(self, cells: Iterable[CellT]) -> list[CellT]:
         """Those that have no result of this code yet, each once."""
@@ -110,6 +100,20 @@ class Store(Generic[CellT, RowT]):
         with self._path.open("ab") as file:
             file.write(_line(row))
 
+    def keep(self, cells: Iterable[CellT]) -> None:
+        """Forget the results of all other cells."""
+        wanted = set(cells)
+        self._rows = {cell: row for cell, row in self._rows.items() if cell in wanted}
+        self._write()
+
+    def restamp(self, stamped: Callable[[RowT, Revision], RowT]) -> None:
+        """Say of all results that they are of the present code."""
+        self._rows = {cell: stamped(row, self.code) for cell, row in self._rows.items()}
+        self._write()
+
+    def _write(self) -> None:
+        self._path.write_bytes(b"".join(map(_line, self._rows.values())))
+
     def rows(self, cells: Iterable[CellT]) -> list[RowT]:
         """Newest results of those cells that have one, of whatever code, in their order."""
         return [self._rows[cell] for cell in dict.fromkeys(cells) if cell in self._rows]
@@ -119,9 +123,14 @@ def _line(row: object) -> bytes:
     return msgspec.json.encode(row) + b"\n"
 
 
-def by_scenario(rows: Iterable[Row]) -> Mapping[Cell, dict[str, Row]]:
-    """Rows by scenario, then by the label of the policy, in their order."""
-    found: dict[Cell, dict[str, Row]] = {}
-    for row in rows:
-        found.setdefault(row.cell.scenario, {})[row.cell.label] = row
+Seeds = tuple[Row, ...]
+"""The results of one rule on one scenario, one for each seed, in the order of seeds."""
+
+
+def by_scenario(rows: Iterable[Row]) -> Mapping[Cell, dict[str, Seeds]]:
+    """Rows by scenario, then by the label of the rule, in their order."""
+    found: dict[Cell, dict[str, Seeds]] = {}
+    for row in sorted(rows, key=lambda row: row.cell.seed):
+        by_label = found.setdefault(row.cell.scenario, {})
+        by_label[row.cell.label] = (*by_label.get(row.cell.label, ()), row)
     return found

@@ -26,10 +26,9 @@ from loadtest.simulator.workload import Workload
 from loadtest.study.buckets import BUCKETS, parted
 from loadtest.study.design import Cell
 from loadtest.study.results import Figure, Row, Store
+from loadtest.study.revision import Revision
+from loadtest.study.shipped import shipped_queue
 from loadtest.study.traffic import ENGINES, TRAFFIC
-
-WARM_UP_SHARE = 0.1
-"""Requests at the start that figures leave out, since all caches are empty and all policies alike then."""
 
 
 def run(
@@ -68,7 +67,7 @@ def run(
             raise
 
 
-def simulated(cell: Cell, traces: Path, code: str) -> Row:
+def simulated(cell: Cell, traces: Path, code: Revision) -> Row:
     """Simulate one cell."""
     workload, scale = _workload(cell.traffic, traces, cell.seed), _time_scale(_load_of(cell), traces)
     result = simulate(workload, configured(cell, scale))
@@ -105,8 +104,7 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
         scale: How many times as long prefill takes as the engine's profile says.
     """
     traffic = TRAFFIC[cell.traffic]
-    engine = replace(ENGINES[cell.engine], queue_order=cell.queue_order, aging=cell.aging)
-    engine = engine.with_prefill(1.0 / scale)
+    engine = ENGINES[cell.engine].with_prefill(1.0 / scale)
     rules: dict[str, Any] = {}
     if not cell.default_prices:
         rules["default_model"] = engine.prefill.model()
@@ -120,9 +118,10 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
         replicas=cell.replicas,
         speed=traffic.speed,
         seed=cell.seed,
-        block_tokens=cell.block_tokens,
         rules=rules,
+        host=HiCacheSettings() if cell.host else None,
         l3=L3Settings() if cell.l3 else None,
+        queue=None if cell.queue_k is None else shipped_queue(cell.queue_k),
     )
     return parted(config) if cell.buckets else config
 
@@ -130,9 +129,9 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
 def _load_of(cell: Cell) -> Cell:
     """The cell without what does not change how long prefill must take for its load."""
     same = Cell(
-        part="", traffic=cell.traffic, label="", policy="", engine=cell.engine, l3=cell.l3, seed=cell.seed
+        part="", traffic=cell.traffic, label="", policy="", engine=cell.engine, host=cell.host, l3=cell.l3
     )
-    return replace(same, utilisation=cell.utilisation)
+    return replace(same, utilisation=cell.utilisation, seed=cell.seed)
 
 
 @lru_cache(maxsize=64)
@@ -140,7 +139,7 @@ def _time_scale(cell: Cell, traces: Path) -> float:
     if cell.utilisation is None:
         return 1.0
     config = configured(cell)
-    host = config.engine.host_tier or (HiCacheSettings() if cell.l3 else None)
+    host = config.host or config.engine.host_tier or (HiCacheSettings() if cell.l3 else None)
     return time_scale(
         _workload(cell.traffic, traces, cell.seed),
         config.engine,

@@ -1,12 +1,12 @@
 """Tables of the study in Markdown."""
 
 from collections.abc import Callable, Iterable, Sequence
-from math import isnan
+from math import isinf, isnan
 
 from loadtest.study.cross_check import Row as CrossRow
 from loadtest.study.design import OURS, Cell
-from loadtest.study.results import Row, by_scenario
-from loadtest.study.verdict import Verdict
+from loadtest.study.results import Row, Seeds, by_scenario
+from loadtest.study.verdict import Comparison, Interval, Told, Verdict, average
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -38,17 +38,14 @@ def title(scenario: Cell) -> str:
         words.append("L3")
     if scenario.replicas > 1:
         words.append(f"{scenario.replicas} replicas")
-    if scenario.queue_order != "fcfs":
-        words.append(f"queue {scenario.queue_order}")
-    if scenario.seed != 1:
-        words.append(f"seed {scenario.seed}")
+    if scenario.host:
+        words.append("host memory")
     if scenario.value:
         words.append(scenario.value)
     return ", ".join(words)
 
 
 _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("TTFT mean, s", "ttft_mean_s", seconds),
     ("P50", "ttft_p50_s", seconds),
     ("P90", "ttft_p90_s", seconds),
     ("P99", "ttft_p99_s", seconds),
@@ -59,70 +56,102 @@ _COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("of pooled LRU", "share_of_pooled", percent),
     ("busy", "utilisation_mean", percent),
     ("busiest/mean", "imbalance", seconds),
-    ("completed", "completed_share", percent),
+    ("answered", "completed_share", percent),
 )
 
 
 def scenario_tables(rows: Iterable[Row]) -> str:
-    """One table per scenario, fastest policy first, with what is possible in a line above it."""
+    """One table per scenario, fastest rule first, with what is possible in a line above it.
+
+    Figures are means of the seeds; of the mean time to first token the least and the most seed stand beside.
+    """
     parts = []
     for scenario, by_label in by_scenario(rows).items():
-        ordered = sorted(by_label.values(), key=lambda row: row.number("ttft_mean_s"))
-        one = ordered[0]
+        ordered = sorted(by_label.items(), key=lambda item: average(item[1], "ttft_mean_s"))
+        one = ordered[0][1]
         bounds = (
             f"Lower bound of mean TTFT (infinite caches, no queue) "
-            f"{seconds(one.number('floor_ttft_mean_s'))} s; "
-            f"reuse of an infinite cache {percent(one.number('ideal_hit_ratio'))}, "
-            f"of one LRU cache as large as all workers' {percent(one.number('pooled_hit_ratio'))}."
+            f"{seconds(average(one, 'floor_ttft_mean_s'))} s; "
+            f"reuse of an infinite cache {percent(average(one, 'ideal_hit_ratio'))}, "
+            f"of one LRU cache as large as all workers' {percent(average(one, 'pooled_hit_ratio'))}."
         )
         lines = [
-            [_name(row.cell.label), *(form(row.number(figure)) for _, figure, form in _COLUMNS)]
-            for row in ordered
+            [
+                _name(label),
+                str(len(seeds)),
+                span(seeds, "ttft_mean_s"),
+                *(form(average(seeds, figure)) for _, figure, form in _COLUMNS),
+            ]
+            for label, seeds in ordered
         ]
-        head = ["policy", *(name for name, _, _ in _COLUMNS)]
+        head = ["rule", "seeds", "TTFT mean, s", *(name for name, _, _ in _COLUMNS)]
         parts.append(f"### {title(scenario)}\n\n{bounds}\n\n{table(head, lines)}")
     return "\n".join(parts)
 
 
-def code_table(rows: Sequence[Row], code: str) -> str:
-    """How many results each part has, and how many of them other code than this made."""
+def span(seeds: Seeds, figure: str, form: Callable[[float], str] = seconds) -> str:
+    """Mean of the seeds, and the least and the most of them."""
+    values = [row.number(figure) for row in seeds]
+    middle = form(average(seeds, figure))
+    return middle if len(values) < 2 else f"{middle} ({form(min(values))} to {form(max(values))})"
+
+
+def code_table(rows: Sequence[Row], wanted: Sequence[Cell]) -> str:
+    """The code that made the results, and how many cells of each part have one."""
+    decisions = ", ".join(sorted({f"`{row.code.decisions}`" for row in rows})) or "none"
+    models = ", ".join(sorted({f"`{row.code.model}`" for row in rows})) or "none"
+    done = {row.cell for row in rows}
     lines = []
-    for part in dict.fromkeys(row.cell.part for row in rows):
-        codes = [row.code for row in rows if row.cell.part == part]
-        lines.append([part, str(len(codes)), str(len(codes) - codes.count(code))])
-    return table(["part", "results", "of earlier code"], lines)
+    for part in dict.fromkeys(cell.part for cell in wanted):
+        of = [cell for cell in wanted if cell.part == part]
+        lines.append([part, str(len(of)), str(sum(cell in done for cell in of))])
+    return f"Decisions: {decisions}; model: {models}.\n\n{table(['part', 'cells', 'simulated'], lines)}"
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> str:
-    """The default against the best peer, one line per scenario."""
-    head = [
-        "scenario",
-        "mean, s",
-        "best peer, s",
-        "ratio",
-        "P90, s",
-        "best peer, s",
-        "ratio",
-        "of pooled LRU",
-        "floor, s",
-    ]
+    """The default against the best rival, one line per scenario."""
+    head = ["scenario"]
+    for figure in ("mean", "P90"):
+        head += [f"{figure}, s", "best rival, s", "ratio, 95 % interval", "verdict"]
+    head += ["answered", "of pooled LRU", "floor, s"]
     lines = []
     for one in verdicts:
         line = [title(one.scenario)]
         for compared in (one.mean, one.p90):
             line += [
                 seconds(compared.ours_s),
-                f"{seconds(compared.peer_s)} ({compared.peer})",
-                f"**{compared.ratio:.2f}**" if compared.ratio > 1.03 else f"{compared.ratio:.2f}",
+                f"{seconds(compared.rival_s)} ({compared.rival})",
+                interval(compared.ratio),
+                verdict(compared),
             ]
-        lines.append([*line, percent(one.share_of_pooled), seconds(one.floor_s)])
+        lines.append([*line, percent(one.answered_share), percent(one.share_of_pooled), seconds(one.floor_s)])
     return table(head, lines)
+
+
+def interval(ratio: Interval) -> str:
+    """A ratio with its interval."""
+    if isinf(ratio.high):
+        return f"{ratio.middle:.2f}"
+    return f"{ratio.middle:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def verdict(compared: Comparison) -> str:
+    """A verdict in words; who is faster, if somebody is."""
+    match compared.told:
+        case Told.SLOWER:
+            return f"**slower than {', '.join(compared.faster)}**"
+        case told:
+            return told.value
 
 
 def sweep_table(rows: Sequence[Row]) -> str:
     """One line per value, one group of columns per traffic."""
     traffic = list(dict.fromkeys(row.cell.traffic for row in rows))
-    found = {(row.cell.value, row.cell.traffic): row for row in rows}
+    found = {
+        (scenario.value, scenario.traffic): seeds
+        for scenario, by_label in by_scenario(rows).items()
+        for seeds in by_label.values()
+    }
     head = ["value"]
     for key in traffic:
         head += [f"{key}: mean, s", "P90, s", "reused"]
@@ -130,14 +159,14 @@ def sweep_table(rows: Sequence[Row]) -> str:
     for value in dict.fromkeys(row.cell.value for row in rows):
         line = [value]
         for key in traffic:
-            row = found.get((value, key))
+            seeds = found.get((value, key))
             line += (
                 ["-"] * 3
-                if row is None
+                if seeds is None
                 else [
-                    seconds(row.number("ttft_mean_s")),
-                    seconds(row.number("ttft_p90_s")),
-                    percent(row.number("hit_ratio")),
+                    span(seeds, "ttft_mean_s"),
+                    span(seeds, "ttft_p90_s"),
+                    span(seeds, "hit_ratio", percent),
                 ]
             )
         lines.append(line)
@@ -156,16 +185,18 @@ def cross_table(theirs: Sequence[CrossRow], ours: Sequence[Row], ideal_ratio: fl
         ]
         for row in theirs
     ]
-    lines += [
-        [
-            f"Cacheway, {_name(row.cell.label)}",
-            f"{row.number('hit_ratio'):.3f}",
-            "",
-            seconds(row.number("ttft_mean_s")),
-            seconds(row.number("ttft_p90_s")),
-        ]
-        for row in ours
-    ]
+    for by_label in by_scenario(ours).values():
+        for label, seeds in by_label.items():
+            reused = [row.number("hit_ratio") for row in seeds]
+            lines.append(
+                [
+                    f"Cacheway, {_name(label)}",
+                    f"{average(seeds, 'hit_ratio'):.3f}",
+                    f"{min(reused):.3f} to {max(reused):.3f}",
+                    seconds(average(seeds, "ttft_mean_s")),
+                    seconds(average(seeds, "ttft_p90_s")),
+                ]
+            )
     lines.append(["one infinite cache", f"{ideal_ratio:.3f}", "", "", ""])
     return table(["router", "reused", "least to most of 3 runs", "TTFT mean, s", "P90, s"], lines)
 

@@ -1,36 +1,88 @@
-"""How the default policy does against the best peer, scenario by scenario.
+"""The default policy against its rivals, scenario by scenario, and what can be told apart.
 
-A ratio below 1 means that the default is faster. The best peer is chosen for each scenario and each figure
-on its own, so it is no policy that anybody could run: a harder opponent than any of them.
+All rules get the same traffic at the same load by seed, so a rival is compared seed by seed: the ratio of
+ours to its figure. A ratio below 1 means that the default is faster. The interval of a ratio is Student's at
+95 %, of the logarithms of the seeds' ratios:
+
+    mean ± t(n-1) · standard deviation / sqrt(n)        t(2) = 4.30 for three seeds
+
+A rule is *faster* than another only where the whole interval lies on one side of 1. Else the two are *not
+told apart*, whatever their means. Requests that expire are in no time to first token, so a scenario in which
+the default answers less than `ANSWERED_SHARE_MIN` of its requests is *not compared*.
+
+The best rival is chosen for each scenario and figure by its mean, so it is no rule that anybody could run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from math import exp, inf, log, sqrt
+from statistics import mean, stdev
 
-from loadtest.study.design import OURS, PEERS, Cell
-from loadtest.study.results import Row, by_scenario
+from loadtest.study.design import OURS, RIVALS, Cell
+from loadtest.study.results import Row, Seeds, by_scenario
 
 MEAN, P90 = "ttft_mean_s", "ttft_p90_s"
+
+ANSWERED_SHARE_MIN = 0.999
+
+_T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
+"""Student's t for 95 %, both sides, by degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean with its 95 % interval; without bounds where there is one seed only.
+
+    Attributes:
+        middle: Geometric mean.
+        low: Lower bound.
+        high: Upper bound.
+    """
+
+    middle: float
+    low: float
+    high: float
+
+
+def interval_of(values: Sequence[float]) -> Interval:
+    """Interval of positive values, one for each seed (formula above)."""
+    logs = [log(value) for value in values]
+    if len(logs) < 2:
+        return Interval(values[0], 0.0, inf)
+    half = _T95[len(logs) - 1] * stdev(logs) / sqrt(len(logs))
+    middle = mean(logs)
+    return Interval(exp(middle), exp(middle - half), exp(middle + half))
+
+
+class Told(StrEnum):
+    """What three seeds can tell of the default and the rivals."""
+
+    FASTER = "faster than all"
+    SLOWER = "slower"
+    OPEN = "not told apart"
+    UNCOMPARED = "not compared"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The default against the best of the peers on one figure; less is better.
+    """The default against the rivals on one figure; less is better.
 
     Attributes:
-        ours_s: The default's figure.
-        peer: Label of the best peer.
-        peer_s: Its figure.
+        ours_s: The default's figure, mean of the seeds.
+        rival: Label of the best rival.
+        rival_s: Its figure, mean of the seeds.
+        ratio: Ours over the best rival's.
+        faster: Labels of rivals that are faster than the default, told apart.
+        told: The verdict.
     """
 
     ours_s: float
-    peer: str
-    peer_s: float
-
-    @property
-    def ratio(self) -> float:
-        """Ours over the peer's."""
-        return self.ours_s / self.peer_s
+    rival: str
+    rival_s: float
+    ratio: Interval
+    faster: tuple[str, ...]
+    told: Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +90,10 @@ class Verdict:
     """One scenario.
 
     Attributes:
-        scenario: Cell without a policy.
+        scenario: Cell without a rule.
         mean: Comparison of mean time to first token.
         p90: Comparison of its 90th percentile.
+        answered_share: Of the default's requests, 0 to 1; the others expired in its queue.
         share_of_pooled: The default's reuse over that of one LRU cache as large as all; NaN if that is 0.
         floor_s: Mean time to first token with infinite caches and no queue.
     """
@@ -48,29 +101,60 @@ class Verdict:
     scenario: Cell
     mean: Comparison
     p90: Comparison
+    answered_share: float
     share_of_pooled: float
     floor_s: float
 
 
-def verdicts(rows: Iterable[Row]) -> list[Verdict]:
-    """One for every scenario in which the default and at least one peer ran, in their order."""
+def average(rows: Seeds, figure: str) -> float:
+    """Mean of a figure over seeds; NaN if one seed lacks it."""
+    return mean(row.number(figure) for row in rows)
+
+
+def ratio_of(ours: Seeds, others: Seeds, figure: str) -> Interval:
+    """Ours over the others', by the seeds that both have."""
+    theirs = {row.cell.seed: row.number(figure) for row in others}
+    return interval_of(
+        [row.number(figure) / theirs[row.cell.seed] for row in ours if row.cell.seed in theirs]
+    )
+
+
+def verdicts(rows: Iterable[Row], label: str = OURS) -> list[Verdict]:
+    """One for every scenario in which the rule and at least one rival ran, in their order.
+
+    Args:
+        rows: Results.
+        label: Rule that is compared with `loadtest.study.design.RIVALS`.
+    """
     found = []
     for scenario, by_label in by_scenario(rows).items():
-        ours, peers = by_label.get(OURS), [by_label[peer] for peer in PEERS if peer in by_label]
-        if ours is None or not peers:
+        rivals = {rival: by_label[rival] for rival in RIVALS if rival in by_label}
+        ours = by_label.get(label)
+        if ours is None or not rivals:
             continue
         found.append(
             Verdict(
                 scenario=scenario,
-                mean=_compare(ours, peers, MEAN),
-                p90=_compare(ours, peers, P90),
-                share_of_pooled=ours.number("share_of_pooled"),
-                floor_s=ours.number("floor_ttft_mean_s"),
+                mean=_compare(ours, rivals, MEAN),
+                p90=_compare(ours, rivals, P90),
+                answered_share=average(ours, "completed_share"),
+                share_of_pooled=average(ours, "share_of_pooled"),
+                floor_s=average(ours, "floor_ttft_mean_s"),
             )
         )
     return found
 
 
-def _compare(ours: Row, peers: list[Row], figure: str) -> Comparison:
-    best = min(peers, key=lambda row: row.number(figure))
-    return Comparison(ours.number(figure), best.cell.label, best.number(figure))
+def _compare(ours: Seeds, rivals: dict[str, Seeds], figure: str) -> Comparison:
+    ratios = {rival: ratio_of(ours, rows, figure) for rival, rows in rivals.items()}
+    best = min(rivals, key=lambda rival: average(rivals[rival], figure))
+    faster = tuple(rival for rival, ratio in ratios.items() if ratio.low > 1.0)
+    if average(ours, "completed_share") < ANSWERED_SHARE_MIN:
+        told = Told.UNCOMPARED
+    elif faster:
+        told = Told.SLOWER
+    elif all(ratio.high < 1.0 for ratio in ratios.values()):
+        told = Told.FASTER
+    else:
+        told = Told.OPEN
+    return Comparison(average(ours, figure), best, average(rivals[best], figure), ratios[best], faster, told)

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from loadtest.study.design import Cell
 from loadtest.study.results import Row
+from loadtest.study.revision import Revision
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, CONVERSATION_FILE
+
+CODE = Revision("decisions", "model")
 
 
 def cell(label: str = "expected_cost", **changes: object) -> Cell:
@@ -41,8 +44,9 @@ def row(label: str = "expected_cost", *, mean_s: float = 1.0, p90_s: float = 2.0
         "ttft_first_bucket_p90_s": p90_s,
         "ttft_other_buckets_p90_s": 4 * p90_s,
         "ttft_longest_bucket_p90_s": 5 * p90_s,
+        "decisions_digest": f"{label}/{mean_s}",
     }
-    return Row("code", cell(label, **changes), figures)
+    return Row(CODE, cell(label, **changes), figures)
 
 
 def write_traces(folder: Path) -> Path:

@@ -15,8 +15,8 @@ def request(tokens: int) -> SimRequest:
 
 def test_a_fleet_is_divided_in_the_same_proportions_whatever_its_size() -> None:
     assert not configured(cell(traffic="agentic-64")).bucket_workers
-    large = configured(cell(traffic="agentic-256", buckets=True))
-    assert [workers for _, workers in large.bucket_workers] == [8, 16, 8]
+    large = configured(cell(traffic="conversation-3x", buckets=True))
+    assert [workers for _, workers in large.bucket_workers] == [6, 12, 6]
     small = configured(cell(traffic="agentic-64", buckets=True))
     assert small.bucket_workers == ((65_536, 2), (262_144, 4), (1_048_576, 2))
 

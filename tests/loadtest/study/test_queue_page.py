@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes.study import CODE
 
-from loadtest.study.queue_page import DEFAULT_K, Figures, QueueCell, QueueRow, aims, draw, tables, write
+from loadtest.study.queue_page import Figures, QueueCell, QueueRow, aims, draw, tables, write
+from loadtest.study.shipped import K
 
 PNG = b"\x89PNG"
 
 FCFS = QueueCell("agentic", 1.1, 0.0)
-OURS = replace(FCFS, k=DEFAULT_K)
+OURS = replace(FCFS, k=K)
 PLAIN = Figures(
     requests=100,
     completed_share=0.975,
@@ -19,6 +21,7 @@ PLAIN = Figures(
     long_ttft_s=(10.0, 20.0, 30.0),
     short_ttft_s=(1.0, 4.0, 8.0),
     wait_s_max=250.0,
+    overdue_share=0.125,
     hit_ratio=0.9,
     inversions=7,
     inversion_s_max=0.125,
@@ -27,7 +30,7 @@ PLAIN = Figures(
 
 
 def row(cell: QueueCell, figures: Figures = PLAIN) -> QueueRow:
-    return QueueRow("code", cell, figures)
+    return QueueRow(CODE, cell, figures)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +59,8 @@ def test_a_line_has_every_figure_in_its_column() -> None:
         "P99",
     ]
     assert lines[4] == (
-        "| 110 % | first come, first served | 10.0 | 20.0 | 30.0 | 1.00 | 4.00 | 8.00 | 250 | 97.5 % | 2.00"
-        " | 90.0 % | 7 | 0.125 |"
+        "| 110 % | first come, first served | 10.0 | 20.0 | 30.0 | 1.00 | 4.00 | 8.00 | 250 | 12.5 % | 97.5 %"
+        " | 2.00 | 90.0 % | 7 | 0.125 |"
     )
 
 
@@ -87,7 +90,10 @@ def test_the_gain_is_a_change_against_first_come_first_served_at_the_same_load_a
     lines = aims([row(FCFS), row(OURS, ours), *elsewhere]).splitlines()
 
     assert lines[2:] == [
-        "| agentic, 110 % | 20.0 to 15.0 s, -25 % | 4.00 to 5.00 s, +25 % | 250, 250 | 2.00, 2.50 | - | - |"
+        (
+            "| agentic, 110 % | 20.0 to 15.0 s, -25 % | 4.00 to 5.00 s, +25 % | 250, 250 "
+            "| 12.5 %, 12.5 % | 2.00, 2.50 | - | - |"
+        )
     ]
 
 
@@ -110,10 +116,15 @@ def test_early_rejection_is_told_with_its_share_of_full_load() -> None:
     assert text.splitlines()[2].endswith("| 2.00, 2.00 | 1.50 | 75 % |")
 
 
-def test_another_seed_is_named() -> None:
-    rows = [row(replace(cell, seed=3)) for cell in (FCFS, OURS)]
+def test_seeds_are_compared_in_pairs_with_an_interval() -> None:
+    """A quarter less at each of two seeds: nothing is left to chance."""
+    rows = []
+    for seed, times in ((1, 1.0), (2, 3.0)):
+        before = replace(PLAIN, long_ttft_s=(1.0, 20.0 * times, 90.0))
+        after = replace(PLAIN, long_ttft_s=(1.0, 15.0 * times, 90.0))
+        rows += [row(replace(FCFS, seed=seed), before), row(replace(OURS, seed=seed), after)]
 
-    assert "| agentic, 110 %, seed 3 |" in aims(rows)
+    assert "| agentic, 110 % | 40.0 to 30.0 s, -25 % (-25 to -25 %) |" in aims(rows)
 
 
 def test_a_chart_leaves_out_what_is_not_of_one_replica_and_the_first_seed(tmp_path: Path) -> None:

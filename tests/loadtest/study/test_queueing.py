@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes.study import write_traces
+from fakes.study import CODE, write_traces
 
 from loadtest.study import queueing
 from loadtest.study.queue_page import QueueCell, QueueRow, aims, tables
@@ -33,7 +33,7 @@ def test_every_cell_is_one_of_its_own_and_has_a_title_of_its_own() -> None:
 
 
 def test_a_cell_gives_the_same_whenever_it_is_simulated(traces: Path) -> None:
-    first, second = (simulated(FEW[2], traces, "code") for _ in range(2))
+    first, second = (simulated(FEW[2], traces, CODE) for _ in range(2))
 
     assert first == second
     assert first.figures.requests == 30
@@ -41,7 +41,7 @@ def test_a_cell_gives_the_same_whenever_it_is_simulated(traces: Path) -> None:
 
 def test_goodput_counts_what_came_in_time(traces: Path) -> None:
     """Thirty small prompts in 29 s recorded ones: each is answered within a second."""
-    row = simulated(FEW[1], traces, "code")
+    row = simulated(FEW[1], traces, CODE)
 
     assert row.figures.completed_share == row.figures.kept_share == 1.0
     assert row.figures.goodput_per_s == pytest.approx(30 / 29 * PRESSURES["azure-code"].capacity_speed)
@@ -67,7 +67,7 @@ def test_results_are_kept_and_shown(traces: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_table_has_a_line_for_every_cell(traces: Path) -> None:
-    rows = [simulated(cell, traces, "code") for cell in FEW]
+    rows = [simulated(cell, traces, CODE) for cell in FEW]
     copied = [msgspec.json.decode(msgspec.json.encode(row), type=QueueRow) for row in rows]
 
     assert copied == rows
@@ -82,7 +82,7 @@ def test_the_page_has_a_place_for_everything_that_is_made() -> None:
 
 
 def test_the_gain_is_told_against_first_come_first_served(traces: Path) -> None:
-    rows = [simulated(replace(FEW[1], k=k), traces, "code") for k in (0.0, 4.0)]
+    rows = [simulated(replace(FEW[1], k=k), traces, CODE) for k in (0.0, 4.0)]
 
     assert "azure-code, 100 %" in aims(rows)
     assert "azure-code" not in aims(rows[1:])

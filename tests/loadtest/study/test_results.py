@@ -5,13 +5,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fakes.study import cell, row
+from fakes.study import CODE, cell, row
 
 from loadtest.study.design import Cell
-from loadtest.study.results import Row, Store, by_scenario, code_digest
+from loadtest.study.results import Row, Store, by_scenario
+from loadtest.study.revision import Revision
+
+NEWER = Revision("newer", "model")
 
 
-def store_of(path: Path, code: str) -> Store[Cell, Row]:
+def store_of(path: Path, code: Revision) -> Store[Cell, Row]:
     """A store of the policy study's results."""
     return Store(path, code, Row)
 
@@ -19,9 +22,9 @@ def store_of(path: Path, code: str) -> Store[Cell, Row]:
 def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "kept" / "results.jsonl"
     done, open_ = row("a"), cell("b")
-    store_of(path, "code").add(done)
+    store_of(path, CODE).add(done)
 
-    again = store_of(path, "code")
+    again = store_of(path, CODE)
 
     assert again.missing([done.cell, open_, open_]) == [open_]
     assert again.rows([open_, done.cell]) == [done]
@@ -29,16 +32,16 @@ def test_a_study_goes_on_where_it_was(tmp_path: Path) -> None:
 
 def test_results_of_other_code_are_kept_until_there_are_newer_ones(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    old, other, new = row("a"), row("b"), replace(row("a", mean_s=3.0), code="newer")
+    old, other, new = row("a"), row("b"), replace(row("a", mean_s=3.0), code=NEWER)
     for one in (old, other):
-        store_of(path, "code").add(one)
+        store_of(path, CODE).add(one)
 
-    store = store_of(path, "newer")
+    store = store_of(path, NEWER)
     assert store.missing([old.cell]) == [old.cell]
     assert store.rows([old.cell]) == [old]
 
     store.add(new)
-    again = store_of(path, "newer")
+    again = store_of(path, NEWER)
     assert again.missing([old.cell, other.cell]) == [other.cell]
     assert again.rows([old.cell, other.cell]) == [new, other]
     assert len(path.read_bytes().splitlines()) == 2
@@ -46,10 +49,10 @@ def test_results_of_other_code_are_kept_until_there_are_newer_ones(tmp_path: Pat
 
 def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    store_of(path, "code").add(row("a"))
+    store_of(path, CODE).add(row("a"))
     path.write_bytes(path.read_bytes() + b'{"code": "co')
 
-    assert store_of(path, "code").rows([row("a").cell]) == [row("a")]
+    assert store_of(path, CODE).rows([row("a").cell]) == [row("a")]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -57,28 +60,27 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text('{"policy": "x"}\n')
 
     with pytest.raises(msgspec.MsgspecError):
-        store_of(path, "code")
+        store_of(path, CODE)
 
 
-def test_code_that_decides_changes_the_digest_and_code_that_shows_does_not(tmp_path: Path) -> None:
-    deciding, showing = tmp_path / "policies" / "place.py", tmp_path / "loadtest" / "study" / "chart.py"
-    for path in (deciding, showing):
-        path.parent.mkdir(parents=True)
-        path.write_text("1")
-    before = code_digest(tmp_path)
+def test_cells_that_the_design_has_no_more_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    store = store_of(path, CODE)
+    for one in (row("a"), row("b")):
+        store.add(one)
 
-    showing.write_text("2")
-    assert code_digest(tmp_path) == before
-    deciding.write_text("2")
-    assert code_digest(tmp_path) != before
+    store.keep([row("a").cell])
+
+    assert store_of(path, CODE).rows([row("a").cell, row("b").cell]) == [row("a")]
 
 
 def test_rows_are_grouped_by_what_policies_are_compared_on() -> None:
     one, two, other = row("a"), row("b"), row("a", utilisation=0.6)
+    again = row("a", seed=2)
 
-    assert by_scenario([one, two, other]) == {
-        one.cell.scenario: {"a": one, "b": two},
-        other.cell.scenario: {"a": other},
+    assert by_scenario([again, one, two, other]) == {
+        one.cell.scenario: {"a": (one, again), "b": (two,)},
+        other.cell.scenario: {"a": (other,)},
     }
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes.study import cell, write_traces
+from fakes.study import CODE, cell, write_traces
 
 from loadtest.simulator.records import Outcome, Records
 from loadtest.study.design import Cell
 from loadtest.study.results import Row, Store
 from loadtest.study.runs import configured, run, simulated, totals_of
+from loadtest.study.shipped import shipped_queue
 
 
 def test_a_cell_says_what_is_simulated() -> None:
@@ -21,16 +22,15 @@ def test_a_cell_says_what_is_simulated() -> None:
             engine="dense-70b",
             options=(("prefill_load_scale", 4.0),),
             replicas=8,
-            block_tokens=512,
             congestion_max_per_s=2.0,
-            queue_order="uncached",
-            aging=3.0,
+            queue_k=3.0,
         )
     )
 
     assert (made.policy, dict(made.policy_options)) == ("kv_cost", {"prefill_load_scale": 4.0})
-    assert (made.workers, made.speed, made.replicas, made.block_tokens) == (24, 3.0, 8, 512)
-    assert (made.engine.name, made.engine.queue_order, made.engine.aging) == ("dense-70b", "uncached", 3.0)
+    assert (made.workers, made.speed, made.replicas) == (24, 3.0, 8)
+    assert made.engine.name == "dense-70b"
+    assert made.queue == shipped_queue(3.0)
     assert made.rules["congestion_max_per_s"] == 2.0
     assert made.rules["default_model"] == made.engine.prefill.model()
 
@@ -43,6 +43,11 @@ def test_a_gateway_may_know_nothing_of_its_engines_and_workers_may_share_a_pool(
     assert configured(cell()).l3 is None
 
 
+def test_host_memory_and_a_queue_are_there_where_a_cell_says_so() -> None:
+    assert configured(cell(host=True)).host is not None
+    assert (configured(cell()).host, configured(cell()).queue) == (None, None)
+
+
 def test_the_gateway_knows_the_prices_of_engines_that_the_load_slows_down() -> None:
     made = configured(cell(), scale=3.0)
 
@@ -53,10 +58,10 @@ def test_the_gateway_knows_the_prices_of_engines_that_the_load_slows_down() -> N
 def test_a_load_is_the_same_for_all_policies_and_queues(tmp_path: Path) -> None:
     traces = write_traces(tmp_path)
     rows = [
-        simulated(cell(label, utilisation=0.5, replicas=replicas), traces, "code")
+        simulated(cell(label, utilisation=0.5, replicas=replicas), traces, CODE)
         for label, replicas in (("least_load", 1), ("lmetric", 2))
     ]
-    twice = simulated(cell("least_load", utilisation=0.9), traces, "code")
+    twice = simulated(cell("least_load", utilisation=0.9), traces, CODE)
 
     assert rows[0].number("time_scale") == rows[1].number("time_scale")
     assert twice.number("time_scale") > 1.5 * rows[0].number("time_scale")
@@ -64,7 +69,7 @@ def test_a_load_is_the_same_for_all_policies_and_queues(tmp_path: Path) -> None:
 
 def test_a_cell_gives_the_same_figures_again(tmp_path: Path) -> None:
     traces = write_traces(tmp_path)
-    first, second = (simulated(cell(utilisation=0.5), traces, "code") for _ in range(2))
+    first, second = (simulated(cell(utilisation=0.5), traces, CODE) for _ in range(2))
 
     assert first.figures["decisions_digest"] == second.figures["decisions_digest"]
     assert first.number("completed_share") == 1.0
@@ -87,9 +92,9 @@ def test_times_are_told_of_the_shortest_bucket_of_the_others_and_of_the_longest(
 
 
 def test_what_is_missing_is_run_and_kept(tmp_path: Path) -> None:
-    store: Store[Cell, Row] = Store(tmp_path / "results.jsonl", "code", Row)
+    store: Store[Cell, Row] = Store(tmp_path / "results.jsonl", CODE, Row)
     wanted = [cell("round_robin", utilisation=None), cell("least_load", utilisation=None)]
-    done = simulated(wanted[0], write_traces(tmp_path), "code")
+    done = simulated(wanted[0], write_traces(tmp_path), CODE)
     store.add(done)
     told: list[Row] = []
 

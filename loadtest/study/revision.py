@@ -1,0 +1,90 @@
+"""The code that a result is of, as two fingerprints.
+
+``decisions`` covers `policies` and `radix`: the code that places requests. A published table of other
+decision code is stale, and a test fails. ``model`` covers what the decisions are simulated with: the waiting
+room of the gateway, the engines and the simulator. A run of the study renews results of another model too,
+but no test asks for it.
+
+A fingerprint is taken of the syntax without comments, docstrings and layout. A reworded sentence changes
+none; a pure refactoring does, and ``python -m loadtest.study --confirm`` shows that it decides the same.
+"""
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+DECIDING = ("policies", "radix")
+"""Folders of the code that places requests."""
+
+MODEL = ("router/gateway", "loadtest/engine", "loadtest/simulator", "loadtest/study")
+"""Folders of the code that decisions are simulated with."""
+
+SHOWING = (
+    "__main__.py",
+    "chart.py",
+    "claims.py",
+    "confirm.py",
+    "design.py",
+    "queue_page.py",
+    "report.py",
+    "tables.py",
+    "verdict.py",
+)
+"""Files of `loadtest.study` that no figure depends on: they show figures, or name cells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The code that made a result.
+
+    Attributes:
+        decisions: Fingerprint of `DECIDING`.
+        model: Fingerprint of `MODEL`.
+    """
+
+    decisions: str
+    model: str
+
+
+def present(root: Path = ROOT) -> Revision:
+    """Fingerprints of the code as it is."""
+    showing = {root / "loadtest" / "study" / name for name in SHOWING}
+    return Revision(_fingerprint(root, DECIDING, ()), _fingerprint(root, MODEL, showing))
+
+
+def _fingerprint(root: Path, folders: Iterable[str], without: Iterable[Path]) -> str:
+    digest = blake2b(digest_size=8)
+    skipped = set(without)
+    for folder in folders:
+        for path in sorted((root / folder).rglob("*.py")):
+            if path not in skipped:
+                digest.update(f"{path.relative_to(root)}\0{syntax_of(path.read_text())}\0".encode())
+    return digest.hexdigest()
+
+
+def syntax_of(source: str) -> str:
+    """Syntax of a module without comments, docstrings and layout; the same under every version of Python."""
+    return _written(ast.parse(source))
+
+
+def _written(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(_written(one) for one in value if not _is_docstring(one))}]"
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    # Fields that newer versions of Python add are empty where the syntax is not used.
+    fields = (f"{name}={_written(one)}" for name, one in ast.iter_fields(value) if one not in (None, []))
+    return f"{type(value).__name__}({','.join(fields)})"
+
+
+def _is_docstring(value: object) -> bool:
+    """True for a string that stands alone: a docstring, also one below a constant or a field."""
+    return (
+        isinstance(value, ast.Expr)
+        and isinstance(value.value, ast.Constant)
+        and isinstance(value.value.value, str)
+    )
