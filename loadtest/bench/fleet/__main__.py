@@ -7,7 +7,9 @@
 Results are kept as they come. Runs that the results already have for the same sources are left out, so the
 bench can be interrupted and started again, part by part. All routers of a repetition get the same requests,
 and repetitions begin with another router each, so that noise that comes and goes does not always meet the
-same one.
+same one. Several runs are under way at the same time, each with a fleet, a load and a router of its own: at
+this speed one of them keeps a core busy for a tenth of the time, and whether the machine kept up is part of
+each result (`loadtest.bench.fleet.results`).
 """
 
 import argparse
@@ -28,6 +30,7 @@ from loadtest.bench.fleet.page import markdown
 from loadtest.bench.fleet.results import Outcome, append, of_revision, read
 from loadtest.bench.fleet.routers import BINARIES, HOME, PARTS
 from loadtest.bench.fleet.runs import Pace, revision, run
+from loadtest.bench.fleet.script import Traces
 from loadtest.bench.peers.machine import Machine
 from loadtest.processes import ChildFailed
 
@@ -109,17 +112,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cells", nargs="+", choices=cells, default=[], metavar="CELL", help=" ".join(cells))
     parser.add_argument("--repetitions", type=int, default=5, help="[default 5]")
     parser.add_argument("--seconds", type=float, default=250.0, help="of trace time in a run [default 250]")
-    parser.add_argument("--speed", type=float, default=30.0, help="trace seconds in a second [default 30]")
+    parser.add_argument("--speed", type=float, default=5.0, help="trace seconds in a second [default 5]")
+    parser.add_argument("--jobs", type=int, default=8, help="runs at the same time [default 8]")
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="[default ../shared/traces]")
     parser.add_argument("--out", type=Path, default=OUT, help="folder [default docs/benchmarks/fleet]")
     parser.add_argument("--report-only", action="store_true", help="measure nothing, write the page again")
     return parser
 
 
-def _traces(folder: Path) -> dict[bool, Path] | None:
-    """Where the trace of agents (True) and of conversations (False) is."""
-    traces = {True: folder / AGENTS_TRACE, False: folder / CONVERSATION_TRACE}
-    return traces if all(path.is_file() for path in traces.values()) else None
+def _traces(folder: Path) -> Traces | None:
+    """The recorded traffic of a folder; None if it is not there."""
+    agents, conversation = folder / AGENTS_TRACE, folder / CONVERSATION_TRACE
+    return Traces(agents, conversation) if agents.is_file() and conversation.is_file() else None
 
 
 def _install(routers: Sequence[str], script: Path, console: Console) -> None:
@@ -138,9 +142,7 @@ def _install(routers: Sequence[str], script: Path, console: Console) -> None:
         subprocess.run([str(script), *missing], env=environment, check=True)  # noqa: S603 - the kit's own
 
 
-async def _measure(
-    options: argparse.Namespace, traces: dict[bool, Path], path: Path, console: Console
-) -> None:
+async def _measure(options: argparse.Namespace, traces: Traces, path: Path, console: Console) -> None:
     """Run what is planned and not there yet.
 
     Raises:
@@ -158,20 +160,29 @@ async def _measure(
         for visit in visits(options.parts, options.cells, options.routers, options.repetitions)
         if (visit[0], visit[1].key, visit[2]) not in done
     ]
-    estimate_min = len(plan) * (pace.seconds / pace.speed + START_S) / 60
+    estimate_min = len(plan) * (pace.seconds / pace.speed + START_S) / 60 / options.jobs
     console.print(f"{len(plan)} runs, {len(done)} are there already; about {estimate_min:.0f} minutes")
-    began_s = time.monotonic()
-    for number, (repetition, cell, router) in enumerate(plan, start=1):
-        try:
-            outcome = await run(cell, router, repetition, pace, traces[cell.users > 0])
-        except ChildFailed as error:
-            if router not in BINARIES:
-                raise
-            console.print(f"{router}: {error}", markup=False)
-            continue
-        append(path, outcome)
-        left_min = (time.monotonic() - began_s) / number * (len(plan) - number) / 60
-        console.print(f"{number}/{len(plan)}, {left_min:.0f} min left: {_line(outcome)}", markup=False)
+    began_s, ended = time.monotonic(), 0
+    left = iter(plan)
+
+    async def work() -> None:
+        nonlocal ended
+        for repetition, cell, router in left:
+            try:
+                outcome = await run(cell, router, repetition, pace, traces)
+            except ChildFailed as error:
+                if router not in BINARIES:
+                    raise
+                console.print(f"{router}: {error}", markup=False)
+                continue
+            append(path, outcome)
+            ended += 1
+            left_min = (time.monotonic() - began_s) / ended * (len(plan) - ended) / 60
+            console.print(f"{ended}/{len(plan)}, {left_min:.0f} min left: {_line(outcome)}", markup=False)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(options.jobs):
+            tasks.create_task(work(), name=f"fleet-runs-{number}")
 
 
 def _line(outcome: Outcome) -> str:

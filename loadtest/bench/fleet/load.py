@@ -26,8 +26,7 @@ from loadtest.bench.fleet.script import (
     Ideal,
     Session,
     Texts,
-    read_arrivals,
-    read_sessions,
+    Work,
 )
 from router.open_files import raise_open_files
 
@@ -42,18 +41,14 @@ class FleetLoad(msgspec.Struct, frozen=True):
     """What to send.
 
     Attributes:
-        trace: Path of the trace.
+        work: Path of a file with the `Work`, in MessagePack.
         users: Agents at work at the same time; 0 for conversations as they arrived.
-        seed: Of the order of the sessions.
-        start_s: Where the window of conversations begins in the trace.
         seconds: Trace time in which requests are sent.
         speed: Trace seconds in a second.
     """
 
-    trace: str
+    work: str
     users: int
-    seed: int
-    start_s: float
     seconds: float
     speed: float
 
@@ -204,14 +199,10 @@ def main() -> None:
     raise_open_files(0)
     gc.disable()  # all that is read stays, and looking through it again and again takes seconds
     plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=FleetLoad)
-    path, arrivals, sessions = Path(plan.trace), list[Ask](), list[Session]()
-    if plan.users:
-        sessions = read_sessions(path, plan.seed)
-    else:
-        arrivals = read_arrivals(path, plan.start_s, plan.seconds)
+    work = msgspec.msgpack.decode(Path(plan.work).read_bytes(), type=Work)
     os.write(sys.stdout.fileno(), b"true\n")
     if ports := msgspec.json.decode(sys.stdin.buffer.readline() or b"[]", type=list[int]):
-        report = uvloop.run(Load(plan, ports).run(sessions, arrivals))
+        report = uvloop.run(Load(plan, ports).run(work.sessions, work.arrivals))
         os.write(sys.stdout.fileno(), msgspec.json.encode(report) + b"\n")
 
 

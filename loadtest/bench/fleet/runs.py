@@ -8,10 +8,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from loadtest.bench.fleet.cells import Cell, Router
 from loadtest.bench.fleet.load import FleetLoad, FleetLoadReport
 from loadtest.bench.fleet.results import Outcome
 from loadtest.bench.fleet.routers import routers_started
+from loadtest.bench.fleet.script import Traces
 from loadtest.bench.fleet.worker import WorkerPlan, WorkerReport
 from loadtest.bench.gateway_stage import started
 from loadtest.bench.process_tree import cpu_s
@@ -39,17 +42,19 @@ class Pace:
     speed: float
 
 
-async def run(cell: Cell, router: Router, repetition: int, pace: Pace, trace: Path) -> Outcome:
+async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: Traces) -> Outcome:
     """Run one router in one cell once.
 
     Raises:
         ChildFailed: Something does not come up, or ends before it should.
     """
     worker_plan = WorkerPlan(WORKERS, cell.cache_tokens, cell.prefill_tokens_per_s, pace.speed)
-    start_s = repetition * WINDOW_STEP_S
-    plan = FleetLoad(str(trace), cell.users, repetition + 1, start_s, pace.seconds, pace.speed)
+    work = traces.work(cell.users, repetition + 1, repetition * WINDOW_STEP_S, pace.seconds)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-bench-")))
+        path = folder / "work.msgpack"
+        path.write_bytes(msgspec.msgpack.encode(work))
+        plan = FleetLoad(str(path), cell.users, pace.seconds, pace.speed)
         load = await stack.enter_async_context(started("loadtest.bench.fleet.load", plan))
         workers = await stack.enter_async_context(started("loadtest.bench.fleet.worker", worker_plan))
         ports = await workers.next(list[int])

@@ -20,6 +20,9 @@ GAP_S_MIN, GAP_S_MAX = 0.5, 60.0
 REQUESTS_MIN = 3
 """Sessions with fewer requests are left out."""
 
+SESSION_S_MIN = 60.0
+"""Trace time that a session takes at least, nearly always: so many sessions are handed to a run."""
+
 AGENT_BLOCK_TOKENS, CONVERSATION_BLOCK_TOKENS = 64, 512
 _CHARS_PER_TOKEN = 4
 _WORDS = ("alpha", "beta", "gamma", "delta", "omega", "router", "cache", "token", "prefix", "worker", "model")
@@ -60,8 +63,55 @@ class _Recording(msgspec.Struct):
     requests: list[_Entry]
 
 
-def read_sessions(path: Path, seed: int) -> list[Session]:
-    """Read agents' sessions in an order drawn from a seed.
+class Work(msgspec.Struct, frozen=True):
+    """All that one run may send.
+
+    Attributes:
+        sessions: Of agents; the last one is begun first.
+        arrivals: Of conversations, by their times.
+    """
+
+    sessions: list[Session]
+    arrivals: list[Ask]
+
+
+class Traces:
+    """The recorded traffic, read once for all runs.
+
+    Args:
+        agents: File of agents' sessions.
+        conversation: File of conversations.
+    """
+
+    def __init__(self, agents: Path, conversation: Path) -> None:
+        self._agents = agents
+        self._conversation = conversation
+        self._sessions: list[Session] = []
+
+    def work(self, users: int, seed: int, start_s: float, seconds: float) -> Work:
+        """Draw what one run sends.
+
+        Args:
+            users: Agents at work at the same time; 0 for conversations.
+            seed: Of the order of the sessions.
+            start_s: Where the window of conversations begins in the trace.
+            seconds: Trace time in which requests are sent.
+
+        Raises:
+            TraceError: A file cannot be read.
+            msgspec.DecodeError: A line is not a session.
+        """
+        if not users:
+            return Work([], read_arrivals(self._conversation, start_s, seconds))
+        if not self._sessions:
+            self._sessions = read_sessions(self._agents)
+        sessions = list(self._sessions)
+        random.Random(seed).shuffle(sessions)
+        return Work(sessions[-users * max(2, round(seconds / SESSION_S_MIN)) :], [])
+
+
+def read_sessions(path: Path) -> list[Session]:
+    """Read agents' sessions.
 
     Raises:
         TraceError: The file cannot be read.
@@ -81,7 +131,6 @@ def read_sessions(path: Path, seed: int) -> list[Session]:
                 ended_s = entry.t + (entry.api_time or 0.0)
             if len(asks) >= REQUESTS_MIN:
                 sessions.append(Session(recording.id, asks))
-    random.Random(seed).shuffle(sessions)
     return sessions
 
 
