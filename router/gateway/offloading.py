@@ -180,7 +180,10 @@ class Offloading:
                 offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
-        verdict = self.offload.judge(local_offer, offers, self.threshold_tokens, now_us, failed=failed)
+        fixed = self._threshold_tokens > 0
+        verdict = self.offload.judge(
+            local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
+        )
         if verdict.remote:
             if verdict.wait_s > PACE_S:
                 look.wait_for(verdict.link)
