@@ -5,7 +5,7 @@ an answer costs a bisection, a change a few microseconds at most, and what is pr
 is off by some 60 requests at worst. A queue of fewer than 16 is always exact.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 
 import numpy as np
 
@@ -45,15 +45,23 @@ class WorkAhead:
 
     def before_us(self, key_us: int) -> int:
         """Predicted prefill of those with a lesser key, microseconds."""
-        if self._changes > CHANGES_PER_TICKET * self.count:
-            self._sum_up()
+        self._refresh()
         return self._before_us[bisect_left(self._keys_us, key_us)]
+
+    def behind(self, key_us: int) -> int:
+        """How many have a greater key."""
+        self._refresh()
+        return len(self._keys_us) - bisect_right(self._keys_us, key_us)
 
     def _count(self, ticket: Ticket, sign: int) -> None:
         self.count += sign
         self.tokens += sign * ticket.uncached_tokens
         self.service_us += sign * ticket.service_us
         self._changes += 1
+
+    def _refresh(self) -> None:
+        if self._changes > CHANGES_PER_TICKET * self.count:
+            self._sum_up()
 
     def _sum_up(self) -> None:
         keys_us = np.array([ticket.key_us for ticket in self._tickets.values()], dtype=np.int64)

@@ -65,6 +65,22 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     verdict: OffloadVerdict
 
 
+class Line(NamedTuple):
+    """What waits in the gateway for the workers of one side.
+
+    Attributes:
+        ahead_s: How long those keep a worker there busy that go before the request.
+        behind: How many go behind it, for each worker there.
+    """
+
+    ahead_s: float
+    behind: float
+
+
+NO_LINE = Line(0.0, 0.0)
+"""Nobody waits."""
+
+
 class Placing(NamedTuple):
     """Where a request goes, if it is its turn.
 
@@ -146,7 +162,7 @@ class Offloading:
         policy: Policy,
         kv: KvBytes,
         bucket: int,
-        ahead_s: Callable[[str, Chosen, int], float],
+        line_of: Callable[[str, Chosen, int], Line],
         *,
         failed: bool,
     ) -> Placing:
@@ -160,8 +176,7 @@ class Offloading:
             policy: How workers are priced.
             kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
-            ahead_s: How long those keep a side busy that wait there before the request: of a link, its choice
-                there and the workers there.
+            line_of: What waits for a side: of a link, its choice there and how many work there.
             failed: Whether a worker has failed it before.
         """
         fleet, now_us = self._fleet, candidates.now_us
@@ -169,14 +184,14 @@ class Offloading:
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
-                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, ahead_s)
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
         remotes: list[Placing] = []
         offers: list[Offer] = []
         for side in sides.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s)
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
                 offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
@@ -355,22 +370,28 @@ def _offer(
     view: RequestView,
     candidates: Candidates,
     chosen: Chosen,
-    ahead_s: Callable[[str, Chosen, int], float],
+    line_of: Callable[[str, Chosen, int], Line],
 ) -> Offer:
     """What a side can do, by the worker that the policy chose there."""
-    slow, prefill_s = candidates.slow, chosen.service_s
-    congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
-    queue_s = ahead_s(link, chosen, len(candidates))
+    line, prefill_s = line_of(link, chosen, len(candidates)), chosen.service_s
     return Offer(
         site,
         link,
         view.prompt_tokens - chosen.safe_tokens,
-        chosen.queue_s + queue_s,
+        chosen.queue_s + line.ahead_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        chosen.stall_s + congestion_per_s * prefill_s * (chosen.queue_s + queue_s + prefill_s / 2.0),
-        candidates.backlog_s.min().item() + queue_s,
+        _others_s(candidates, chosen, line),
+        candidates.backlog_s.min().item() + line.ahead_s,
     )
+
+
+def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
+    """What others lose: who decodes there, who comes while it is busy, and each who waits behind it."""
+    slow, prefill_s = candidates.slow, chosen.service_s
+    congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    comes = congestion_per_s * (chosen.queue_s + line.ahead_s + prefill_s / 2.0)
+    return chosen.stall_s + prefill_s * (comes + line.behind)
 
 
 def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:
