@@ -452,7 +452,9 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
             return pieces if alone else None
         for piece_us, until_us, rate in pieces:
             beside = min(rate, self.line * SPARE_MIN)
-            if timetable.peak(piece_us, until_us) + beside > self.line * (1.0 + ROUNDING):
+            # Layers leave beside what is pulled meanwhile, which has the rest of the link.
+            most = self.line + (beside if until_us - piece_us == self.compute_us else 0.0)
+            if timetable.peak(piece_us, until_us) + beside > most * (1.0 + ROUNDING):
                 return None
         return pieces if timetable.most_within(WINDOW_US, pieces) <= cap * (1.0 + ROUNDING) else None
 
