@@ -259,7 +259,9 @@ class Offload:
         if not self._sooner(local, side):
             return False, OffloadReason.SOONER_LOCAL
         short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
-        if short and side.state is LinkState.SCARCE and surge <= 0:
+        queue_s = side.offer.backlog_s
+        scarce = side.state is LinkState.SCARCE or queue_s > max(self.rules.calm_s, local.backlog_s)
+        if short and scarce and surge <= 0:
             return False, OffloadReason.BELOW_THRESHOLD
         return True, OffloadReason.SOONER_REMOTE
 

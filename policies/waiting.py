@@ -305,11 +305,6 @@ class Tickets:
         work = self._lanes.get(lane)
         return work.before_us(key_us) if work is not None else 0
 
-    def behind(self, lane: str, key_us: int) -> int:
-        """How many wait in a lane behind a key."""
-        work = self._lanes.get(lane)
-        return work.behind(key_us) if work is not None else 0
-
     def lane_totals(self) -> Mapping[str, WorkAhead]:
         """What waits, by lane."""
         return self._lanes

@@ -520,12 +520,16 @@ class Decider:
             return NO_LINE
         key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
         lane = lane_by(claim.lane, link)
-        ahead_us, behind = tickets.ahead_service_us(lane, key_us), tickets.behind(lane, key_us)
+        total = tickets.lane_totals().get(lane)
+        if total is None:
+            return NO_LINE
+        ahead_us, behind, work_us = total.before_us(key_us), total.behind(key_us), total.service_us
         own = tickets.get(claim.ticket_id)
         if own is not None and own.lane == lane:  # It does not wait for itself.
             ahead_us -= own.service_us if own.key_us < key_us else 0
             behind -= own.key_us > key_us
-        return Line(max(ahead_us, 0) / 1e6 / workers, max(behind, 0) / workers)
+            work_us -= own.service_us
+        return Line(max(ahead_us, 0) / 1e6 / workers, max(behind, 0) / workers, work_us / 1e6 / workers)
 
     def _turn(
         self,

@@ -71,13 +71,15 @@ class Line(NamedTuple):
     Attributes:
         ahead_s: How long those keep a worker there busy that go before the request.
         behind: How many go behind it, for each worker there.
+        work_s: How long all of them keep a worker there busy.
     """
 
     ahead_s: float
     behind: float
+    work_s: float
 
 
-NO_LINE = Line(0.0, 0.0)
+NO_LINE = Line(0.0, 0.0, 0.0)
 """Nobody waits."""
 
 
@@ -382,7 +384,7 @@ def _offer(
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
         _others_s(candidates, chosen, line),
-        candidates.backlog_s.min().item() + line.ahead_s,
+        candidates.backlog_s.min().item() + line.work_s,
     )
 
 
