@@ -430,11 +430,9 @@ class Look:
         matches, seen = self._kept_matches(pool), self._candidates
         if not matches:
             return 0.0
-        blocks: Floats = sum([match.safe[pool.slots] for match in matches]) * (
-            pool.keeps * seen.tokens_per_block
-        )
-        held: Floats = np.minimum(blocks, self._request.prompt_tokens)
-        return held
+        blocks = sum([match.safe[pool.slots] for match in matches])
+        held = np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+        return held if pool.keeps.all() else np.where(pool.keeps, held, 0.0).astype(np.float64)
 
 
 def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> Partner:
