@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from policies.costs import Floats
 from policies.fleet import FleetState
 from policies.links import site_after
-from policies.pairing import ALONE, HandOver, Pairing, Partners
+from policies.pairing import ALONE, KEEPS_PREFIXES_LABEL, HandOver, Pairing, Partners
 from policies.sides import SiteMap
 from policies.views import Slots
 
@@ -27,6 +27,7 @@ class DecodePool(msgspec.Struct, frozen=True, eq=False):
         link: What the KV crosses on its way there; empty if they stand in the site of the prefill workers.
         slots: Of each worker.
         worker_hash: Of each worker id.
+        keeps: Of each worker whether it keeps the prefixes that it was handed, and is sent what it lacks.
         classes: Worker classes, and the rows of each.
     """
 
@@ -34,6 +35,7 @@ class DecodePool(msgspec.Struct, frozen=True, eq=False):
     link: str
     slots: Slots
     worker_hash: NDArray[np.uint64]
+    keeps: NDArray[np.bool_]
     classes: tuple[tuple[str, NDArray[np.intp]], ...]
 
 
@@ -94,10 +96,12 @@ def _reached(fleet: FleetState, partners: Partners, slot: int, sites: SiteMap) -
     classes: dict[str, list[int]] = {}
     for row, each in enumerate(slots.tolist()):
         classes.setdefault(fleet.at_slot(each).worker_class, []).append(row)
+    told = [fleet.at_slot(each).labels.get(KEEPS_PREFIXES_LABEL) == "true" for each in slots.tolist()]
     return DecodePool(
         partners.hand_over,
         link or "",
         slots,
         fleet.columns.hashes(slots),
+        np.array(told, dtype=np.bool_) | partners.hand_over.keeps_prefixes,
         tuple((name, np.array(rows, dtype=np.intp)) for name, rows in classes.items()),
     )

@@ -451,8 +451,11 @@ class _Sent(msgspec.Struct, frozen=True, gc=False):
             alone = not timetable.peak(begin_us - WINDOW_US, end_us + WINDOW_US)
             return pieces if alone else None
         for piece_us, until_us, rate in pieces:
-            beside = min(rate, self.line * SPARE_MIN)
-            if timetable.peak(piece_us, until_us) + beside > self.line * (1.0 + ROUNDING):
+            # Pulls have the link one after the other; layers leave beside one, as much as it leaves them.
+            layered = until_us - piece_us == self.compute_us
+            beside = rate if layered else min(rate, self.line * SPARE_MIN)
+            most = self.line * (2.0 - SPARE_MIN if layered else 1.0)
+            if timetable.peak(piece_us, until_us) + beside > most * (1.0 + ROUNDING):
                 return None
         return pieces if timetable.most_within(WINDOW_US, pieces) <= cap * (1.0 + ROUNDING) else None
 

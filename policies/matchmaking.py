@@ -382,7 +382,7 @@ class Look:
 
     def _kept_matches(self, pool: DecodePool) -> list[Match]:
         """What counts of what the workers of a pool hold."""
-        return self._candidates.matches if pool.hand_over.keeps_prefixes else []
+        return self._candidates.matches if pool.keeps.any() else []
 
     def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
         """Some rows of a pool as the policies of the peers see workers."""
@@ -431,7 +431,8 @@ class Look:
         if not matches:
             return 0.0
         blocks = sum([match.safe[pool.slots] for match in matches])
-        return np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+        held = np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+        return held if pool.keeps.all() else np.where(pool.keeps, held, 0.0).astype(np.float64)
 
 
 def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> Partner:
@@ -442,7 +443,7 @@ def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row
         _at(exposed_s, row),
         _at(columns.cached_tokens, row),
         columns.tpot_s.item(row),
-        pool.hand_over.keeps_prefixes,
+        pool.keeps.item(row),
     )
 
 

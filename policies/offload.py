@@ -1,8 +1,20 @@
 """Where a request is prefilled: locally, or in another site, from which its KV crosses a link.
 
-The short-term rule of PrfaaS (arXiv:2604.15039, 3.4.3). *Local* is where its KV crosses no link. One
-threshold t on *uncached* tokens, from the slow loop: long prefills go where compute is dense, since their
-time grows faster than their KV; short ones stay.
+*Local* is where its KV crosses no link. **Seconds** decide. Both sides are priced as what the request would
+wait, with what that side has cached, plus what others lose by it (theory E1: prices on stages; E2):
+
+    local    V + x + κ·x·(V + x/2)
+    remote   the same there + link + ρ/(1-ρ)·(wait + w/2)      w: seconds of the whole link that it takes
+
+with ρ the smoothed utilisation, and the wait for room on the link as it is planned (`Links.quote`). Remote
+must be sooner by a margin: predictions err, and a link has more ways to fail. A threshold is in this already,
+and it moves: who is long gains most by faster workers, so as their queue grows, the short ones stay first.
+
+**The slow loop's threshold t** on *uncached* tokens (PrfaaS, arXiv:2604.15039, 3.4.3) rations a link that is
+scarce: whoever would leave no more than t to prefill locally stays, since long prefills gain more for each
+byte. Where there is room it keeps nobody: a request that is sooner there goes there (decision 0047).
+
+**A threshold set by hand** is the rule of the paper, which an operator asked for:
 
     link scarce     the local cache alone counts:      l - l_local <= t ? local : remote
     link abundant   the best cache anywhere counts:    l - max(l_local, l_remote) <= t ? local : remote
@@ -10,16 +22,7 @@ time grows faster than their KV; short ones stay.
 In the second case the paper moves the longer prefix here if it is there. Engines of today can do that only
 through a pool that both sites share (`policies.cache_pools`), and what can be fetched from it is part of
 l_local already. A prefix that is only remote cannot be moved: SGLang's bootstrap and vLLM's connectors
-hand over whole requests, from prefill to decode. Then seconds decide.
-
-**Seconds** also decide while there is no t, and when a queue surges on one side. Both sides are
-priced as what the request would wait plus what others lose by it (theory E1: prices on stages; E2):
-
-    local    V + x + κ·x·(V + x/2)
-    remote   the same there + link + ρ/(1-ρ)·(wait + w/2)      w: seconds of the whole link that it takes
-
-with ρ the smoothed utilisation. Remote must be sooner by a margin: predictions err, and a link has more ways
-to fail.
+hand over whole requests, from prefill to decode. Then seconds decide, as when a queue surges on one side.
 
 Nothing crosses a link that is down, and no KV that nobody has weighed. Transfers are paced: one that does not
 fit now waits in the gateway if that is still sooner, and else is prefilled locally.
@@ -213,6 +216,7 @@ class Offload:
         threshold_tokens: float | None,
         now_us: int,
         *,
+        fixed: bool = False,
         failed: bool = False,
     ) -> OffloadVerdict:
         """Decide where a request is prefilled.
@@ -222,6 +226,7 @@ class Offload:
             remotes: What other sites can do; not empty.
             threshold_tokens: t; None while there is none.
             now_us: Log time.
+            fixed: Whether t was set by hand, and so decides; else it rations a link that is scarce.
             failed: Whether a prefill in another site has failed it already.
         """
         sides = [self._side(offer, now_us) for offer in remotes]
@@ -239,21 +244,34 @@ class Offload:
         elif failed:
             remote, reason = False, OffloadReason.FAILED_REMOTE
         else:
-            remote, reason = self._preferred(local, side, threshold_tokens, surge)
+            judge = self._by_threshold if fixed else self._by_seconds
+            remote, reason = judge(local, side, threshold_tokens, surge)
             if remote and state is LinkState.PROBING:
                 reason = OffloadReason.PROBE
             if remote and not self._gets_through(local, side, quote):
                 remote, reason = False, OffloadReason.LINK_FULL
         return _verdict(local, side, threshold_tokens, reason, remote=remote)
 
-    def _preferred(
+    def _by_seconds(
         self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
     ) -> tuple[bool, OffloadReason]:
-        """Where it should go if the link lets it."""
+        """Where it should go if the link lets it: where it is sooner; a scarce link is for long ones."""
+        if not self._sooner(local, side):
+            return False, OffloadReason.SOONER_LOCAL
+        short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
+        queue_s = side.offer.backlog_s
+        scarce = side.state is LinkState.SCARCE or queue_s > max(self.rules.calm_s, local.backlog_s)
+        if short and scarce and surge <= 0:
+            return False, OffloadReason.BELOW_THRESHOLD
+        return True, OffloadReason.SOONER_REMOTE
+
+    def _by_threshold(
+        self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
+    ) -> tuple[bool, OffloadReason]:
+        """The same by the paper."""
+        assert threshold_tokens is not None
         offer = side.offer
         sooner = self._sooner(local, side)
-        if threshold_tokens is None:
-            return sooner, OffloadReason.SOONER_REMOTE if sooner else OffloadReason.SOONER_LOCAL
         if local.uncached_tokens <= threshold_tokens:
             if surge > 0 and sooner:
                 return True, OffloadReason.LOCAL_BUSY

@@ -32,6 +32,10 @@ CONVERTIBLE_LABEL = "convertible"
 DP_SIZE_LABEL = "dp_size"
 """Label that says how many data-parallel ranks its engine has."""
 
+KEEPS_PREFIXES_LABEL = "keeps_prefixes"
+"""Label of a decode worker: ``true`` if it keeps the prefixes that it was handed, and is sent only what it
+lacks, although its protocol does not say so (SGLang's ``--disaggregation-decode-enable-radix-cache``)."""
+
 ALONE = -1
 """Group of a worker that needs no partner."""
 
@@ -61,9 +65,10 @@ HAND_OVERS: Mapping[str, HandOver] = MappingProxyType(
     }
 )
 """SGLang sends each chunk when it is computed, and its decode workers begin with an empty cache
-(srt/disaggregation/prefill.py, ``send_kv_chunk``). vLLM's ask for the blocks that they lack, and get them
-when the prefill is over: NIXL's read them, Mooncake's are written to by a sender that waits for
-``send_meta.ready`` (vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
+(srt/disaggregation/prefill.py, ``send_kv_chunk``), unless they are told to keep one: see the label. vLLM's
+ask for the blocks that they lack, and get them when the prefill is over: NIXL's read them, Mooncake's are
+written to by a sender that waits for ``send_meta.ready``
+(vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py)."""
 
 UNKNOWN = HandOver("")
 """Of a protocol that is none of these: nothing is taken for granted."""

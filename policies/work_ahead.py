@@ -60,8 +60,7 @@ class WorkAhead:
 
     def around(self, key_us: int, place: int = 0) -> tuple[int, int]:
         """Predicted prefill of those with a lesser key, microseconds; and how many have a greater one."""
-        if self._changes > CHANGES_PER_TICKET * self.count:
-            self._sum_up()
+        self._refresh()
         first, end = self._first.get(place, (0, 0))
         if first == end:
             return 0, 0
@@ -71,8 +70,7 @@ class WorkAhead:
 
     def around_all(self, places: NDArray[np.intp], keys_us: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """The same of many places, each with a key of its own."""
-        if self._changes > CHANGES_PER_TICKET * self.count:
-            self._sum_up()
+        self._refresh()
         if not self._keys_us:
             nothing = np.zeros(len(places))
             return nothing, nothing
@@ -93,6 +91,10 @@ class WorkAhead:
         self.tokens += sign * ticket.uncached_tokens
         self.service_us += sign * ticket.service_us
         self._changes += 1
+
+    def _refresh(self) -> None:
+        if self._changes > CHANGES_PER_TICKET * self.count:
+            self._sum_up()
 
     def _sum_up(self) -> None:
         if len(self._tickets) <= SMALL:

@@ -1242,8 +1242,8 @@ class OffloadSettings(Section):
     )
     threshold_tokens: int = setting(
         0,
-        "Uncached tokens of a prompt above which it may be prefilled in another site. 0: the slow loop finds "
-        "the threshold from what comes (see roles.interval_s), and until it has, seconds alone decide.",
+        "Uncached tokens of a prompt above which it is prefilled in another site. 0: seconds decide, and the "
+        "threshold that the slow loop finds (see roles.interval_s) rations what is scarce there.",
         flag="offload-threshold-tokens",
         ge=0,
         live=True,

@@ -71,7 +71,8 @@ OF_OTHERS = {
     },
     "SGLang": {
         *("--allowed-local-media-path", "--allowed-media-domains", "--disaggregation-bootstrap-port"),
-        *("--disaggregation-mode", "--enable-cache-report", "--enable-metrics", "--enable-pd-role-switch"),
+        *("--disaggregation-decode-enable-radix-cache", "--disaggregation-mode"),
+        *("--enable-cache-report", "--enable-metrics", "--enable-pd-role-switch"),
         *("--encoder-only", "--encoder-register-urls", "--encoder-urls", "--language-only", "--model-path"),
         "--tokenizer-path",
     },

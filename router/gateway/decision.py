@@ -75,7 +75,7 @@ from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, AttentionProfile, whol
 from router.errors import NoWorker, Overloaded, RequestRejected
 from router.fleet.registry import Slots
 from router.gateway.feedback import Attempt, Feedback
-from router.gateway.offloading import Offloading
+from router.gateway.offloading import NO_LINE, Line, Offloading
 from router.gateway.parsing import ParsedRequest
 from router.gateway.queue_lanes import Lanes, lane_by
 
@@ -339,16 +339,16 @@ class Decider:
             candidates = fleet.among(candidates, slots, bucket, look.ships())
             sides = look.sides(slots)
             if sides is not None and candidates.queue is not None:
-                # The sides of a link compare what waits by themselves (`_ahead_s`).
+                # The sides of a link compare what waits by themselves (`_line`).
                 candidates = replace(candidates, queue=replace(candidates.queue, tickets=None))
         everyone = candidates
         if look is None or sides is None:
             first = place(view, candidates, policy)
         else:
             failed = claim is not None and claim.again
-            ahead_s = partial(self._ahead_s, claim)
+            line_of = partial(self._line, claim)
             candidates, first, verdict = self.offloading.place(
-                view, everyone, sides, look, policy, kv, bucket, ahead_s, failed=failed
+                view, everyone, sides, look, policy, kv, bucket, line_of, failed=failed
             )
             slots = candidates.slots
             if claim is not None and verdict is not None:
@@ -390,7 +390,7 @@ class Decider:
                     and claim.turn >= 0
                     and order.admission.idle(look.open(np.array([claim.turn])), now_us)
                 ):
-                    waits_s = ahead_s(verdict.way, chosen, len(slots)) + chosen.estimated_ttft_s
+                    waits_s = line_of(verdict.way, chosen, len(slots)).ahead_s + chosen.estimated_ttft_s
                     helped = self.offloading.helped(
                         view, everyone, sides, look, policy, bucket, verdict, claim.turn, waits_s
                     )
@@ -513,13 +513,23 @@ class Decider:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
         return parsed.prompt_token_ids + parsed.prompt_bytes / bytes_per_token, output_tokens
 
-    def _ahead_s(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> float:
-        """How long what waits before a request on one side of a link keeps the workers there, seconds."""
+    def _line(self, claim: Claim | None, link: str, chosen: Chosen, workers: int) -> Line:
+        """What waits on one side of a link, before a request and behind it."""
         tickets, order = self._fleet.tickets, self._order
         if claim is None or order is None or not tickets.count:
-            return 0.0
+            return NO_LINE
         key_us = claim.arrived_us + whole(order.k * chosen.service_s * 1e6, WHOLE_MAX)
-        return tickets.ahead_service_us(lane_by(claim.lane, link), key_us) / 1e6 / workers
+        lane = lane_by(claim.lane, link)
+        total = tickets.lane_totals().get(lane)
+        if total is None:
+            return NO_LINE
+        (ahead_us, behind), work_us = total.around(key_us), total.service_us
+        own = tickets.get(claim.ticket_id)
+        if own is not None and own.lane == lane:  # It does not wait for itself.
+            ahead_us -= own.service_us if own.key_us < key_us else 0
+            behind -= own.key_us > key_us
+            work_us -= own.service_us
+        return Line(max(ahead_us, 0) / 1e6 / workers, max(behind, 0) / workers, work_us / 1e6 / workers)
 
     def _queue_of(self, order: Order, claim: Claim, slots: Slots) -> QueueView:
         """The waiting queue as a request sees it."""

@@ -65,6 +65,24 @@ class Told(msgspec.Struct, frozen=True, gc=False):
     verdict: OffloadVerdict
 
 
+class Line(NamedTuple):
+    """What waits in the gateway for the workers of one side.
+
+    Attributes:
+        ahead_s: How long those keep a worker there busy that go before the request.
+        behind: How many go behind it, for each worker there.
+        work_s: How long all of them keep a worker there busy.
+    """
+
+    ahead_s: float
+    behind: float
+    work_s: float
+
+
+NO_LINE = Line(0.0, 0.0, 0.0)
+"""Nobody waits."""
+
+
 class Placing(NamedTuple):
     """Where a request goes, if it is its turn.
 
@@ -146,7 +164,7 @@ class Offloading:
         policy: Policy,
         kv: KvBytes,
         bucket: int,
-        ahead_s: Callable[[str, Chosen, int], float],
+        line_of: Callable[[str, Chosen, int], Line],
         *,
         failed: bool,
     ) -> Placing:
@@ -160,8 +178,7 @@ class Offloading:
             policy: How workers are priced.
             kv: What the model's KV weighs, if anybody knows.
             bucket: Length bucket of the request.
-            ahead_s: How long those keep a side busy that wait there before the request: of a link, its choice
-                there and the workers there.
+            line_of: What waits for a side: of a link, its choice there and how many work there.
             failed: Whether a worker has failed it before.
         """
         fleet, now_us = self._fleet, candidates.now_us
@@ -169,18 +186,21 @@ class Offloading:
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
-                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, ahead_s)
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
         remotes: list[Placing] = []
         offers: list[Offer] = []
         for side in sides.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, ahead_s)
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
                 offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
-        verdict = self.offload.judge(local_offer, offers, self.threshold_tokens, now_us, failed=failed)
+        fixed = self._threshold_tokens > 0
+        verdict = self.offload.judge(
+            local_offer, offers, self.threshold_tokens, now_us, fixed=fixed, failed=failed
+        )
         if verdict.remote:
             if verdict.wait_s > PACE_S:
                 look.wait_for(verdict.link)
@@ -352,21 +372,25 @@ def _offer(
     view: RequestView,
     candidates: Candidates,
     chosen: Chosen,
-    ahead_s: Callable[[str, Chosen, int], float],
+    line_of: Callable[[str, Chosen, int], Line],
 ) -> Offer:
     """What a side can do, by the worker that the policy chose there."""
-    prefill_s = chosen.service_s
-    queue_s = ahead_s(link, chosen, len(candidates))
+    line, prefill_s = line_of(link, chosen, len(candidates)), chosen.service_s
     return Offer(
         site,
         link,
         view.prompt_tokens - chosen.safe_tokens,
-        chosen.queue_s + queue_s,
+        chosen.queue_s + line.ahead_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        chosen.stall_s + chosen.others_s,
-        candidates.backlog_s.min().item() + queue_s,
+        _others_s(chosen, line),
+        candidates.backlog_s.min().item() + line.work_s,
     )
+
+
+def _others_s(chosen: Chosen, line: Line) -> float:
+    """What others lose: who decodes there, who comes while it is busy, and each who waits behind it."""
+    return chosen.stall_s + chosen.others_s + chosen.service_s * line.behind
 
 
 def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:

@@ -56,7 +56,7 @@ def calm(over: Links) -> Offload:
 def judged(
     here: Offer | None, *there: Offer, t: float | None = T, over: Links | None = None, **more: bool
 ) -> OffloadVerdict:
-    return Offload(over or links()).judge(here, there, t, START, **more)
+    return Offload(over or links()).judge(here, there, t, START, fixed=t is not None, **more)
 
 
 def ships(
@@ -87,7 +87,7 @@ def test_the_rule_is_that_of_the_paper(here: float, there: float, t: float, full
     """Theory A2, with seconds in favour of the other site, so that an unmovable cache there is used there."""
     over = links()
     offload = scarce(over) if full else Offload(over)
-    verdict = offload.judge(local(here), [remote(there)], t, START)
+    verdict = offload.judge(local(here), [remote(there)], t, START, fixed=True)
     assert verdict.state is (LinkState.SCARCE if full else LinkState.ABUNDANT)
     assert verdict.remote is (here > t)
     assert verdict.reason is (
@@ -103,7 +103,7 @@ def test_a_cache_that_is_only_there_is_left_there_if_that_is_not_sooner() -> Non
     """Abundant: the paper would move it here; engines cannot, and computing it here is as fast."""
     verdict = judged(local(service_s=2.0), remote(1_000, service_s=2.0))
     assert (verdict.remote, verdict.reason) == (False, OffloadReason.SOONER_LOCAL)
-    full = scarce(links()).judge(local(service_s=2.0), [remote(1_000, service_s=2.0)], T, START)
+    full = scarce(links()).judge(local(service_s=2.0), [remote(1_000, service_s=2.0)], T, START, fixed=True)
     assert (full.remote, full.reason) == (True, OffloadReason.ABOVE_THRESHOLD)
 
 
@@ -136,6 +136,60 @@ def test_without_a_threshold_remote_must_be_sooner_by_a_tenth(service_s: float, 
     assert verdict.remote is goes
     assert verdict.reason is (OffloadReason.SOONER_REMOTE if goes else OffloadReason.SOONER_LOCAL)
     assert verdict.threshold_tokens == 0
+
+
+@pytest.mark.parametrize("uncached", [10, 40_000])
+def test_a_learned_threshold_keeps_nobody_while_the_link_has_room(uncached: float) -> None:
+    """What is sooner there goes there: prefilling all of it there could not be better."""
+    verdict = Offload(links()).judge(local(uncached), [remote(uncached)], T, START)
+    assert (verdict.remote, verdict.reason) == (True, OffloadReason.SOONER_REMOTE)
+    late = Offload(links()).judge(local(uncached), [remote(uncached, ready_s=3.0)], T, START)
+    assert (late.remote, late.reason) == (False, OffloadReason.SOONER_LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("uncached", "behind_s", "reason"),
+    [
+        (40_000, 0.0, OffloadReason.SOONER_REMOTE),
+        (10, 0.0, OffloadReason.BELOW_THRESHOLD),
+        (10, 3.0, OffloadReason.SOONER_REMOTE),
+    ],
+)
+def test_a_learned_threshold_rations_a_scarce_link(
+    uncached: float, behind_s: float, reason: OffloadReason
+) -> None:
+    """The short ones stay, unless the queue here surges."""
+    here = local(uncached, ready_s=behind_s, backlog_s=behind_s)
+    assert scarce(links()).judge(here, [remote(uncached, kv_bytes=0.05 * GB)], T, START).reason is reason
+
+
+SECONDS = st.floats(0.0, 20.0)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.floats(0.0, 4.0), st.floats(0.0, 20.0), TOKENS)
+def test_nobody_crosses_a_link_while_local_is_predicted_sooner(
+    here_ready_s: float,
+    here_s: float,
+    there_ready_s: float,
+    there_s: float,
+    gigabytes: float,
+    full_s: float,
+    uncached: float,
+) -> None:
+    """Whatever waits where, and however full the link: with all that others lose, remote is cheaper."""
+    over = links()
+    if full_s:
+        ships(over, "before", full_s, full_s)
+    here = local(uncached, ready_s=here_ready_s, service_s=here_s)
+    there = remote(uncached, ready_s=there_ready_s, service_s=there_s, kv_bytes=gigabytes * GB)
+    verdict = Offload(over).judge(here, [there], T, START)
+    local_price_s = verdict.local_s + verdict.local_others_s
+    remote_price_s = verdict.remote_s + verdict.remote_others_s
+    if verdict.remote:
+        assert remote_price_s < local_price_s
+        assert verdict.wait_s + there_s <= local_price_s
+    elif verdict.reason is OffloadReason.SOONER_LOCAL:
+        assert local_price_s <= remote_price_s + max(0.02, 0.1 * local_price_s) + 1e-9
 
 
 def test_what_is_sent_after_the_prefill_counts_in_full() -> None:
@@ -182,7 +236,7 @@ def test_a_surge_lasts_until_the_queues_are_nearly_alike() -> None:
 
     def reason(longer_s: float) -> OffloadReason:
         here = local(10, ready_s=longer_s, backlog_s=longer_s, service_s=3.0)
-        return offload.judge(here, [remote(10)], T, START).reason
+        return offload.judge(here, [remote(10)], T, START, fixed=True).reason
 
     assert [reason(longer_s) for longer_s in (1.9, 2.1, 0.6, 0.4, 1.9)] == [
         OffloadReason.BELOW_THRESHOLD,
@@ -201,11 +255,11 @@ def test_what_does_not_fit_waits_if_that_is_sooner_and_else_is_local() -> None:
     over = links()
     offload = calm(over)
     ships(over, "before", 1.0, 1.0)
-    waits = offload.judge(local(), [remote(kv_bytes=2.0 * GB)], T, START)
+    waits = offload.judge(local(), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
     assert (waits.remote, waits.reason) == (True, OffloadReason.ABOVE_THRESHOLD)
     assert waits.wait_s == pytest.approx(1.0)
     assert waits.remote_s == pytest.approx(3.02, abs=1e-3)
-    stays = offload.judge(local(service_s=3.0), [remote(kv_bytes=2.0 * GB)], T, START)
+    stays = offload.judge(local(service_s=3.0), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
     assert (stays.remote, stays.reason) == (False, OffloadReason.LINK_FULL)
 
 
@@ -213,7 +267,7 @@ def test_nobody_waits_long_for_a_link() -> None:
     over = links()
     offload = calm(over)
     ships(over, "before", 2.1, 2.1)
-    verdict = offload.judge(local(service_s=60.0), [remote(kv_bytes=2.0 * GB)], T, START)
+    verdict = offload.judge(local(service_s=60.0), [remote(kv_bytes=2.0 * GB)], T, START, fixed=True)
     assert (verdict.remote, verdict.reason) == (False, OffloadReason.LINK_FULL)
 
 
@@ -229,14 +283,17 @@ def test_nothing_crosses_a_link_that_is_down_but_a_probe() -> None:
     over = links()
     over.measured(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
     offload = Offload(over)
-    verdict = offload.judge(local(), [remote()], T, START)
+    verdict = offload.judge(local(), [remote()], T, START, fixed=True)
     assert (verdict.remote, verdict.site, verdict.reason) == (False, "here", OffloadReason.LINK_DOWN)
-    probe = offload.judge(local(), [remote()], T, START + 5 * SECOND)
+    probe = offload.judge(local(), [remote()], T, START + 5 * SECOND, fixed=True)
     assert (probe.remote, probe.reason, probe.state) == (True, OffloadReason.PROBE, LinkState.PROBING)
-    below = offload.judge(local(10), [remote(10)], T, START + 5 * SECOND)
+    below = offload.judge(local(10), [remote(10)], T, START + 5 * SECOND, fixed=True)
     assert (below.remote, below.reason) == (False, OffloadReason.BELOW_THRESHOLD)
     ships(over, "probe", 0.1, 1.0)
-    assert offload.judge(local(), [remote()], T, START + 5 * SECOND).reason is OffloadReason.LINK_DOWN
+    assert (
+        offload.judge(local(), [remote()], T, START + 5 * SECOND, fixed=True).reason
+        is OffloadReason.LINK_DOWN
+    )
 
 
 def test_a_link_without_a_capacity_is_no_link() -> None:
@@ -270,7 +327,7 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     far, near = remote(service_s=1.0), remote(service_s=1.5, link=OTHER)
 
     def link(*there: Offer) -> str:
-        return offload.judge(local(), there, T, START).link
+        return offload.judge(local(), there, T, START, fixed=True).link
 
     assert link(near, far) == LINK
     assert link(near, remote(kv_bytes=None)) == OTHER
@@ -286,5 +343,5 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     ("state", "judged"), [(LinkState.ABUNDANT, 2_000), (LinkState.SCARCE, 40_000), (LinkState.DOWN, 40_000)]
 )
 def test_the_cache_of_another_site_counts_only_over_an_abundant_link(state: LinkState, judged: int) -> None:
-    verdict = calm(links()).judge(local(40_000), [remote(2_000)], T, START)
+    verdict = calm(links()).judge(local(40_000), [remote(2_000)], T, START, fixed=True)
     assert msgspec.structs.replace(verdict, state=state).judged_tokens == judged

@@ -18,7 +18,7 @@ from math import inf
 from loadtest.plan.prfaas.engines import H20, H200
 from loadtest.plan.prfaas.paper import THRESHOLD_TOKENS
 from loadtest.simulator.fleet import WorkerGroup
-from policies import OffloadRules, link_name
+from policies import NEVER_TOKENS, OffloadRules, link_name
 
 HOME, REMOTE = "home", "remote"
 LINK = link_name(REMOTE, HOME)
@@ -70,3 +70,6 @@ CONTENDERS: Mapping[str, Contender] = {
         Contender("ours", _groups(4, 3, 5), knows_link=True),
     )
 }
+
+LOCAL = Contender("local", _groups(4, 3, 5), knows_link=True, threshold_tokens=NEVER_TOKENS, offload=_STATIC)
+"""The machines of the last two, of which those in the other site do nothing."""

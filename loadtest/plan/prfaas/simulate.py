@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
+from loadtest.plan.prfaas.matrix import FLEETS, cases, matrix_table, run_matrix
 from loadtest.plan.prfaas.pictures import draw_study
 from loadtest.plan.prfaas.study import FULL, QUICK, Study, agents_study, lognormal_study
 from loadtest.plan.prfaas.study import Progress as Told
@@ -27,10 +28,11 @@ def add_simulate(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with --simulate")
     group.add_argument(
         "--traffic",
-        choices=["lognormal", "agentic", "all"],
+        choices=["lognormal", "agentic", "all", "matrix"],
         default="lognormal",
-        help="the paper's independent prompts, or sessions of coding agents, who reuse what they sent "
-        "[default lognormal]",
+        help="the paper's independent prompts, sessions of coding agents, who reuse what they sent, both, or "
+        "a matrix of both with bursts, link drops and scarce links, which says whether ours is ever worse; "
+        "with --out a matrix goes on where it was cut off [default lognormal]",
     )
     group.add_argument(
         "--seeds", type=count, default=SEEDS, metavar="N", help=f"seeds to average over [default {SEEDS}]"
@@ -45,12 +47,23 @@ def simulate_study(console: Console, options: argparse.Namespace) -> Study:
     size = QUICK if options.quick else FULL
     seeds = range(1, options.seeds + 1)
     study = Study(size, list(seeds))
+    tables: list[Table] = []
     with _Shown(console) as progress:
         if options.traffic in ("lognormal", "all"):
             lognormal_study(study, options.jobs, progress)
         if options.traffic in ("agentic", "all"):
             agents_study(study, options.jobs, progress)
-    tables = study_tables(study)
+        if options.traffic == "matrix":
+            kept = None
+            if options.out is not None:
+                options.out.mkdir(parents=True, exist_ok=True)
+                kept = options.out / "matrix.jsonl"
+            asked = cases(size.requests // 2, size.users[0])
+            progress.begins("matrix", len(asked) * len(study.seeds) * len(FLEETS))
+            found = run_matrix(asked, study.seeds, size.warmup_s, options.jobs, kept, progress.told)
+            progress.ended("matrix")
+            tables.append(matrix_table(found))
+    tables = study_tables(study) + tables
     for table in tables:
         console.print(_rich(table))
     if options.out is not None:

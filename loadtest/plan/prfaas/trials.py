@@ -33,7 +33,12 @@ WINDOW_S = 1.0
 
 
 def config_of(
-    contender: Contender, *, seed: int, warmup_s: float, weather: tuple[Weather, ...] = ()
+    contender: Contender,
+    *,
+    seed: int,
+    warmup_s: float,
+    weather: tuple[Weather, ...] = (),
+    link_bytes_per_s: float = LINK_BYTES_PER_S,
 ) -> SimulationConfig:
     """The simulation of a contender.
 
@@ -42,6 +47,7 @@ def config_of(
         seed: Of everything that is drawn.
         warmup_s: Requests that come before are in no figure.
         weather: What happens to the link.
+        link_bytes_per_s: Its capacity.
     """
     room = RoomRules(requests_max=1_000_000, timeout_s=QUEUE_TIMEOUT_S, look_s=LOOK_S, ask_s=ASK_S)
     return SimulationConfig(
@@ -51,7 +57,7 @@ def config_of(
         threshold_tokens=contender.threshold_tokens,
         offload=contender.offload,
         links={
-            LINK: LinkPlan(bytes_per_s=LINK_BYTES_PER_S, rtt_s=RTT_S, cap_ratio=CAP_RATIO, weather=weather)
+            LINK: LinkPlan(bytes_per_s=link_bytes_per_s, rtt_s=RTT_S, cap_ratio=CAP_RATIO, weather=weather)
         },
         rules={"default_model": H20_MODEL},
         queue=QueueRules(room=room),

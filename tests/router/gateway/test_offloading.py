@@ -33,6 +33,7 @@ from policies import (
     make_policy,
 )
 from policies.length_histogram import row_of
+from policies.pairing import KEEPS_PREFIXES_LABEL as KEEPS
 from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Feedback
@@ -160,21 +161,27 @@ def test_the_threshold_is_what_the_slow_loop_says_if_nobody_has_set_one() -> Non
     setup.publish(OffloadPlan(1, "r2"))
     assert setup.offloading.threshold_tokens is None
     setup.publish(OffloadPlan(2, "r2", threshold_tokens=5_000))
-    assert reason(setup.place(paths=(PATH[::-1],))) is OffloadReason.BELOW_THRESHOLD
+    assert setup.offloading.threshold_tokens == 5_000
     assert Setup(*SITES).offloading.threshold_tokens == 1_000
 
 
 def test_what_a_decode_worker_holds_does_not_cross_where_it_is_kept() -> None:
-    """NIXL: the second time half of the prompt is at the decode worker; SGLang's forget."""
+    """The second time half of the prompt is at a worker that keeps it; SGLang's do if they are told."""
     half: dict[str, Any] = {"paths": (PATH[:64],), "prompt_bytes": 8192, "key": 2}
     bytes_crossed = {}
-    for protocol in ("nixl", "sglang"):
+    for protocol, label in (("nixl", ""), ("sglang", ""), ("sglang", "true")):
         setup = Setup("prefill:far", "decode", protocol=protocol)
+        setup.publish(WorkerPut("w1", 2, "r1", "http://w1", "decode", False, 100_000, {KEEPS: label}))
         setup.place(**half)
+        held = setup.fleet.tree.held_blocks(1)
         second = setup.place(now_us=NOW_US + 60 * SECOND)
         assert second.shipping is not None
-        bytes_crossed[protocol] = second.shipping.kv_bytes
-    assert bytes_crossed == {"nixl": TOKENS * 50_000, "sglang": TOKENS * 100_000}
+        bytes_crossed[protocol, label] = second.shipping.kv_bytes, held
+    assert bytes_crossed == {
+        ("nixl", ""): (TOKENS * 50_000, 8),
+        ("sglang", ""): (TOKENS * 100_000, 0),
+        ("sglang", "true"): (TOKENS * 50_000, 8),
+    }
 
 
 def test_what_is_read_when_the_prefill_is_over_reserves_the_link_from_then() -> None:

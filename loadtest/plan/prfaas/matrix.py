@@ -1,0 +1,193 @@
+"""Whether ours is ever worse than one simple rule: kinds of traffic x fleets x seeds, with a verdict.
+
+    cost of a trial     mean time to first token; who got no answer counts as the longest wait
+    verdict             of the differences of cost on the same requests, one a seed: ours less the other's
+
+A difference is told from chance by Student's t at 95 %. A trial takes seconds to a minute. Each is written
+down as it ends, so a run that was cut off goes on where it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from pathlib import Path
+from statistics import mean, stdev
+
+import msgspec
+
+from loadtest.plan.prfaas.fleets import CONTENDERS, LOCAL
+from loadtest.plan.prfaas.study import STORM
+from loadtest.plan.prfaas.tables import Table
+from loadtest.plan.prfaas.traffic import agents_workload, lognormal_workload
+from loadtest.plan.prfaas.trials import LINK_BYTES_PER_S, QUEUE_TIMEOUT_S, Figures, config_of
+from loadtest.simulator.parallel import Cell, Told, simulate_all
+from loadtest.simulator.site_links import Weather
+from loadtest.simulator.workload import Workload
+
+T_95 = (inf, 12.71, 4.303, 3.182, 2.776)
+"""Two-sided Student's t at 95 % for 0 to 4 degrees of freedom; more are taken for 4."""
+
+OURS = "ours"
+
+FLEETS = (LOCAL, *(fleet for fleet in CONTENDERS.values() if fleet.remote))
+"""All have the same machines; homogeneous has others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kind of traffic on a kind of link.
+
+    Attributes:
+        name: For the table.
+        workload: What comes, by seed.
+        link_ratio: Share of the paper's link that there is.
+        weather: What happens to it.
+    """
+
+    name: str
+    workload: Callable[[int], Workload]
+    link_ratio: float = 1.0
+    weather: tuple[Weather, ...] = ()
+
+
+def cases(requests: int, users: int) -> tuple[Case, ...]:
+    """What is compared: so many requests of independent prompts, and so many agents."""
+
+    def prompts(rate_per_s: float, *, bursts: bool = False) -> Callable[[int], Workload]:
+        return lambda seed: lognormal_workload(requests, rate_per_s, seed=seed, bursts=bursts)
+
+    def agents(seed: int) -> Workload:
+        return agents_workload(users, users + users // 4, seed=seed)
+
+    return (
+        Case("Poisson, 1.2/s", prompts(1.2)),
+        Case("Poisson, 1.8/s", prompts(1.8)),
+        Case("Poisson, 2.4/s", prompts(2.4)),
+        Case("bursts, 1.8/s", prompts(1.8, bursts=True)),
+        Case("link drops, 1.6/s", prompts(1.6), weather=STORM),
+        Case("scarce link, 1.8/s", prompts(1.8), link_ratio=0.06),
+        Case(f"{users} agents", agents),
+        Case(f"{users} agents, scarce link", agents, link_ratio=0.06),
+    )
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What came of one.
+
+    Attributes:
+        case: Its name.
+        fleet: The contender.
+        seed: Of everything.
+        cost_s: Mean time to first token, of all that came.
+        figures: All figures.
+    """
+
+    case: str
+    fleet: str
+    seed: int
+    cost_s: float
+    figures: Figures
+
+
+def run_matrix(
+    asked: Sequence[Case], seeds: Sequence[int], warmup_s: float, jobs: int, kept: Path | None, told: Told
+) -> list[Trial]:
+    """Simulate what is not known yet.
+
+    Args:
+        asked: Which cases.
+        seeds: Which seeds.
+        warmup_s: So much of each trial is in no figure.
+        jobs: Simulations at a time.
+        kept: A file of trials, one a line, that is read and added to.
+        told: Hears of the progress.
+    """
+    known = _read(kept) if kept is not None else []
+    have = {(trial.case, trial.fleet, trial.seed) for trial in known}
+    missing = [
+        (case, fleet, seed)
+        for case in asked
+        for seed in seeds
+        for fleet in FLEETS
+        if (case.name, fleet.name, seed) not in have
+    ]
+    cells = [
+        Cell(
+            case.workload(seed),
+            config_of(
+                fleet,
+                seed=seed,
+                warmup_s=warmup_s,
+                weather=case.weather,
+                link_bytes_per_s=case.link_ratio * LINK_BYTES_PER_S,
+            ),
+        )
+        for case, fleet, seed in missing
+    ]
+    for number, result in simulate_all(cells, jobs, told):
+        case, fleet, seed = missing[number]
+        figures = Figures.of(result)
+        done = figures.completed_share
+        cost_s = (done * figures.ttft_mean_s if done else 0.0) + (1.0 - done) * QUEUE_TIMEOUT_S
+        known.append(Trial(case.name, fleet.name, seed, cost_s, figures))
+        if kept is not None:
+            with kept.open("ab") as file:
+                file.write(msgspec.json.encode(known[-1]) + b"\n")
+    return known
+
+
+def matrix_table(trials: Sequence[Trial]) -> Table:
+    """Costs of all fleets, and ours beside the best of the others."""
+    names = [fleet.name for fleet in FLEETS]
+    others = [name for name in names if name != OURS]
+    rows = []
+    for case in dict.fromkeys(trial.case for trial in trials):
+        costs = _by_fleet(trials, case)
+        best = min(others, key=lambda name: mean(costs[name].values()))
+        low_s, high_s = difference_s(costs[OURS], costs[best])
+        rows.append(
+            [
+                case,
+                *(f"{mean(costs[name].values()):.2f}" for name in names),
+                best,
+                f"{low_s:+.2f} to {high_s:+.2f}",
+                verdict(low_s, high_s),
+            ]
+        )
+    return Table(
+        "Mean time to first token, s", ("traffic", *names, "best other", "ours less it", "verdict"), rows
+    )
+
+
+def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:
+    """The 95 % interval of the mean difference of two fleets' costs, by seed."""
+    differences = [ours[seed] - other[seed] for seed in ours]
+    middle_s = mean(differences)
+    if len(differences) < 2:
+        return -inf, inf
+    half_s = T_95[min(len(differences), len(T_95)) - 1] * stdev(differences) / sqrt(len(differences))
+    return middle_s - half_s, middle_s + half_s
+
+
+def verdict(low_s: float, high_s: float) -> str:
+    """What an interval of ours less the other's says."""
+    return "worse" if low_s > 0.0 else "better" if high_s < 0.0 else "as good"
+
+
+def _by_fleet(trials: Sequence[Trial], case: str) -> dict[str, dict[int, float]]:
+    """Costs of a case by fleet and seed, of seeds that all fleets have."""
+    costs: dict[str, dict[int, float]] = {fleet.name: {} for fleet in FLEETS}
+    for trial in trials:
+        if trial.case == case:
+            costs[trial.fleet][trial.seed] = trial.cost_s
+    common = set.intersection(*map(set, costs.values()))
+    return {name: {seed: of[seed] for seed in sorted(common)} for name, of in costs.items()}
+
+
+def _read(path: Path) -> list[Trial]:
+    """The trials of a file; a line that was cut off is taken away."""
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return [msgspec.json.decode(line, type=Trial) for line in lines]
