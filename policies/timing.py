@@ -135,7 +135,9 @@ def assemble(
             split.
     """
     slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
-    prefill_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - cached, cached)
+    uncached = prompt_tokens - cached
+    # `service_s`, written out: four workers would be four calls more for each request.
+    prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
     ready_s = backlog_s
     behind: Number | float = 0.0
     if waiting is not None:

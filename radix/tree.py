@@ -134,12 +134,12 @@ class PrefixTree:
             0 if it does not hold the block.
         """
         words, used = words_of(path), self.holdings_of(slot).used
-        node, at_us = self.root, 0
-        while node.end < blocks:
-            child = node.children.get(words[node.end]) if node.children else None
+        node, depth, at_us = self.root, 0, 0
+        while depth < blocks:
+            child = node.children.get(words[depth]) if node.children else None
             if child is None or child not in used:
                 return 0
-            node, at_us = child, used[child]
+            node, depth, at_us = child, depth + child.size, used[child]
         return at_us
 
     def blocks_since(self, slot: int, from_us: int) -> int:

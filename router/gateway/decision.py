@@ -87,6 +87,10 @@ NO_PROMPT = (b"",)
 """Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
 
 
+TELLING_BLOCKS = 8
+"""Shorter matches tell nothing of a capacity (`policies.capacities`): the start of an application that is
+never evicted, or too few blocks to tell an eviction from rounding."""
+
 SLO_UNREACHABLE = "slo_unreachable"
 """Reason of a `Shed`: what is promised would be broken."""
 
@@ -318,7 +322,18 @@ class Decider:
             min(output_tokens * parsed.n, TOKENS_MAX),
             self.placed_count,
         )
-        order = self._order
+        order, queue = self._order, None
+        if claim is not None and order is not None:
+            tickets = fleet.tickets
+            queue = QueueView(
+                tickets if tickets.count else None,
+                claim.lane,
+                len(slots),
+                claim.arrived_us,
+                order.k,
+                order.admission.rules.target_s,
+                tickets.get(claim.ticket_id) if claim.ticket_id else None,
+            )
         candidates = fleet.candidates(
             slots,
             parsed.paths,
@@ -327,7 +342,7 @@ class Decider:
             tokens_per_block,
             now_us,
             bucket,
-            None if claim is None or order is None else self._queue_of(order, claim, slots),
+            queue,
         )
         policy, look, kv = self.policy, None, UNKNOWN_KV
         sides = verdict = None
@@ -426,6 +441,7 @@ class Decider:
                 return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
         self.placed_count += 1
         windowed = profile.needs_ends
+        safe_blocks = int(chosen.safe_tokens / tokens_per_block + 0.5)
         attempt = Attempt(
             claim.ticket_id if claim is not None and claim.ticket_id else self._next_attempt_id(),
             fleet.at_slot(chosen.slot).worker_id,
@@ -435,8 +451,8 @@ class Decider:
             tokens_per_block,
             now_s,
             windowed,
-            fleet.tree.used_us(chosen.slot, parsed.paths[0], int(chosen.safe_tokens / tokens_per_block + 0.5))
-            if chosen.safe_tokens and not windowed
+            fleet.tree.used_us(chosen.slot, parsed.paths[0], safe_blocks)
+            if safe_blocks >= TELLING_BLOCKS and not windowed
             else 0,
         )
         placed = Placed(
@@ -450,7 +466,7 @@ class Decider:
             parsed.paths or NO_PROMPT,
             windowed,
             claim.flow if claim is not None and fleet.tickets.count else "",
-            int(chosen.safe_tokens / tokens_per_block + 0.5),
+            safe_blocks,
             -1
             if look is None
             else chosen.uncached_tokens
@@ -530,19 +546,6 @@ class Decider:
             behind -= own.key_us > key_us
             work_us -= own.service_us
         return Line(max(ahead_us, 0) / 1e6 / workers, max(behind, 0) / workers, work_us / 1e6 / workers)
-
-    def _queue_of(self, order: Order, claim: Claim, slots: Slots) -> QueueView:
-        """The waiting queue as a request sees it."""
-        tickets = self._fleet.tickets
-        return QueueView(
-            tickets if tickets.count else None,
-            claim.lane,
-            len(slots),
-            claim.arrived_us,
-            order.k,
-            order.admission.rules.target_s,
-            tickets.get(claim.ticket_id) if claim.ticket_id else None,
-        )
 
     def _turn(
         self,
