@@ -3,7 +3,7 @@
     main        every kind of traffic at 80 % with every rule, two of them also at 60 and 95 % with the
                 contenders: SWA engine, no L3, one replica
     dense, l3, replicas
-                the contenders at 80 %, with one factor changed
+                the contenders at 80 %, with one factor changed, on the traffic that feels it
     sweep-*     one setting of the default varied, on the agentic and the conversation traffic
     claims      what MiMo-V2.5 says it gained (arXiv:2607.13095, 4.1, 4.2 and 5.2), switched on and off
     cross-check Dynamo's trace, engine and cache capacity (`loadtest.study.cross_check`)
@@ -154,8 +154,8 @@ class Cell:
         return replace(self, label="", policy="", options=(), queue_k=None, seed=1)
 
 
-AGENTIC, CONVERSATION, BURSTS = "agentic-64", "conversation", "azure-code"
-TRAFFIC_KEYS = (CONVERSATION, "conversation-3x", AGENTIC, BURSTS)
+AGENTIC, CONVERSATION = "agentic-64", "conversation"
+TRAFFIC_KEYS = (CONVERSATION, "conversation-3x", AGENTIC)
 
 
 def cells(*, quick: bool = False) -> list[Cell]:
@@ -172,11 +172,10 @@ def cells(*, quick: bool = False) -> list[Cell]:
     for traffic in (CONVERSATION, AGENTIC):
         for load in (load for load in UTILISATIONS if load != MIDDLE):
             found += _compared(replace(_middle("main", traffic), utilisation=load), CONTENDERS)
-    for traffic in (CONVERSATION, AGENTIC, BURSTS):
-        found += _compared(replace(_middle("dense", traffic), engine="dense-70b"), CONTENDERS)
     for traffic in (CONVERSATION, AGENTIC):
-        found += _compared(replace(_middle("l3", traffic), l3=True), CONTENDERS)
-        found += _compared(replace(_middle("replicas", traffic), replicas=8), CONTENDERS)
+        found += _compared(replace(_middle("dense", traffic), engine="dense-70b"), CONTENDERS)
+    found += _compared(replace(_middle("l3", CONVERSATION), l3=True), CONTENDERS)
+    found += _compared(replace(_middle("replicas", AGENTIC), replicas=8), CONTENDERS)
     found += [*_sweeps(), *_claims(), *_cross_check()]
     return [replace(cell, seed=seed) for cell in found for seed in SEEDS]
 

@@ -37,7 +37,7 @@ from loadtest.simulator.queueing import PATIENT, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
-from loadtest.study.design import BURSTS, SEEDS
+from loadtest.study.design import SEEDS
 from loadtest.study.open_loop import RAMP_S, opened
 from loadtest.study.queue_page import Figures, QueueCell, QueueRow, write
 from loadtest.study.results import Store
@@ -87,7 +87,7 @@ def _agentic(folder: Path, seed: int) -> Workload:
 
 PRESSURES = {
     "agentic": Pressure("mimo-v2.5-pro", 2, 1.0, 65_536, RAMP_S, _agentic),
-    "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, TRAFFIC[BURSTS].load),
+    "azure-code": Pressure("dense-70b", 2, 6.6, 4_096, 0.0, TRAFFIC["azure-code"].load),
 }
 """By the name that cells call it.
 

@@ -29,10 +29,11 @@ from loadtest.bench.fleet.chart import draw
 from loadtest.bench.fleet.page import markdown
 from loadtest.bench.fleet.results import Outcome, append, of_revision, read
 from loadtest.bench.fleet.routers import BINARIES, HOME, PARTS
-from loadtest.bench.fleet.runs import Pace, revision, run
+from loadtest.bench.fleet.runs import Pace, run
 from loadtest.bench.fleet.script import Traces
 from loadtest.bench.peers.machine import Machine
 from loadtest.processes import ChildFailed
+from loadtest.study.revision import present
 
 REPOSITORY = Path(__file__).parents[3]
 SHARED = REPOSITORY.parent / "shared"
@@ -149,7 +150,7 @@ async def _measure(options: argparse.Namespace, traces: Traces, path: Path, cons
         ChildFailed: Cacheway does not come up.
         OSError: Results cannot be written.
     """
-    pace, now = Pace(options.seconds, options.speed), revision()
+    pace, now = Pace(options.seconds, options.speed), present().decisions
     done = {
         (outcome.repetition, outcome.cell, outcome.router)
         for outcome in of_revision(read(path), now)

@@ -9,8 +9,8 @@ AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS = 1_500_000, 600_000, 300_000
 USERS = (24, 48, 96)
 REPLICA_USERS = 48
 REPLICAS = 4
-AGENT_TOKENS_PER_S, CONVERSATION_TOKENS_PER_S = 6000.0, 12000.0
-"""Prefill speed of a worker."""
+PREFILL_TOKENS_PER_S = 6000.0
+"""Speed of a worker, in every cell."""
 
 
 class Part(StrEnum):
@@ -59,11 +59,6 @@ class Cell:
     def ample(self) -> bool:
         """True if what the load works on fits the caches."""
         return self.cache_tokens >= AMPLE_TOKENS
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        """Of each worker."""
-        return AGENT_TOKENS_PER_S if self.users else CONVERSATION_TOKENS_PER_S
 
     @property
     def routers(self) -> tuple[Router, ...]:

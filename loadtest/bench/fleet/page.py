@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from loadtest.bench.fleet.aims import CellRuns, Figure, hit_ratio, judge, mean_s, p90_s
 from loadtest.bench.fleet.cells import CELLS, Router
 from loadtest.bench.fleet.interval import Interval
-from loadtest.bench.fleet.results import BUSY_RATIO_MAX, LATE_RATIO_MAX, Outcome
+from loadtest.bench.fleet.results import LATE_RATIO_MAX, Outcome
 from loadtest.bench.peers.machine import Machine
 
 _METHOD = f"""\
@@ -27,8 +27,8 @@ and repetitions begin with another router each. A ratio is formed in each repeti
 has a 95 % interval (Student's t). The best peer of a figure is the one with the better mean in that cell.
 An answer is *undecided* where the interval holds the limit.
 
-A run is invalid, and left out, if a request failed, if the bench delayed requests or first tokens by more
-than {LATE_RATIO_MAX:.0%} of the mean TTFT, or if the machine was busier than {BUSY_RATIO_MAX:.0%}."""
+A run is invalid, and left out, if a request failed, or if the bench delayed requests or first tokens by more
+than {LATE_RATIO_MAX:.0%} of the mean TTFT. Several runs share the machine; each needs a tenth of a core."""
 
 
 def markdown(outcomes: Sequence[Outcome], machine: Machine, folder: str) -> str:

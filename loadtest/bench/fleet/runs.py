@@ -1,7 +1,6 @@
 """One run: workers, a router and a load, each of them fresh, from start to outcome."""
 
 import datetime
-import hashlib
 import statistics
 import tempfile
 from contextlib import AsyncExitStack
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.bench.fleet.cells import Cell, Router
+from loadtest.bench.fleet.cells import PREFILL_TOKENS_PER_S, Cell, Router
 from loadtest.bench.fleet.load import FleetLoad, FleetLoadReport
 from loadtest.bench.fleet.results import Outcome
 from loadtest.bench.fleet.routers import routers_started
@@ -19,10 +18,7 @@ from loadtest.bench.fleet.worker import WorkerPlan, WorkerReport
 from loadtest.bench.gateway_stage import started
 from loadtest.bench.process_tree import cpu_s
 from loadtest.processes import ChildFailed
-
-REPOSITORY = Path(__file__).parents[3]
-MEASURED = ("radix", "policies", "router", "loadtest/bench/fleet")
-"""Folders whose sources make the revision of a run."""
+from loadtest.study.revision import present
 
 WORKERS = 8
 WINDOW_STEP_S = 300.0
@@ -48,7 +44,7 @@ async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: T
     Raises:
         ChildFailed: Something does not come up, or ends before it should.
     """
-    worker_plan = WorkerPlan(WORKERS, cell.cache_tokens, cell.prefill_tokens_per_s, pace.speed)
+    worker_plan = WorkerPlan(WORKERS, cell.cache_tokens, PREFILL_TOKENS_PER_S, pace.speed)
     work = traces.work(cell.users, repetition + 1, repetition * WINDOW_STEP_S, pace.seconds)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-bench-")))
@@ -79,7 +75,7 @@ async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: T
         cell=cell.key,
         router=router,
         repetition=repetition,
-        revision=revision(),
+        revision=present().decisions,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         seconds=pace.seconds,
         speed=pace.speed,
@@ -99,15 +95,6 @@ async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: T
         load_cpu_s=report.cpu_s,
         worker_cpu_s=worker_cpu_s,
     )
-
-
-def revision() -> str:
-    """Return a digest of all sources that a run measures."""
-    digest = hashlib.blake2b(digest_size=6)
-    for folder in MEASURED:
-        for path in sorted((REPOSITORY / folder).rglob("*.py")):
-            digest.update(str(path.relative_to(REPOSITORY)).encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()
 
 
 def _quantile(ordered: list[float], share: float) -> float:
