@@ -48,7 +48,8 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
     workers = fleet.workers()
     slots = np.array([worker.slot for worker in workers], dtype=np.intp)
     view = fleet.candidates(slots, PATHS[:1], FULL_ATTENTION, 1e9, 256.0, now_us)
-    kappas = [naive.congestion_per_s(worker, now_us) for worker in naive.workers()]
+    kappas = {worker: naive.congestion_per_s(worker, now_us) for worker in naive.workers()}
+    half_mean = 0.5 * (fsum(kappas.values()) / max(len(kappas), 1))
     return _differing(
         {
             worker.worker_id: (held_tokens, kappa)
@@ -58,7 +59,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
         }
         | {flow: fleet.fairness.service_us(flow, now_us) for flow in SERVED_FLOWS},
         {
-            worker: (256.0 * len(naive.blocks(worker)), fsum(kappas) / len(kappas))
+            worker: (256.0 * len(naive.blocks(worker)), 0.5 * kappas[worker] + half_mean)
             for worker in naive.workers()
         }
         | {flow: naive.served_us(flow, now_us) for flow in SERVED_FLOWS},

@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from policies import Candidates, RequestView
 from policies.loads import Loads
-from policies.views import Pools, SlowColumns, Spills
+from policies.views import Evictions, Pools, SlowColumns, Spills
 from radix import Match
 
 settings.register_profile("long", max_examples=2_000, deadline=None)
@@ -18,6 +18,7 @@ COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
     *("held_tokens", "a_s", "b_s", "c0_tokens", "congestion_per_s", "transfer_s"),
     *("pooled_tokens", "base_s", "token_s", "tokens_min", "visit_token_s", "middle_tokens"),
+    *("evict_token_s", "free_tokens"),
 )
 
 MakeRequest = Callable[..., RequestView]
@@ -35,6 +36,7 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
 
     With ``pooled_tokens`` each has a pool of its own, from which a fetch takes ``base_s + tokens·token_s``.
     With ``steps`` they are so far from the request's length bucket, where a visitor costs ``visit_token_s``.
+    With ``evict_token_s`` a token that is pushed out costs that much, once ``free_tokens`` are used.
     """
     n = len(next(iter(columns.values())))
     defaults: dict[str, Sequence[float]] = {
@@ -69,6 +71,9 @@ def _candidates(**columns: Sequence[float]) -> Candidates:
             np.array(columns["steps"], dtype=np.intp), given["visit_token_s"], given["middle_tokens"]
         )
         if "steps" in columns
+        else None,
+        evictions=Evictions(given["evict_token_s"], given["free_tokens"])
+        if "evict_token_s" in columns
         else None,
     )
     few = [slow.prices_at(row) for row in range(n)]

@@ -54,14 +54,14 @@ def rows(fleet: FleetState, slots: Slots, now_us: int = START) -> SlowColumns:
     return fleet.columns.gathered(slots, ANY_BUCKET, now_us)[0]
 
 
-def test_work_has_the_same_price_on_a_busy_and_on_an_idle_worker() -> None:
-    """1 request/s of 0.1 s on one of two workers: kappas 1/0.9 and 0."""
+def test_half_of_kappa_is_the_workers_own_and_half_the_mean_of_its_bucket() -> None:
+    """1 request/s of 0.1 s on one of two workers: measured are 1/0.9 and 0, and their mean is 0.5/0.9."""
     ops = (placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16))
     fleet = fleet_after(put("a:1"), put("b:1"), *ops)
 
     view = candidates(fleet, path(0), START + 15 * SECOND)
 
-    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.5 / 0.9, 0.5 / 0.9])
+    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.75 / 0.9, 0.25 / 0.9])
 
 
 def test_congestion_follows_arrivals_and_utilisation() -> None:

@@ -12,7 +12,7 @@ from msgspec import structs
 from policies import Candidates, Chosen, RequestView, Shed
 from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place
 from policies.scoring import POLICIES, Policy, make_policy
-from policies.views import Pools, SlowColumns, Spills
+from policies.views import Evictions, Pools, SlowColumns, Spills
 
 MakeRequest = Callable[..., RequestView]
 MakeCandidates = Callable[..., Candidates]
@@ -29,10 +29,15 @@ def columns_of(workers: Candidates) -> list[list[float]]:
         *(
             getattr(workers.slow, name)
             for name in SlowColumns.__struct_fields__
-            if name not in ("pools", "spills")
+            if name not in ("pools", "spills", "evictions")
         ),
         *(getattr(workers.slow.pools, name) for name in Pools.__struct_fields__ if workers.slow.pools),
         *(getattr(workers.slow.spills, name) for name in Spills.__struct_fields__ if workers.slow.spills),
+        *(
+            getattr(workers.slow.evictions, name)
+            for name in Evictions.__struct_fields__
+            if workers.slow.evictions
+        ),
     )
     return [column.tolist() for column in columns]
 
@@ -80,6 +85,11 @@ def fleets(draw: st.DrawFn, prompt_tokens: float = 4000.0) -> dict[str, list[flo
             if draw(st.booleans())
             else {}
         ),
+        **(
+            {"evict_token_s": column(0.0, 0.0005, 0.001), "free_tokens": column(0.0, 1500.0, 1e6)}
+            if draw(st.booleans())
+            else {}
+        ),
     }
 
 
@@ -120,7 +130,7 @@ def test_the_choice_holds_plain_numbers(make_request: MakeRequest, make_candidat
         float,
         Reason,
         int,
-        *(float,) * 4,
+        *(float,) * 5,
     ]
 
 
@@ -299,7 +309,7 @@ def test_a_few_workers_priced_one_by_one_are_priced_as_in_columns(
     workers, policy, request = make_candidates(**columns), make_policy(name), make_request(key=key)
     assert policy.price is not None
     timings = workers.timings(request.prompt_tokens, workers.few)
-    one_by_one = [policy.price(each.ready_s, each.work_s, each.congestion_per_s) for each in timings]
+    one_by_one = [policy.price(timing) for timing in timings]
 
     assert one_by_one == policy.costs(request, workers).tolist()
     assert place(request, workers, policy) == place(request, structs.replace(workers, few=[]), policy)

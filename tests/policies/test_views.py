@@ -42,7 +42,7 @@ def test_a_split_costs_the_same_in_columns_and_one_by_one(
     ships = Ships(np.array(route), columns[0], columns[1], columns[2], columns[3], splits)
     workers = msgspec.structs.replace(workers, ships=ships)
 
-    ready_s, work_s = workers.times(4000.0)
+    times = workers.times(4000.0)
     timings = workers.timings(4000.0, workers.few)
 
     for row, timing in enumerate(timings):
@@ -54,4 +54,4 @@ def test_a_split_costs_the_same_in_columns_and_one_by_one(
         assert timing.transfer_s == pytest.approx(exposed_s)
         assert timing.stall_s == pytest.approx(0.0 if route[row] else decoding * s)
         assert timing.work_s == pytest.approx(s + timing.transfer_s + timing.stall_s)
-        assert (ready_s[row], work_s[row]) == pytest.approx((timing.ready_s, timing.work_s))
+        assert (times.ready_s[row], times.work_s[row]) == pytest.approx((timing.ready_s, timing.work_s))

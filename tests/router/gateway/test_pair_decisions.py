@@ -247,18 +247,21 @@ def test_while_pairs_lack_room_a_plain_worker_that_is_idle_takes_the_request() -
     assert setup.place().placed.worker == "w0"
 
 
-def test_who_would_rather_wait_for_a_pair_goes_to_an_idle_plain_worker_all_the_same() -> None:
+def test_a_request_waits_for_a_pair_beside_an_idle_plain_worker_that_costs_more() -> None:
     """Ten answers would stall there for 0.3 s each, and the pair has room in 0.2 s.
 
-    But nobody waits beside an idle worker, and nothing is sent to a decode worker that is full.
+    Nothing is sent to a decode worker that is full. Until it has room any worker of the lane may do.
     """
     setup = Setup("plain", "prefill", "decode")
     for number in range(10):
         setup.publish(Placed(f"r{number}", NOW_US, "w0", "r2", 0, 0, 1), FirstToken(f"r{number}", NOW_US))
     setup.publish(Placed("full", NOW_US, "w2", "r2", 0, 0, 5_400))
+    held = setup.decide()
+    assert isinstance(held, Hold)
+    assert held.waiting.worker == ""
+    setup.publish(Finished("full", NOW_US + 1))
     decision = setup.place()
-    assert decision.placed.worker == "w0"
-    assert decision.attempt.chosen.stall_s > 2.0
+    assert (decision.placed.worker, decision.attempt.chosen.stall_s) == ("w1", 0.0)
 
 
 def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_decoded() -> None:

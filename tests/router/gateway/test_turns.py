@@ -1,4 +1,4 @@
-"""Whose turn it is: the four rules of the decider, each with the reason that decides.
+"""Whose turn it is: the rules of the decider, each with the reason that decides.
 
 Prompts of 4,096 tokens (0.3 s), and a target backlog of 0.5 s: ``BUSY`` has 1 s of backlog, ``ROOM`` 0.4 s.
 """
@@ -61,9 +61,14 @@ class Setup:
             order=Order(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
         )
 
-    def waits(self, request_id: str, key_us: int, worker: str = "", replica: str = "r2") -> None:
+    def waits(
+        self, request_id: str, key_us: int, worker: str = "", replica: str = "r2", service_us: int = 1
+    ) -> None:
         """Somebody waits already."""
-        op = Waiting(request_id, NOW_US, replica, NOW_US, NOW_US + key_us, "m|", worker, "normal/", 1, 1, 1)
+        op = Waiting(
+            *(request_id, NOW_US, replica, NOW_US, NOW_US + key_us, "m|", worker, "normal/"),
+            *(service_us, 1, 1),
+        )
         self.shared.publish(op)
         self.lanes.follow(["m|"])
 
@@ -132,25 +137,47 @@ def test_its_own_ticket_is_in_nobodys_way() -> None:
 # 2. An idle worker.
 
 
-def test_nobody_waits_while_a_worker_is_idle_and_the_policy_still_chooses() -> None:
-    """Cached behind 0.2 s of backlog above the target is sooner than 0.3 s of work."""
+@pytest.mark.parametrize(("backlog_us", "waits"), [(220_000, True), (320_000, False)])
+def test_a_request_waits_beside_an_idle_worker_only_while_starting_there_costs_more(
+    backlog_us: int, waits: bool
+) -> None:
+    """0.02 s of work behind the backlog, which is above the target, or 0.3 s of work at once."""
+    setup = Setup(backlog_us, IDLE, target_s=0.1)
+    setup.caches("w0")
+    if waits:
+        assert setup.held().worker == "w0"
+    else:
+        assert setup.goes() == "w1"
+
+
+def test_a_cold_prompt_never_waits_beside_an_idle_worker() -> None:
+    assert Setup(BUSY, IDLE, target_s=0.1).goes() == "w1"
+
+
+def test_at_the_caps_of_its_worker_it_waits_for_that_if_starting_elsewhere_costs_more() -> None:
+    setup = Setup(50_000, IDLE, BUSY, target_s=0.1, running_max=1)
+    setup.caches("w0")
+    assert setup.held().worker == "w0"
+
+
+def test_an_idle_worker_is_declined_by_whom_its_busy_worker_serves_sooner() -> None:
     setup = Setup(220_000, IDLE, target_s=0.1)
     setup.caches("w0")
-    assert setup.goes() == "w0"
+    assert setup.held(claim(turn=1)).worker == "w0"
 
 
-def test_at_the_caps_of_its_worker_it_goes_to_the_best_of_the_others() -> None:
-    setup = Setup(220_000, IDLE, BUSY, target_s=0.1, running_max=1)
+@pytest.mark.parametrize(("service_us", "waits"), [(50_000, True), (200_000, False)])
+def test_those_who_go_first_at_its_worker_count_in_the_price_of_waiting_there(
+    service_us: int, waits: bool
+) -> None:
+    """0.02 s of work behind 0.15 s and the better one's, or 0.3 s of work on the idle worker."""
+    setup = Setup(150_000, IDLE, target_s=0.1)
     setup.caches("w0")
-    assert setup.goes() == "w1"
-
-
-def test_an_idle_worker_lets_nobody_overtake_those_who_wait_for_another() -> None:
-    """It would rather have the worker that holds its prompt, but so would the better one."""
-    setup = Setup(220_000, IDLE, target_s=0.1)
-    setup.caches("w0")
-    setup.waits("better", 0, "w0")
-    assert setup.goes(claim(turn=1)) == "w1"
+    setup.waits("better", 0, "w0", service_us=service_us)
+    if waits:
+        assert setup.held(claim(turn=1)).worker == "w0"
+    else:
+        assert setup.goes(claim(turn=1)) == "w1"
 
 
 def test_one_that_waits_here_has_the_idle_worker_first() -> None:
@@ -172,11 +199,18 @@ def test_an_idle_worker_is_left_to_the_best_of_all_replicas() -> None:
 # 3. Another worker's room.
 
 
-def test_who_is_offered_a_room_takes_it_if_it_is_no_more_work_there() -> None:
-    """It would rather go where less is before it, but that room is another's."""
+def test_who_is_offered_a_room_takes_it_if_it_costs_least_there() -> None:
+    """Less is in the other engine, but another request goes first there."""
+    setup = Setup(ROOM, ROOM - 100_000)
+    setup.waits("better", 0, "w1", service_us=200_000)
+    assert setup.goes(claim(turn=0)) == "w0"
+
+
+def test_who_is_offered_a_room_declines_it_if_another_worker_costs_less() -> None:
+    """It waits for that one, whose room another request has first, and says so."""
     setup = Setup(ROOM, ROOM - 100_000)
     setup.waits("better", 0, "w1")
-    assert setup.goes(claim(turn=0)) == "w0"
+    assert setup.held(claim(turn=0)).worker == "w1"
     assert setup.held().worker == ""
 
 
@@ -195,9 +229,9 @@ def test_who_has_its_cache_elsewhere_declines_and_waits_there() -> None:
     still = setup.decide(claim(ticket_id=declined.waiting.request_id), **longer)
     assert isinstance(still, Hold)
     assert still.waiting.worker == "w1"
-    fresh = setup.decide(**longer)
-    assert isinstance(fresh, Hold)
-    assert fresh.waiting.worker == ""
+    behind_it = setup.decide(**longer)
+    assert isinstance(behind_it, Decision)
+    assert behind_it.placed.worker == "w0"
 
 
 # 4. What it waits for.

@@ -104,18 +104,15 @@ def test_whose_start_is_just_prefilled_follows_it() -> None:
     assert found.worker_id == "w0:80"
 
 
-def test_work_goes_to_an_idle_worker_when_the_best_is_at_its_caps() -> None:
+def test_work_waits_for_the_best_at_its_caps_if_an_idle_worker_costs_more() -> None:
     """The best one holds all of a long prompt, and runs as many requests as it may."""
     bench = Bench(workers=2, admission={"worker_running_max": 1})
     prompt = parsed_text(tuple(range(30)))
     place(bench, "w0:80", 100_000, "known", paths=prompt.paths)
     found = explained(bench, prompt)
-    assert (verdict(found)[0], found.worker_id, found.preferred) == ("place", "w1:80", "w0:80")
-    assert found.why.startswith(
-        "w0:80 is the policy's choice, and has the longest start of the prompt cached, "
-        "but w0:80 has 1 requests in "
-        "flight, of 1; w1:80 is free: "
-    )
+    assert verdict(found) == ("wait", "no_room")
+    assert (found.worker_id, found.preferred) == ("w0:80", "w0:80")
+    assert found.why == "It would wait for w0:80: w0:80 has 1 requests in flight, of 1."
 
 
 def test_pairs_without_room_to_decode_wait_for_that() -> None:

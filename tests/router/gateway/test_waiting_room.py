@@ -159,8 +159,8 @@ def test_who_waits_for_what_another_is_prefilling_leaves_the_room_to_the_next_on
     assert not stage.replicas[0].fleet.tickets.declined
 
 
-def test_who_waits_for_a_busy_worker_goes_there_when_another_one_stands_idle() -> None:
-    """Nobody else waits, and its worker is still sooner: 0.7 s of backlog against 2.4 s of work."""
+def test_who_waits_for_a_busy_worker_declines_one_that_stands_idle_and_costs_more() -> None:
+    """Its worker is sooner: 0.8 s of backlog against 2.4 s of work. It goes there when that has room."""
     rules = RoomRules(ask_s=1000.0)
     stage = Stage(workers=2, rules=rules)
     warm = stage.arrive(32_000, name=7)
@@ -171,9 +171,10 @@ def test_who_waits_for_a_busy_worker_goes_there_when_another_one_stands_idle() -
     stage.arrive(8192, name=101)
     follower = stage.arrive(32_000 + 256, name=7)
     assert follower.waits
-    stage.time.advance(0.5)
+    stage.time.advance(0.9)
     assert follower.waits
-    stage.time.advance(0.12)
+    assert follower.asked == 2
+    stage.time.advance(0.04)
     assert follower.decision is not None
     assert follower.decision.placed.worker == home
 
