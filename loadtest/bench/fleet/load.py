@@ -167,6 +167,16 @@ class Load:
         await self._sleep_until(self._began_s + ask.wait_s / self._plan.speed)
         await self._ask(self._texts.prompt(ask.block_ids), ask.output_tokens)
 
+    async def _connection(self, port: int) -> _Connection:
+        """A connection that was kept and that the router has not closed meanwhile, or a new one."""
+        idle = self._idle[port]
+        while idle:
+            connection = idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
+        return connection
+
     async def _sleep_until(self, due_s: float) -> None:
         await asyncio.sleep(due_s - time.perf_counter())
         self._late_s.append(max(0.0, time.perf_counter() - due_s) * self._plan.speed)
@@ -176,7 +186,7 @@ class Load:
         sent_s = time.perf_counter()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                connection = self._idle[port].pop() if self._idle[port] else await _connected(port)
+                connection = await self._connection(port)
                 status, first_s = await connection.ask(prompt, max(1, min(output_tokens, OUTPUT_TOKENS_MAX)))
         except (OSError, TimeoutError) as error:
             self._problems[repr(error)] += 1
@@ -187,11 +197,6 @@ class Load:
             self._ttft_s.append((first_s - sent_s) * self._plan.speed)
         else:
             self._problems[f"status {status}"] += 1
-
-
-async def _connected(port: int) -> _Connection:
-    _, connection = await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", port)
-    return connection
 
 
 def main() -> None:

@@ -206,7 +206,9 @@ class _Exchange:
         self._steps = max(1, min(request.max_tokens, CHUNKS))
 
     def decode(self, token_s: float) -> None:
-        """Send the answer: a stream in steps, any other when it is complete."""
+        """Send the answer: a stream in steps, any other when it is complete; nothing if the router has left."""
+        if self._transport.is_closing():
+            return
         self._worker.running += 1
         loop = asyncio.get_running_loop()
         if self._request.stream:
@@ -216,6 +218,9 @@ class _Exchange:
             loop.call_later(self._request.max_tokens * token_s, self._whole)
 
     def _step(self, at: int, due_s: float, gap_s: float) -> None:
+        if self._transport.is_closing():
+            self._worker.running -= 1
+            return
         last = at == self._steps - 1
         choice = {"index": 0, "delta": {"content": "tok "}, "finish_reason": "stop" if last else None}
         event = _head("chat.completion.chunk", [choice]) | ({"usage": self._usage()} if last else {})
@@ -231,6 +236,8 @@ class _Exchange:
 
     def _whole(self) -> None:
         self._worker.running -= 1
+        if self._transport.is_closing():
+            return
         message = {"role": "assistant", "content": "ok"}
         answer = _head("chat.completion", [{"index": 0, "message": message, "finish_reason": "stop"}])
         self._transport.write(_framed(msgspec.json.encode(answer | {"usage": self._usage()})))
