@@ -206,7 +206,7 @@ class _Exchange:
         self._steps = max(1, min(request.max_tokens, CHUNKS))
 
     def decode(self, token_s: float) -> None:
-        """Send the answer: a stream in steps, any other when it is complete; nothing if the router has left."""
+        """Send the answer: a stream in steps, any other when it is complete; none on a closed connection."""
         if self._transport.is_closing():
             return
         self._worker.running += 1
