@@ -57,14 +57,17 @@ class Candidate(msgspec.Struct, gc=False):
         backlog_s: V: prefill reserved there by all replicas.
         fetch_s: F: what it would fetch, beside the backlog.
         room_s: W: until a decode worker has room for the KV.
-        queue_s: V' = max(V, F, W).
+        queue_s: V' = max(V + A, F, W), A being the work of waiting requests that go first.
+        overtaken: Waiting requests that would go behind it.
         service_s: s: its prefill.
         transfer_s: X: exposed transfer.
         spill_s: P: what leaving the length bucket costs.
         stall_s: What the requests lose that decode there.
         work_s: x = s + X + P, with what they lose.
         ttft_s: Predicted time to first token.
-        later_s: What later requests lose, if the policy prices that.
+        later_s: What waiting and later requests lose, if the policy prices that.
+        evict_s: Of the cost, what is expected to be computed again for others that it pushes out of the
+            cache.
         has_room: Whether it may be given more now.
         bucket_steps: How many length buckets it is away; 0 at home.
         lost_because: In words; empty for the chosen one.
@@ -83,6 +86,7 @@ class Candidate(msgspec.Struct, gc=False):
     fetch_s: float
     room_s: float
     queue_s: float
+    overtaken: float
     service_s: float
     transfer_s: float
     spill_s: float
@@ -90,6 +94,7 @@ class Candidate(msgspec.Struct, gc=False):
     work_s: float
     ttft_s: float
     later_s: float
+    evict_s: float
     has_room: bool
     bucket_steps: int
     lost_because: str = ""
@@ -280,6 +285,8 @@ def _candidate(gateway: "Gateway", weighed: Weighed, side: _Priced, row: int, ra
     slot, now_us, pool = timing.slot, workers.now_us, prices[6]
     ttft_s = timing.ready_s + timing.work_s
     cost = side.costs.item(row)
+    priced = policy.price is not None and cost < inf
+    evict_s = min(float(timing.evict_s), max(cost - ttft_s, 0.0)) if priced else 0.0
     room_s = 0.0 if look is None else look.wait_s(slot)
     spills = workers.slow.spills
     has_room = gateway.admission.has_room(slot, now_us) and (look is None or look.has_room(slot))
@@ -297,13 +304,15 @@ def _candidate(gateway: "Gateway", weighed: Weighed, side: _Priced, row: int, ra
         fetch_s=pool[1] + timing.fetched_tokens * pool[2] if pool and timing.fetched_tokens else 0.0,
         room_s=room_s,
         queue_s=timing.ready_s,
+        overtaken=float(timing.behind),
         service_s=timing.service_s,
         transfer_s=timing.transfer_s,
         spill_s=max(timing.work_s - timing.service_s - timing.transfer_s - timing.stall_s, 0.0),
         stall_s=timing.stall_s,
         work_s=timing.work_s,
         ttft_s=ttft_s - timing.stall_s,
-        later_s=max(cost - ttft_s, 0.0) if policy.price is not None and cost < inf else 0.0,
+        later_s=max(cost - ttft_s - evict_s, 0.0) if priced else 0.0,
+        evict_s=evict_s,
         has_room=has_room,
         bucket_steps=0 if spills is None else spills.steps.item(row),
     )

@@ -70,7 +70,8 @@ def _by_seconds(one: "Candidate", winner: "Candidate", more_s: float) -> str:
     others = (
         (one.spill_s - winner.spill_s, "for leaving the length bucket"),
         (one.stall_s - winner.stall_s, "that requests decoding there lose"),
-        (one.later_s - winner.later_s, "that later requests lose"),
+        (one.later_s - winner.later_s, "that waiting and later requests lose"),
+        (one.evict_s - winner.evict_s, "to compute again what it pushes out of the cache"),
     )
     parts = (*own, *others)
     worse = [f"{seconds(part)} {what}" for part, what in parts if part >= NOTICED_S]
