@@ -234,7 +234,7 @@ class Feedback:
             if answers is not None:
                 answers.prompt_tokens += usage.prompt_tokens
                 answers.cached_tokens += usage.cached_tokens
-            if attempt.chosen.safe_tokens:
+            if attempt.chosen.safe_tokens or usage.cached_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
             if not self._says_itself(request, attempt):
                 self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
@@ -306,7 +306,7 @@ class Feedback:
         own_tokens = chosen.safe_tokens - chosen.fetched_tokens
         predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
         path = request.paths[0][: 8 * (held_blocks + 1)]
-        if not attempt.windowed and 0 < attempt.used_us < attempt.guard_us:
+        if not attempt.windowed and (not own_tokens or 0 < attempt.used_us < attempt.guard_us):
             self._learn_capacity(request.paths[0], attempt, predicted_blocks, held_blocks, now_us)
         if held_blocks + 1 < predicted_blocks:
             if self._says_itself(request, attempt):

@@ -55,13 +55,12 @@ def learn(cache: Cache, random: Random, known: float, *, sessions: int, longest:
         used_us = tree.used_us(0, path, predicted) if predicted else 0
         prompt, cached = len(path) // HASH_BYTES, cache.serve(path)
         tree.insert(0, path, at_us, end=True)
-        if predicted:
-            distance = tree.blocks_since(0, used_us) - (prompt - predicted)
-            before = known
-            known = learned_blocks(known, Reuse(prompt, predicted, cached, distance))
-            assert known >= min(before, prompt)
-            if cached + SHORTFALL_MIN < predicted:
-                tree.trim(0, path[: HASH_BYTES * (cached + 1)], at_us)
+        distance = tree.blocks_since(0, used_us) - (prompt - predicted) if predicted else 0
+        before = known
+        known = learned_blocks(known, Reuse(prompt, predicted, cached, distance))
+        assert known >= min(before, prompt)
+        if cached + SHORTFALL_MIN < predicted:
+            tree.trim(0, path[: HASH_BYTES * (cached + 1)], at_us)
     return known
 
 

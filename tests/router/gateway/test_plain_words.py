@@ -37,8 +37,8 @@ def test_what_others_lose_is_a_price_and_no_delay() -> None:
     winner = candidate("best", queue_s=0.2)
     one = candidate(queue_s=0.1, stall_s=0.3, work_s=0.3, later_s=0.05)
     assert lost(one, winner) == (
-        "it would cost 0.25 s more: 0.30 s that requests decoding there lose and 50 ms that later requests "
-        "lose against 0.10 s of queue saved"
+        "it would cost 0.25 s more: 0.30 s that requests decoding there lose and 50 ms that waiting and "
+        "later requests lose against 0.10 s of queue saved"
     )
 
 
