@@ -236,6 +236,11 @@ class Feedback:
                 answers.cached_tokens += usage.cached_tokens
             if attempt.chosen.safe_tokens:
                 self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
+            elif usage.cached_tokens and not attempt.windowed:
+                path = request.paths[0]
+                cached_ratio = min(usage.cached_tokens / max(usage.prompt_tokens, 1), 1.0)
+                held_blocks = int(cached_ratio * (len(path) // HASH_BYTES))
+                self._learn_capacity(path, attempt, 0, held_blocks, now_us)
             if not self._says_itself(request, attempt):
                 self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
         worker = self._fleet.worker(attempt.worker_id)
@@ -353,7 +358,8 @@ class Feedback:
             known = learned.tokens / block_tokens
         elif not at_us and (told := fleet.cache_tokens(worker)):
             known = told / block_tokens
-        blocks = learned_blocks(known, reuse)
+        told = fleet.rules.capacity_tokens if not worker.capacity_tokens else worker.capacity_tokens
+        blocks = min(learned_blocks(known, reuse), told / block_tokens if told else inf)
         if blocks == known:
             return
         if len(self._capacities) >= REPORTING_MAX:

@@ -55,13 +55,12 @@ def learn(cache: Cache, random: Random, known: float, *, sessions: int, longest:
         used_us = tree.used_us(0, path, predicted) if predicted else 0
         prompt, cached = len(path) // HASH_BYTES, cache.serve(path)
         tree.insert(0, path, at_us, end=True)
-        if predicted:
-            distance = tree.blocks_since(0, used_us) - (prompt - predicted)
-            before = known
-            known = learned_blocks(known, Reuse(prompt, predicted, cached, distance))
-            assert known >= min(before, prompt)
-            if cached + SHORTFALL_MIN < predicted:
-                tree.trim(0, path[: HASH_BYTES * (cached + 1)], at_us)
+        distance = tree.blocks_since(0, used_us) - (prompt - predicted) if predicted else 0
+        before = known
+        known = learned_blocks(known, Reuse(prompt, predicted, cached, distance))
+        assert known >= min(before, prompt)
+        if cached + SHORTFALL_MIN < predicted:
+            tree.trim(0, path[: HASH_BYTES * (cached + 1)], at_us)
     return known
 
 
@@ -97,7 +96,7 @@ def test_of_an_unknown_cache_the_first_loss_says_the_size(reuse: Reuse) -> None:
 
 
 def test_the_steps_are_those_that_are_documented() -> None:
-    """A loss at a distance of 90 of which 10 are gone: half of the way from 100 to 80 or, from afar, a step."""
+    """A loss at a distance of 90, 10 of which are gone: half of the way from 100 to 80, or a step from afar."""
     short = Reuse(prompt=20, predicted=20, cached=10, distance=90)
     assert learned_blocks(100.0, short) == 90.0
     assert learned_blocks(1_000.0, short) == 1_000.0 * (1 - FALL_MAX)
