@@ -118,7 +118,7 @@ def test_nobody_waits_for_a_dead_replica_beyond_the_grace_time(
 ) -> None:
     """Its tickets may be the best for every room until its heartbeat ends, a second later.
 
-    The time begins when they are: when the news has come that a better one, of a living replica, went elsewhere.
+    The time begins when they are: a better one, of a living replica, may have gone elsewhere just before.
     """
     jobs = data.draw(jobs_of(workers, replicas=3))
     model = WaitingModel(jobs, replicas=3, workers=workers, delay_us=delay_ms * MS)
