@@ -407,14 +407,14 @@ class FleetState:
         return worker is not None and worker.slot in self.evidence.exact
 
     def cache_tokens(self, worker: Worker) -> int:
-        """Tokens that a worker is believed to keep; 0 if it neither says its size nor has evicted anything.
+        """Tokens that a worker is believed to keep; 0 for no bound.
 
-        What was learned counts, but never more than what the worker says.
+        What was learned counts, but never more than what the worker says. Of one that says nothing an assumption
+        counts until something was learned.
         """
-        told = worker.capacity_tokens or self.rules.capacity_tokens
-        learned = self._capacities.get(worker.worker_id)
+        told, learned = worker.capacity_tokens, self._capacities.get(worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
-            return told
+            return told or self.rules.capacity_tokens
         return min(told, learned.tokens) if told else learned.tokens
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:

@@ -140,7 +140,8 @@ class PrefixTree:
             if child is None or child not in used:
                 return 0
             node, depth, at_us = child, depth + child.size, used[child]
-        return at_us
+        # A hash stands for all blocks before it: no other one of the runs need be compared.
+        return at_us if blocks and node.hash_at(blocks) == words[blocks - 1] else 0
 
     def blocks_since(self, slot: int, from_us: int) -> int:
         """Blocks that a worker holds and last used at a log time or later; one step for each run it holds."""

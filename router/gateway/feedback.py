@@ -351,9 +351,10 @@ class Feedback:
         block_tokens = fleet.rules.block_tokens
         if learned is not None and learned.at_us > at_us:
             known = learned.tokens / block_tokens
-        elif not at_us and (told := fleet.cache_tokens(worker)):
-            known = told / block_tokens
-        blocks = learned_blocks(known, reuse)
+        elif not at_us and (believed := fleet.cache_tokens(worker)):
+            known = believed / block_tokens
+        told = worker.capacity_tokens
+        blocks = min(learned_blocks(known, reuse), told / block_tokens if told else inf)
         if blocks == known:
             return
         if len(self._capacities) >= REPORTING_MAX:

@@ -96,7 +96,7 @@ def test_of_an_unknown_cache_the_first_loss_says_the_size(reuse: Reuse) -> None:
 
 
 def test_the_steps_are_those_that_are_documented() -> None:
-    """A loss of 10 blocks at a distance of 90: half of the way from 100 to 80 or, from afar, a step."""
+    """A loss at a distance of 90, 10 of them gone: half of the way from 100 to 80; from afar, a step."""
     short = Reuse(prompt=20, predicted=20, cached=10, distance=90)
     assert learned_blocks(100.0, short) == 90.0
     assert learned_blocks(1_000.0, short) == 1_000.0 * (1 - FALL_MAX)

@@ -17,7 +17,7 @@ from policies import (
     ServiceModel,
     WorkerPut,
 )
-from policies.columns import GATHERED_MAX, REFRESH_US
+from policies.columns import GATHERED_MAX, REFRESH_US, RETURN_S, TAILS_MAX
 from policies.views import Slots, SlowColumns, Spills
 from radix import chain_bytes
 
@@ -183,3 +183,56 @@ def test_workers_of_one_bucket_share_a_congestion_of_their_own() -> None:
     view = fleet.candidates(np.arange(3), (), FULL_ATTENTION, 500.0, 256.0, START + SECOND, 0)
     first, second, long = view.slow.congestion_per_s.tolist()
     assert first == second > 10 * long > 0
+
+
+# The price of evictions.
+
+
+def evictions(fleet: FleetState, now_us: int = START) -> tuple[list[float], list[float]] | None:
+    """Seconds lost per token of what goes next, relative to b, and tokens that fit."""
+    found = candidates(fleet, path(0), now_us).slow
+    if found.evictions is None:
+        return None
+    return (found.evictions.token_s / found.b_s).tolist(), found.evictions.free_tokens.tolist()
+
+
+def test_without_a_bound_nothing_is_known_of_evictions() -> None:
+    fleet = fleet_after(put("a:1"), put("b:1", capacity_tokens=10_240), placed("r", "a:1", path(1)))
+    assert evictions(fleet) is None
+
+
+def test_the_longer_the_next_to_go_was_not_used_the_less_it_is_wanted() -> None:
+    """Half after `RETURN_S`, by 1/age beyond; three of four blocks are in use."""
+    fleet = fleet_after(
+        put("a:1", capacity_tokens=1_024),
+        put("b:1"),
+        placed("r", "a:1", path(1, 2)),
+        placed("s", "a:1", path(3)),
+    )
+    assert evictions(fleet) == ([pytest.approx(1.0), 0.0], [256.0, 0.0])
+    later_us = START + round(RETURN_S * 1e6)
+    assert evictions(fleet, later_us) == ([pytest.approx(0.5), 0.0], [256.0, 0.0])
+    assert evictions(fleet, START + 9 * (later_us - START)) == ([pytest.approx(0.1), 0.0], [256.0, 0.0])
+
+
+def test_what_is_used_again_is_no_longer_the_next_to_go() -> None:
+    fleet = fleet_after(
+        put("a:1", capacity_tokens=512), placed("r", "a:1", path(1)), placed("s", "a:1", path(2))
+    )
+    late_us = START + round(RETURN_S * 1e6)
+    fleet.apply(placed("t", "a:1", path(1), late_us))
+    assert evictions(fleet, late_us) == ([pytest.approx(0.5)], [0.0])
+    fleet.apply(placed("u", "a:1", path(2), late_us))
+    assert evictions(fleet, late_us + REFRESH_US) == ([pytest.approx(1.0, rel=0.01)], [0.0])
+
+
+def test_so_many_caches_are_looked_at_in_one_refresh() -> None:
+    count = TAILS_MAX + 2
+    fleet = fleet_after(
+        *(put(f"w:{number}", capacity_tokens=512) for number in range(count)),
+        *(placed(f"r{number}", f"w:{number}", path(1)) for number in range(count)),
+    )
+    first, second = evictions(fleet), evictions(fleet, START + REFRESH_US)
+    assert first is not None
+    assert second is not None
+    assert [sum(ratio > 0 for ratio in found[0]) for found in (first, second)] == [TAILS_MAX, count]

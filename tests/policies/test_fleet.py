@@ -16,6 +16,7 @@ from policies import (
     AttentionProfile,
     BytesPerToken,
     Candidates,
+    CapacityLearned,
     Chosen,
     Circuit,
     CircuitSet,
@@ -758,6 +759,55 @@ def test_what_was_learned_of_decode_is_shared_and_a_newcomer_knows_it() -> None:
         assert one.decode_fit("fast").line() == (0.01, 0.001, 5.0, 2.0)
         assert one.decode_fit("fast").known
         assert not one.decode_fit("default").known
+
+
+@pytest.mark.parametrize(
+    ("told", "learned", "kept"),
+    [(0, 1_024, 1_024), (2_048, 1_024, 1_024), (512, 1_024, 512), (2_048, 0, 2_048)],
+)
+def test_what_a_worker_keeps_is_what_was_learned_and_never_more_than_it_says(
+    told: int, learned: int, kept: int
+) -> None:
+    fleet = fleet_after(put("a:1", capacity_tokens=told), Insert("a:1", path(*range(20)), START))
+    if learned:
+        fleet.apply(CapacityLearned("a:1", START, "one", learned))
+    newcomer = FleetState()
+    newcomer.restore(fleet.snapshot())
+    for one in (fleet, newcomer):
+        worker = one.worker("a:1")
+        assert worker is not None
+        assert one.cache_tokens(worker) == kept
+        assert one.tree.held_blocks(worker.slot) == kept // 256
+
+
+def test_the_newest_word_about_a_capacity_counts() -> None:
+    older, newer = CapacityLearned("a:1", START, "two", 10_240), CapacityLearned("a:1", START + 1, "one", 512)
+    for ops in ((older, newer), (newer, older), (newer, older, older)):
+        fleet = fleet_after(put("a:1"), *ops, Insert("a:1", path(1, 2, 3), START))
+        assert fleet.learned_capacity("a:1") == newer
+        assert fleet.tree.held_blocks(0) == 2
+
+
+def test_what_was_learned_of_a_cache_goes_with_the_worker() -> None:
+    """A word from before it was removed is none about the one that comes back."""
+    learned, gone = CapacityLearned("a:1", START, "one", 512), WorkerGone("a:1", START + 1, "one")
+    back = put("a:1", START + 2)
+    for ops in ((put("a:1"), learned, gone, back), (put("a:1"), gone, back, learned)):
+        fleet = fleet_after(*ops, Insert("a:1", path(1, 2, 3), START + 3))
+        worker = fleet.worker("a:1")
+        assert worker is not None
+        assert fleet.cache_tokens(worker) == 0
+        assert fleet.tree.held_blocks(worker.slot) == 3
+
+
+def test_an_engine_that_says_what_it_holds_is_not_bounded_by_what_was_learned() -> None:
+    fleet = fleet_after(
+        put("a:1"),
+        Tracked("a:1", START, "one", exact=True),
+        CapacityLearned("a:1", START, "one", 512),
+        Insert("a:1", path(1, 2, 3), START),
+    )
+    assert fleet.tree.held_blocks(0) == 3
 
 
 def test_the_newest_plan_of_the_slow_loop_counts_and_a_newcomer_knows_it() -> None:

@@ -16,8 +16,7 @@ K = 2.0
 waits = st.tuples(
     st.integers(-1, WORKERS - 1), st.sampled_from(LANES), st.integers(-8, 40), st.integers(1, 4)
 )
-"""Worker, lane, key in 50 ms behind the arrival, and work in 100 ms. Fewer than 16, so that sums are
-exact."""
+"""Worker, lane, key in 50 ms behind the arrival, and work in 100 ms. So few that sums are exact."""
 
 
 def fleet_of(drawn: list[tuple[int, str, int, int]]) -> FleetState:
@@ -43,8 +42,7 @@ def naive(fleet: FleetState, own: str, slot: int, work_s: float) -> tuple[float,
     """A ticket for the worker counts in full, one for any of the lane in part, one's own not at all."""
     key_us = ARRIVED_US + int(K * work_s * 1e6)
     ahead_s = behind = 0.0
-    for ticket in (fleet.tickets.get(op.request_id) for op in fleet.tickets):
-        assert ticket is not None
+    for ticket in fleet.tickets:
         if ticket.request_id == own or (ticket.slot < 0 and ticket.lane != LANES[0]):
             continue
         share = float(ticket.slot == slot) if ticket.slot >= 0 else 1 / WORKERS

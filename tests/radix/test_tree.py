@@ -199,8 +199,22 @@ class TreeBesideModel(RuleBasedStateMachine):
         assert self.tree.blocks == len(self.model.distinct())
         for slot in range(WORKERS):
             assert self.tree.held_blocks(slot) == len(self.model.used[slot])
+            used, capacity = self.model.used[slot], self.model.capacity[slot]
+            room = self.tree.room(slot)
+            if capacity is None or not used:
+                assert room is None
+            else:
+                assert room == (capacity - len(used), min(used.values()))
+            for from_us in (1, 10, 31):
+                expected = sum(at_us >= from_us for at_us in used.values())
+                assert self.tree.blocks_since(slot, from_us) == expected
         for text in self.asked:
             asked = path(text + "c")
+            for slot, used in enumerate(self.model.used):
+                times = [used.get(asked[: 8 * stop], 0) for stop in range(1, len(text) + 2)]
+                found = [self.tree.used_us(slot, asked, stop) for stop in range(1, len(text) + 2)]
+                assert found == times
+                assert self.tree.used_us(slot, asked, 0) == 0
             for profile in (FULL_ATTENTION, WINDOW, LINEAR):
                 match = self.tree.match(asked, profile)
                 assert match.blocks == len(text) + 1

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from loadtest.bench.fleet.cells import PREFILL_TOKENS_PER_S, Cell, Router
 from loadtest.bench.fleet.load import FleetLoad, FleetLoadReport
 from loadtest.bench.fleet.results import Outcome
@@ -45,11 +43,11 @@ async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: T
         ChildFailed: Something does not come up, or ends before it should.
     """
     worker_plan = WorkerPlan(WORKERS, cell.cache_tokens, PREFILL_TOKENS_PER_S, pace.speed)
-    work = traces.work(cell.users, repetition + 1, repetition * WINDOW_STEP_S, pace.seconds)
+    work = traces.encoded_work(cell.users, repetition + 1, repetition * WINDOW_STEP_S, pace.seconds)
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-bench-")))
         path = folder / "work.msgpack"
-        path.write_bytes(msgspec.msgpack.encode(work))
+        path.write_bytes(work)
         plan = FleetLoad(str(path), cell.users, pace.seconds, pace.speed)
         load = await stack.enter_async_context(started("loadtest.bench.fleet.load", plan))
         workers = await stack.enter_async_context(started("loadtest.bench.fleet.worker", worker_plan))

@@ -20,8 +20,11 @@ GAP_S_MIN, GAP_S_MAX = 0.5, 60.0
 REQUESTS_MIN = 3
 """Sessions with fewer requests are left out."""
 
-SESSION_S_MIN = 60.0
-"""Trace time that a session takes at least, nearly always: so many sessions are handed to a run."""
+SESSION_S_MIN = 150.0
+"""Trace time that a session takes at least, nearly always: so a run is handed enough sessions."""
+
+KEPT_MAX = 8
+"""Encoded works that are kept, of some ten megabytes each."""
 
 AGENT_BLOCK_TOKENS, CONVERSATION_BLOCK_TOKENS = 64, 512
 _CHARS_PER_TOKEN = 4
@@ -87,6 +90,16 @@ class Traces:
         self._agents = agents
         self._conversation = conversation
         self._sessions: list[Session] = []
+        self._encoded: dict[tuple[int, int, float, float], bytes] = {}
+
+    def encoded_work(self, users: int, seed: int, start_s: float, seconds: float) -> bytes:
+        """The same as `work` in MessagePack; kept, since all routers of a repetition get the same."""
+        key = users, seed, start_s, seconds
+        if key not in self._encoded:
+            while len(self._encoded) >= KEPT_MAX:
+                del self._encoded[next(iter(self._encoded))]
+            self._encoded[key] = msgspec.msgpack.encode(self.work(users, seed, start_s, seconds))
+        return self._encoded[key]
 
     def work(self, users: int, seed: int, start_s: float, seconds: float) -> Work:
         """Draw what one run sends.
@@ -107,7 +120,7 @@ class Traces:
             self._sessions = read_sessions(self._agents)
         sessions = list(self._sessions)
         random.Random(seed).shuffle(sessions)
-        return Work(sessions[-users * max(2, round(seconds / SESSION_S_MIN)) :], [])
+        return Work(sessions[-round(users * max(1.5, seconds / SESSION_S_MIN)) :], [])
 
 
 def read_sessions(path: Path) -> list[Session]:

@@ -14,6 +14,7 @@ from policies import (
     FULL_ATTENTION,
     BytesPerToken,
     CachePool,
+    CapacityLearned,
     Chosen,
     DecodeFitted,
     EarlyRatio,
@@ -345,6 +346,75 @@ def test_prefills_are_known_after_enough_of_them_and_not_of_prompts_much_longer(
     assert setup.feedback.knows_prefills("default", 8_192)
     assert not setup.feedback.knows_prefills("default", 8_193)
     assert not setup.feedback.knows_prefills("other", 100)
+
+
+# How much a worker keeps.
+
+
+def lost(setup: Setup, **changes: Any) -> Attempt:
+    """16 predicted blocks, last used at the time 10 s ago, since when another 32 were."""
+    used_us = NOW_US - 10_000_000
+    setup.place(path(16), used_us, "old")
+    for branch in (1, 2):
+        setup.place(path(16, branch), NOW_US - 5_000_000, f"other{branch}")
+    return attempt(16, used_us=used_us, **changes)
+
+
+def test_a_shortfall_says_how_much_a_worker_keeps(setup: Setup) -> None:
+    """Of 48 blocks used since then nothing is cached: it keeps fewer, by half of those that are lost."""
+    tried = lost(setup)
+    setup.answer(4096, 0, tried=tried)
+    (said,) = setup.shared.said(CapacityLearned)
+    assert (said.worker, said.replica, said.tokens) == ("w:80", "r1", 256 * (48 - 8))
+    worker = setup.shared.fleet.worker("w:80")
+    assert worker is not None
+    assert setup.shared.fleet.cache_tokens(worker) == said.tokens
+
+
+@pytest.mark.parametrize("cached_tokens", [4096, 3_700])
+def test_what_is_cached_as_predicted_says_nothing_of_it(setup: Setup, cached_tokens: int) -> None:
+    setup.answer(4096, cached_tokens, tried=lost(setup))
+    assert not setup.shared.said(CapacityLearned)
+
+
+def test_blocks_used_too_lately_to_be_computed_say_nothing_of_it(setup: Setup) -> None:
+    setup.answer(4096, 0, tried=lost(setup, guard_us=NOW_US - 10_000_000))
+    assert not setup.shared.said(CapacityLearned)
+
+
+def test_a_model_with_windows_and_an_engine_that_says_what_it_removes_say_nothing_of_it(setup: Setup) -> None:
+    setup.answer(4096, 0, tried=lost(setup, windowed=True))
+    setup.shared.publish(Tracked("w:80", NOW_US, "r1", exact=True))
+    setup.answer(4096, 0, tried=lost(setup))
+    assert not setup.shared.said(CapacityLearned)
+
+
+def test_more_than_predicted_raises_it_again_but_never_above_what_the_worker_says(setup: Setup) -> None:
+    """Also if all of the prompt was believed to be evicted."""
+    setup.shared.publish(WorkerPut("w:80", NOW_US + 1, "r1", "http://w:80", capacity_tokens=256 * 50))
+    setup.shared.publish(CapacityLearned("w:80", NOW_US + 1, "r2", 256 * 40))
+    for _ in range(20):
+        setup.answer(4096, 4096, tried=attempt(0))
+    said = [op.tokens for op in setup.shared.said(CapacityLearned)[1:]]
+    assert said[0] == pytest.approx(256 * 40 * 1.03, rel=0.01)
+    assert said == sorted(said)
+    assert said[-1] <= 256 * 50
+    assert setup.feedback._capacities["w:80"][1] == 50.0
+
+
+def test_a_worker_that_says_its_size_is_known_by_that(setup: Setup) -> None:
+    """A step below it, since one loss at a distance of 48 blocks may have another reason."""
+    setup.shared.publish(WorkerPut("w:80", NOW_US + 1, "r1", "http://w:80", capacity_tokens=256 * 100))
+    setup.answer(4096, 0, tried=lost(setup))
+    (said,) = setup.shared.said(CapacityLearned)
+    assert said.tokens == 256 * 85
+
+
+def test_a_newer_word_of_another_replica_is_where_it_goes_on_from(setup: Setup) -> None:
+    setup.answer(4096, 0, tried=lost(setup))
+    setup.shared.publish(CapacityLearned("w:80", setup.now_us + 1, "r2", 256 * 1_000))
+    setup.answer(4096, 4096, tried=attempt(0))
+    assert setup.shared.said(CapacityLearned)[-1].tokens == 256 * 1_030
 
 
 def test_how_early_queues_end_is_learned_from_streams_behind_a_backlog(setup: Setup) -> None:
