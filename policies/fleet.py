@@ -409,8 +409,8 @@ class FleetState:
     def cache_tokens(self, worker: Worker) -> int:
         """Tokens that a worker is believed to keep; 0 for no bound.
 
-        What was learned counts, but never more than what the worker says. Of one that says nothing an assumption
-        counts until something was learned.
+        What was learned counts, but never more than what the worker says. Of one that says nothing an
+        assumption counts until something was learned.
         """
         told, learned = worker.capacity_tokens, self._capacities.get(worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
