@@ -3,8 +3,9 @@ from collections.abc import Callable
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
-from policies import Candidates, RequestView
+from policies import Candidates, FleetState, QueueView, RequestView, Waiting, WorkerPut
 from policies.scoring import make_policy
 
 MakeRequest = Callable[..., RequestView]
@@ -94,3 +95,34 @@ def test_where_nobody_else_waits_it_is_the_time_to_first_token(
         make_policy("min_ttft").costs(make_request(), workers),
         rtol=1e-12,
     )
+
+
+def test_who_comes_later_is_delayed_only_by_what_is_in_the_engine(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """4 s of work behind 3 s, kappa 0.5 and a target of 0.5 s: 3 + 4 + 0.5·4·(0.5 + 2) = 12, without 17."""
+    workers = make_candidates(backlog_s=[3], congestion_per_s=[0.5])
+    policy, queue = make_policy("expected_cost"), QueueView(None, "m|", 1, 0, 4.0, 0.5)
+    assert policy.costs(make_request(4000), workers).tolist() == [17.0]
+    assert policy.costs(make_request(4000), structs.replace(workers, queue=queue)).tolist() == [12.0]
+
+
+def test_each_ticket_that_is_overtaken_is_delayed_by_the_work(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """4 s of work: 4 + 2·4, and the ticket ahead adds its own second."""
+    fleet = FleetState()
+    fleet.apply(WorkerPut("w", 1, "r", "http://w"))
+    for number, key_us in enumerate((1, 10_000_000, 20_000_000)):
+        fleet.apply(Waiting(f"t{number}", 1, "r", 1, key_us, "m|", "w", "normal/", 1_000_000, 1, 1))
+    queue = QueueView(fleet.tickets, "m|", 1, 0, 1.0, 0.5)
+    workers = structs.replace(make_candidates(backlog_s=[0]), queue=queue)
+    assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [13.0]
+
+
+def test_what_is_pushed_out_of_a_cache_is_paid_for(
+    make_request: MakeRequest, make_candidates: MakeCandidates
+) -> None:
+    """3,000 of 4,000 tokens do not fit: 3 s of work, wanted again with a chance of a half."""
+    workers = make_candidates(evict_token_s=[0.0005, 0.0005, 0], free_tokens=[1000, 4000, 0])
+    assert make_policy("expected_cost").costs(make_request(4000), workers).tolist() == [5.5, 4.0, 4.0]

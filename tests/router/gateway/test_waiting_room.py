@@ -104,7 +104,10 @@ def test_with_a_great_k_the_least_work_goes_first() -> None:
 def test_nobody_waits_while_a_worker_is_idle(
     script: list[tuple[float, int, int]], workers: int, delay_s: float, shared: int, replicas: int
 ) -> None:
-    """But for as long as a look, the log and the grace take."""
+    """Where what is cached is worth less than the target backlog, so that waiting for it never pays.
+
+    But for as long as a look, the log and the grace take.
+    """
     stage = Stage(workers, replicas, delay_s=delay_s)
     patience_s = 2 * LOOK_S + (0.02 + 6 * delay_s if replicas > 1 else 0.0)
     for gap_s, tokens, replica in script:
