@@ -1,6 +1,6 @@
 """What comes of a request, in one word and in a sentence, and why it waits or is turned away.
 
-    place    it would go now: to whom the policy chose, or, if that is busy, to another that is free
+    place    it would go now: to whom the policy chose, or, across a link, to an idle worker of the other side
     wait     it is not its turn: no room, none to decode, a full link, others first, or it follows one
     reject   nobody may take it, or what is promised would be broken
 
