@@ -52,9 +52,9 @@ FOLDER = ROOT / "docs" / "policy-study"
 LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
 """What is promised, and what goodput counts."""
 
-LOADS = (0.9, 1.0, 1.1, 1.2)
+LOADS = (0.9, 1.0, 1.1)
 
-KS = (0.0, K, 16.0)
+KS = (0.0, K)
 
 ASK_S = 10.0
 """A waiting request decides afresh no sooner without its turn: hundreds wait here for minutes."""
@@ -100,7 +100,7 @@ PRESSURES = {
 def cells() -> list[QueueCell]:
     """What is simulated."""
     found = []
-    for traffic in PRESSURES:
+    for traffic in ("agentic",):
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
         found += [QueueCell(traffic, load, K, early=True) for load in LOADS]
         found += [QueueCell(traffic, 1.1, K, replicas=4), QueueCell(traffic, 0.9, None)]

@@ -20,7 +20,7 @@ _PART = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = ("main", "dense", "l3", "replicas")
 """Parts in which rules are compared."""
 
-SWEEPS = {"congestion_max_per_s": "1/s", "prices": ""}
+SWEEPS = {"prices": ""}
 """Settings by name, with their units."""
 
 

@@ -108,8 +108,6 @@ def configured(cell: Cell, scale: float = 1.0) -> SimulationConfig:
     rules: dict[str, Any] = {}
     if not cell.default_prices:
         rules["default_model"] = engine.prefill.model()
-    if cell.congestion_max_per_s is not None:
-        rules["congestion_max_per_s"] = cell.congestion_max_per_s
     config = SimulationConfig(
         engine=engine,
         policy=cell.policy,

@@ -104,7 +104,7 @@ async def _knows_all(child: Child, port: int, workers: int) -> None:
             httpx.AsyncClient(trust_env=False, timeout=5.0) as client,
         ):
             while True:
-                listed = []
+                listed: list[dict[str, object]] = []
                 with contextlib.suppress(httpx.TransportError):  # several fleets start at the same time
                     answer = await client.get(f"http://127.0.0.1:{port}/workers")
                     listed = answer.json()["workers"] if answer.status_code == 200 else []

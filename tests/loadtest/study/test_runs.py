@@ -22,7 +22,6 @@ def test_a_cell_says_what_is_simulated() -> None:
             engine="dense-70b",
             options=(("prefill_load_scale", 4.0),),
             replicas=8,
-            congestion_max_per_s=2.0,
             queue_k=3.0,
         )
     )
@@ -31,7 +30,6 @@ def test_a_cell_says_what_is_simulated() -> None:
     assert (made.workers, made.speed, made.replicas) == (24, 3.0, 8)
     assert made.engine.name == "dense-70b"
     assert made.queue == shipped_queue(3.0)
-    assert made.rules["congestion_max_per_s"] == 2.0
     assert made.rules["default_model"] == made.engine.prefill.model()
 
 
