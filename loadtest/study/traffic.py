@@ -84,19 +84,13 @@ def _azure(folder: Path, seed: int, *, span_s: float) -> Workload:
 TRAFFIC: Mapping[str, Traffic] = MappingProxyType(
     {
         "conversation": Traffic(
-            "Mooncake conversation trace, its first 20 minutes", 8, 1.0, partial(_conversation, end_s=1200.0)
-        ),
-        "conversation-3x": Traffic(
-            "the same at three times its speed, on three times the workers",
-            24,
-            3.0,
-            partial(_conversation, end_s=1200.0),
+            "Mooncake conversation trace, its first 15 minutes", 8, 1.0, partial(_conversation, end_s=900.0)
         ),
         "agentic-64": Traffic(
             "recorded sessions of coding agents, 64 at work at a time",
             8,
             1.0,
-            partial(_agentic, users=64, sessions=150),
+            partial(_agentic, users=64, sessions=100),
         ),
         "azure-code": Traffic(
             "Azure code trace, 20 minutes of it: bursts of prompts that share nothing",

@@ -62,8 +62,9 @@ class Cell:
 
     @property
     def routers(self) -> tuple[Router, ...]:
-        """Who takes part; the queue is judged where one replica serves agents."""
-        ours = (Router.CACHEWAY, Router.NO_QUEUE) if self.part is Part.AGENTS else (Router.CACHEWAY,)
+        """Who takes part; the queue is judged where one replica serves 48 agents."""
+        judged = self.part is Part.AGENTS and self.users == REPLICA_USERS
+        ours = (Router.CACHEWAY, Router.NO_QUEUE) if judged else (Router.CACHEWAY,)
         return (*ours, *PEERS)
 
 
@@ -77,9 +78,5 @@ CELLS = (
         Cell(Part.REPLICAS, REPLICA_USERS, cache_tokens, REPLICAS)
         for cache_tokens in (AMPLE_TOKENS, TIGHT_TOKENS, TIGHTEST_TOKENS)
     ),
-    *(
-        Cell(Part.CONVERSATION, 0, cache_tokens, replicas)
-        for replicas in (1, REPLICAS)
-        for cache_tokens in (AMPLE_TOKENS, TIGHT_TOKENS)
-    ),
+    *(Cell(Part.CONVERSATION, 0, AMPLE_TOKENS, replicas) for replicas in (1, REPLICAS)),
 )
