@@ -18,7 +18,7 @@ def test_a_cell_says_what_is_simulated() -> None:
     made = configured(
         cell(
             "kv_cost",
-            traffic="conversation-3x",
+            traffic="conversation",
             engine="dense-70b",
             options=(("prefill_load_scale", 4.0),),
             replicas=8,
@@ -27,7 +27,7 @@ def test_a_cell_says_what_is_simulated() -> None:
     )
 
     assert (made.policy, dict(made.policy_options)) == ("kv_cost", {"prefill_load_scale": 4.0})
-    assert (made.workers, made.speed, made.replicas) == (24, 3.0, 8)
+    assert (made.workers, made.speed, made.replicas) == (8, 1.0, 8)
     assert made.engine.name == "dense-70b"
     assert made.queue == shipped_queue(3.0)
     assert made.rules["default_model"] == made.engine.prefill.model()

@@ -20,12 +20,6 @@ def test_every_kind_of_traffic_is_read_and_well_formed(key: str, tmp_path: Path)
     assert workload.request_count > 10
 
 
-def test_three_times_the_speed_meets_three_times_the_workers() -> None:
-    once, thrice = TRAFFIC["conversation"], TRAFFIC["conversation-3x"]
-
-    assert (thrice.speed, thrice.workers) == (3 * once.speed, 3 * once.workers)
-
-
 def test_cells_name_traffic_and_engines_that_exist() -> None:
     assert {cell.traffic for cell in cells()} <= set(TRAFFIC)
     assert {cell.engine for cell in cells()} <= set(ENGINES)
