@@ -52,7 +52,7 @@ FOLDER = ROOT / "docs" / "policy-study"
 LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
 """What is promised, and what goodput counts."""
 
-LOADS = (0.9, 1.0, 1.1)
+LOADS = (1.0, 1.1)
 
 KS = (0.0, K)
 
@@ -103,7 +103,7 @@ def cells() -> list[QueueCell]:
     for traffic in ("agentic",):
         found += [QueueCell(traffic, load, k) for k in KS for load in LOADS]
         found += [QueueCell(traffic, load, K, early=True) for load in LOADS]
-        found += [QueueCell(traffic, 1.1, K, replicas=4), QueueCell(traffic, 0.9, None)]
+        found += [QueueCell(traffic, 1.1, K, replicas=4), QueueCell(traffic, 1.0, None)]
         found += [
             QueueCell(traffic, load, k, seed=seed) for seed in SEEDS[1:] for load in LOADS for k in (0.0, K)
         ]
