@@ -13,12 +13,11 @@ _METHOD = f"""\
 Written by `make bench-fleet`; `python -m loadtest.bench.fleet --report-only` makes it again from the results.
 
 Eight workers on sockets have an LRU cache of 512-token blocks and prefill one request at a time, in order
-of arrival: 0.03 s plus the uncached tokens at 6,000 tokens/s for agents and 12,000 tokens/s for
-conversations. An output token takes 0.02 s. Agents are recorded coding sessions in a closed loop: each
-sends its next request when it has its answer and the recorded pause (0.5 to 60 s) is over; prompts have up
-to 131,072 tokens. Conversations arrive as recorded; each repetition takes another window of the recording.
-Answers have up to 64 tokens. All times are trace time: the machine plays it faster by the factor below, and
-what a router computes weighs as much more.
+of arrival: 0.03 s plus the uncached tokens at 6,000 tokens/s. An output token takes 0.02 s. Agents are
+recorded coding sessions in a closed loop: each sends its next request when it has its answer and the recorded
+pause (0.5 to 60 s) is over; prompts have up to 131,072 tokens. Conversations arrive as recorded; each
+repetition takes another window of the recording. Answers have up to 64 tokens. All times are trace time: the
+machine plays it faster by the factor below, and what a router computes weighs as much more.
 
 Cacheway runs with its defaults; four replicas share one Valkey. The Rust routers run with the policy
 `cache_aware`, as their documentation starts them, and their replicas share nothing. Requests go to replicas
