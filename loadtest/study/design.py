@@ -2,9 +2,7 @@
 
     main        both kinds of traffic at 80 % with every rule, and at 60 % with the contenders: SWA engine, no
                 L3, one replica
-    dense, l3, replicas
-                the contenders at 80 %, with one factor changed, on the traffic that feels it
-    sweep-prices  the prices that the default starts from, on both kinds of traffic
+    dense, l3   the contenders at 80 %, with one factor changed, on the traffic that feels it
     claims      what MiMo-V2.5 says it gained (arXiv:2607.13095, 4.1, 4.2 and 5.2), switched on and off
     cross-check Dynamo's trace, engine and cache capacity (`loadtest.study.cross_check`)
 
@@ -171,8 +169,7 @@ def cells(*, quick: bool = False) -> list[Cell]:
     for traffic in (CONVERSATION, AGENTIC):
         found += _compared(replace(_middle("dense", traffic), engine="dense-70b"), CONTENDERS)
     found += _compared(replace(_middle("l3", CONVERSATION), l3=True), CONTENDERS)
-    found += _compared(replace(_middle("replicas", AGENTIC), replicas=8), CONTENDERS)
-    found += [*_sweeps(), *_claims(), *_cross_check()]
+    found += [*_claims(), *_cross_check()]
     return [replace(cell, seed=seed) for cell in found for seed in SEEDS]
 
 
@@ -190,13 +187,6 @@ def _compared(scenario: Cell, labels: Collection[str] = ALL) -> Iterator[Cell]:
                 options=variant.options,
                 queue_k=variant.queue_k,
             )
-
-
-def _sweeps() -> Iterator[Cell]:
-    for traffic in (AGENTIC, CONVERSATION):
-        for value, default in (("engine's own", False), ("default", True)):
-            for cell in _valued("sweep-prices", traffic, value):
-                yield replace(cell, default_prices=default)
 
 
 def _valued(part: str, traffic: str, value: str, labels: Collection[str] = (OURS,)) -> Iterable[Cell]:

@@ -17,7 +17,7 @@ from loadtest.study.verdict import Told, Verdict, verdicts
 
 _PART = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-COMPARED = ("main", "dense", "l3", "replicas")
+COMPARED = ("main", "dense", "l3")
 """Parts in which rules are compared."""
 
 SWEEPS = {"prices": ""}
