@@ -29,7 +29,7 @@ def traces(tmp_path: Path) -> Path:
 def test_every_cell_is_one_of_its_own_and_has_a_title_of_its_own() -> None:
     found = cells()
     assert len(set(found)) == len(found) == len({cell.title for cell in found})
-    assert {cell.traffic for cell in found} == set(PRESSURES)
+    assert {cell.traffic for cell in found} <= set(PRESSURES)
 
 
 def test_a_cell_gives_the_same_whenever_it_is_simulated(traces: Path) -> None:
