@@ -19,15 +19,13 @@ from enum import StrEnum
 from math import exp, inf, log, sqrt
 from statistics import mean, stdev
 
+from loadtest.student import t_95
 from loadtest.study.design import OURS, RIVALS, Cell
 from loadtest.study.results import Row, Seeds, by_scenario
 
 MEAN, P90 = "ttft_mean_s", "ttft_p90_s"
 
 ANSWERED_SHARE_MIN = 0.999
-
-_T95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776}
-"""Student's t for 95 %, both sides, by degrees of freedom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ def interval_of(values: Sequence[float]) -> Interval:
     logs = [log(value) for value in values]
     if len(logs) < 2:
         return Interval(values[0], 0.0, inf)
-    half = _T95[len(logs) - 1] * stdev(logs) / sqrt(len(logs))
+    half = t_95(len(logs)) * stdev(logs) / sqrt(len(logs))
     middle = mean(logs)
     return Interval(exp(middle), exp(middle - half), exp(middle + half))
 

@@ -353,8 +353,9 @@ class Feedback:
             known = learned.tokens / block_tokens
         elif not at_us and (believed := fleet.cache_tokens(worker)):
             known = believed / block_tokens
-        told = worker.capacity_tokens
-        blocks = min(learned_blocks(known, reuse), told / block_tokens if told else inf)
+        blocks = learned_blocks(known, reuse)
+        if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
+            blocks = min(blocks, (worker.capacity_tokens or TOKENS_MAX) / block_tokens)
         if blocks == known:
             return
         if len(self._capacities) >= REPORTING_MAX:

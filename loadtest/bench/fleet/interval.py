@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-_T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12)
-"""Student's t for 1, 2, ... degrees of freedom, two-sided 95 %. Beyond the table: its last value."""
+from loadtest.student import t_95
 
 
 class Answer(StrEnum):
@@ -41,8 +40,7 @@ class Interval:
         mean = statistics.fmean(values)
         if len(values) < 2:
             return cls(mean, -math.inf, math.inf, 1)
-        t = _T_95[min(len(values) - 1, len(_T_95)) - 1]
-        half = t * statistics.stdev(values) / math.sqrt(len(values))
+        half = t_95(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
         return cls(mean, mean - half, mean + half, len(values))
 
     def at_most(self, limit: float) -> Answer:

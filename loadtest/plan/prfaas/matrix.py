@@ -23,9 +23,7 @@ from loadtest.plan.prfaas.trials import LINK_BYTES_PER_S, QUEUE_TIMEOUT_S, Figur
 from loadtest.simulator.parallel import Cell, Told, simulate_all
 from loadtest.simulator.site_links import Weather
 from loadtest.simulator.workload import Workload
-
-T_95 = (inf, 12.71, 4.303, 3.182, 2.776)
-"""Two-sided Student's t at 95 % for 0 to 4 degrees of freedom; more are taken for 4."""
+from loadtest.student import t_95
 
 OURS = "ours"
 
@@ -165,7 +163,7 @@ def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple
     middle_s = mean(differences)
     if len(differences) < 2:
         return -inf, inf
-    half_s = T_95[min(len(differences), len(T_95)) - 1] * stdev(differences) / sqrt(len(differences))
+    half_s = t_95(len(differences)) * stdev(differences) / sqrt(len(differences))
     return middle_s - half_s, middle_s + half_s
 
 

@@ -8,12 +8,12 @@ from loadtest.bench.fleet.interval import Answer, Interval
 
 
 def test_an_interval_is_students() -> None:
-    """Of 1, 2, 3: mean 2, standard error 1 / sqrt(3), and t is 4.30 for two degrees of freedom."""
+    """Of 1, 2, 3: mean 2, standard error 1 / sqrt(3), and t is 4.303 for two degrees of freedom."""
     seen = Interval.of([1.0, 2.0, 3.0])
 
     assert seen.mean == 2.0
-    assert seen.high - seen.mean == pytest.approx(4.30 / math.sqrt(3))
-    assert seen.mean - seen.low == pytest.approx(4.30 / math.sqrt(3))
+    assert seen.high - seen.mean == pytest.approx(4.303 / math.sqrt(3))
+    assert seen.mean - seen.low == pytest.approx(4.303 / math.sqrt(3))
 
 
 def test_one_measurement_decides_nothing() -> None:
