@@ -3,12 +3,13 @@ FROM python:3.12-slim AS installed
 WORKDIR /src
 RUN python -m venv /opt/cacheway
 COPY requirements-runtime.lock pyproject.toml README.md LICENSE ./
-RUN /opt/cacheway/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock
+RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements-runtime.lock
 COPY radix radix
 COPY policies policies
 COPY router router
 COPY loadtest loadtest
 RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+ && /opt/cacheway/bin/pip check \
  # The import names are generic: each must have exactly one owner in this image.
  && /opt/cacheway/bin/python -c "from importlib.metadata import packages_distributions as owners; \
 wrong = {name: owners().get(name) for name in ('router', 'radix', 'policies', 'loadtest') if owners().get(name) != ['cacheway']}; \
@@ -21,7 +22,7 @@ RUN /opt/cacheway/bin/pip uninstall --yes hatchling editables pip
 # The same with what emulated engines and load tests need; nothing of it is in the gateway's image.
 FROM installed AS build-loadtest
 COPY requirements.lock ./
-RUN /opt/cacheway/bin/pip install --no-cache-dir --require-hashes -r requirements.lock
+RUN /opt/cacheway/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
 
 # docker build --target loadtest -t cacheway-loadtest:0.1.0 .
 FROM python:3.12-slim AS loadtest

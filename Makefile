@@ -13,12 +13,14 @@ help: ## List the targets
 
 setup: $(VENV)/.installed ## Create .venv with the locked dependencies
 
+# The lock is complete: pip resolves nothing, so what an index gained since then cannot get in its way.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Cacheway needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked dependencies into $(VENV) (a minute or two, once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check --quiet --disable-pip-version-check
 	@touch $@
 
 demo: setup ## Two replicas, four emulated engines, round robin against the default policy (90 s)
