@@ -31,7 +31,8 @@ REFRESH_US = 100_000
 """How stale the averages may be."""
 
 OWN_RATIO = 0.5
-"""Share of a worker's own kappa in the one it is compared by (`Columns._congestion_per_s`)."""
+"""Share of a worker's own kappa in the one it is compared by, if all requests return to what they left
+(`Columns._congestion_per_s`)."""
 
 RETURN_S = 60.0
 """A block that was used just now is certainly wanted again, one of this age by half [guess]: agents'
@@ -201,18 +202,22 @@ class Columns:
         return kept
 
     def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
-        """Kappa of each: half its own, half the mean of its length bucket (decisions 0013, 0048).
+        """Kappa of each: up to half its own, the rest the mean of its length bucket (decisions 0013, 0048).
 
-        A measurement of one worker over 16 s is mostly noise, and the mean is not its: what comes to a worker
-        follows the sessions that it holds. So each is drawn to the mean of those to which like requests come.
+        A request that returns to its cache comes to the worker that has it, whoever else is idle; all others
+        go where there is room. So a worker's own arrivals tell of those to come as far as requests return,
+        and only in part, since 16 s of one worker are few requests. Each is drawn to the mean of those to
+        which like requests come.
         """
         measured = self._columns["congestion_per_s"][slots]
         steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
-        kappa = OWN_RATIO * measured
+        kappa = np.zeros(len(slots))
         for step in set(steps.tolist()):
             alike = steps == step
+            own = OWN_RATIO * self._loads.return_ratio(slots[alike])
             # Summed exactly, since replicas know the same workers in another order.
-            kappa[alike] += (1.0 - OWN_RATIO) * (fsum(measured[alike]) / np.count_nonzero(alike))
+            mean_per_s = fsum(measured[alike]) / np.count_nonzero(alike)
+            kappa[alike] = own * measured[alike] + (1.0 - own) * mean_per_s
         return kappa
 
     def _evictions(self, slots: Slots) -> Evictions | None:

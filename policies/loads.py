@@ -26,7 +26,7 @@ a numpy array, and beside it a memoryview of the same memory: ``view[slot] += x`
 """
 
 import heapq
-from collections.abc import Container, Generator, Iterator
+from collections.abc import Container, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.ops import Finished, FirstToken, Left, Placed
+from radix import HASH_BYTES
 
 Whole = NDArray[np.float64]
 """Whole numbers, in the type that policies compute with."""
@@ -42,6 +43,9 @@ Whole = NDArray[np.float64]
 RATE_WINDOW_S = 16
 """Seconds over which arrivals and utilisation are measured: long enough for a few dozen
 requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a burst."""
+
+NO_RETURNS = (0,) * RATE_WINDOW_S
+"""Of a slot to which no request returned."""
 
 NEVER_US = 2**62
 """A log time that does not come."""
@@ -93,20 +97,23 @@ class History:
         second: The newest second of the rate windows, in log time.
         arrivals: Per slot the requests placed in each second, at the second modulo `RATE_WINDOW_S`.
         service_us: Per slot the microseconds of prefill placed, likewise.
+        returns: Per slot the requests placed that found most of their prompt there, likewise.
         done_us: Per slot the log time at which its newest prefill was done.
     """
 
     second: int
     arrivals: Whole
     service_us: Whole
+    returns: Whole
     done_us: Whole
 
     def of(self, slot: int) -> tuple[int, list[int], list[int], int]:
-        """The history of one slot, for `Loads.merge_history`."""
-        arrivals, service_us = (
-            column[slot].astype(np.int64).tolist() for column in (self.arrivals, self.service_us)
-        )
-        return self.second, arrivals, service_us, int(self.done_us[slot])
+        """The history of one slot but for its returns, for `Loads.merge_history`."""
+        return self.second, _row(self.arrivals, slot), _row(self.service_us, slot), int(self.done_us[slot])
+
+    def returns_of(self, slot: int) -> list[int]:
+        """The returns of one slot, likewise."""
+        return _row(self.returns, slot)
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -157,6 +164,7 @@ class Loads:
         self._done_us = grown("_done_us", (rows,))
         self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
         self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
+        self._returns = grown("_returns", (rows, RATE_WINDOW_S))
         self._prefill_us_at = _numbers(self.prefill_us)
         self._prefill_requests_at = _numbers(self.prefill_requests)
         self._prefill_tokens_at = _numbers(self.prefill_tokens)
@@ -167,6 +175,7 @@ class Loads:
         self._done_us_at = _numbers(self._done_us)
         self._arrivals_at = _numbers(self._arrivals)
         self._service_us_at = _numbers(self._service_us)
+        self._returns_at = _numbers(self._returns)
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
@@ -307,7 +316,7 @@ class Loads:
     def drop(self, slot: int) -> None:
         """Free a slot that has nothing in flight, for another worker."""
         assert self.inflight_requests[slot] == 0
-        for array in (self._done_us, self._head_us, self._head_service_us, self._arrivals, self._service_us):
+        for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
             array[slot] = 0
         self._prefilling[slot].clear()
         for traces in (self._traces, self._old_traces):
@@ -402,6 +411,11 @@ class Loads:
         utilisation = self._service_us.sum(axis=1) / (1e6 * RATE_WINDOW_S)
         return arrivals_per_s, utilisation
 
+    def return_ratio(self, slots: NDArray[np.intp]) -> float:
+        """Share of the arrivals at these slots over the last window that found most of their prompt there."""
+        returns, arrivals = self._returns[slots].sum().item(), self._arrivals[slots].sum().item()
+        return float(returns / arrivals) if arrivals else 0.0
+
     # Snapshot.
 
     def dump_steps(self) -> Generator[Placed | FirstToken | Left | None, None, None]:
@@ -442,22 +456,38 @@ class Loads:
 
     def dump_history(self) -> History:
         """Copy what the slots remember."""
-        return History(self._second, self._arrivals.copy(), self._service_us.copy(), self._done_us.copy())
+        return History(
+            self._second,
+            self._arrivals.copy(),
+            self._service_us.copy(),
+            self._returns.copy(),
+            self._done_us.copy(),
+        )
 
     def merge_history(
-        self, slot: int, second: int, arrivals: list[int], service_us: list[int], done_us: int
+        self,
+        slot: int,
+        second: int,
+        arrivals: list[int],
+        service_us: list[int],
+        done_us: int,
+        returns: Sequence[int],
     ) -> None:
         """Merge the history of a slot; the greater count of each second wins, and the newest prefill."""
         self._advance(second)
         kept = max(0, RATE_WINDOW_S - (self._second - second))
         columns = (second - np.arange(kept)) % RATE_WINDOW_S
-        for window, dumped in ((self._arrivals, arrivals), (self._service_us, service_us)):
+        for window, dumped in zip(self._windows, (arrivals, service_us, returns), strict=True):
             window[slot, columns] = np.maximum(
                 window[slot, columns], np.asarray(dumped, dtype=float)[columns]
             )
         self._prefill_done(slot, done_us)
 
     # Inside.
+
+    @property
+    def _windows(self) -> tuple[Whole, Whole, Whole]:
+        return self._arrivals, self._service_us, self._returns
 
     def _prefilled(self, request_id: str, at_us: int) -> None:
         """The first token of a request came."""
@@ -533,15 +563,23 @@ class Loads:
             column = second % RATE_WINDOW_S
             self._arrivals_at[slot, column] += 1
             self._service_us_at[slot, column] += op.service_us
+            if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
+                self._returns_at[slot, column] += 1
 
     def _advance(self, second: int) -> None:
         """Empty the columns of the seconds that begin now."""
         if second <= self._second:
             return
         for begun in range(max(self._second + 1, second - RATE_WINDOW_S + 1), second + 1):
-            self._arrivals[:, begun % RATE_WINDOW_S] = 0
-            self._service_us[:, begun % RATE_WINDOW_S] = 0
+            for window in self._windows:
+                window[:, begun % RATE_WINDOW_S] = 0
         self._second = second
+
+
+def _row(column: Whole, slot: int) -> list[int]:
+    """What a column has of a slot."""
+    row: list[int] = column[slot].astype(np.int64).tolist()
+    return row
 
 
 def _numbers(column: Whole) -> "memoryview[float]":

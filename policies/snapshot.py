@@ -24,7 +24,7 @@ import msgspec
 from policies.fairness import Fairness
 from policies.length_histogram import ROWS, WINDOW_MINUTES, LengthHistogram
 from policies.links import Links
-from policies.loads import RATE_WINDOW_S, Loads
+from policies.loads import NO_RETURNS, RATE_WINDOW_S, Loads
 from policies.ops import FirstToken, Op, Placed, Shipping, Waiting, decode_ops, encode_sound_ops
 from policies.waiting import Tickets
 from radix import (
@@ -67,6 +67,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
         charges: What flows were served (`policies.fairness`).
         lengths: What came lately by length (`policies.length_histogram`).
         uncached_lengths: What came lately by uncached length, likewise.
+        returns: Per worker its returns, of the same history; empty of a writer that did not count them.
     """
 
     version: int
@@ -79,6 +80,7 @@ class Summary(msgspec.Struct, array_like=True, frozen=True):
     charges: list[tuple[WholeNumber, dict[Name, WholeNumber]]] = []
     lengths: tuple[_Second, _Table, _Table] | None = None
     uncached_lengths: tuple[_Second, _Table, _Table] | None = None
+    returns: list[_Window] = []
 
 
 class Parts(Protocol):
@@ -127,9 +129,10 @@ def written(
             break
         pages += page is not None
         yield None if page is None else msgspec.msgpack.encode(page)
-    histories = []
+    histories, returns = [], []
     for slot in slots.values():
         histories.append(history.of(slot))
+        returns.append(history.returns_of(slot))
         yield None
     ops: list[Op] = []
     for op in registers:
@@ -148,6 +151,7 @@ def written(
             charges,
             lengths,
             uncached_lengths,
+            returns,
         )
     )
 
@@ -226,8 +230,9 @@ def merged(
         parts.lengths.merge(*summary.lengths)
     if summary.uncached_lengths is not None:
         parts.uncached_lengths.merge(*summary.uncached_lengths)
-    for worker_id, history in zip(summary.workers, summary.histories, strict=True):
-        parts.loads.merge_history(slot_of(worker_id), *history)
+    for index, (worker_id, history) in enumerate(zip(summary.workers, summary.histories, strict=True)):
+        returns = summary.returns[index] if summary.returns else NO_RETURNS
+        parts.loads.merge_history(slot_of(worker_id), *history, returns)
         yield 0.0
     # Only now, and the tree looks at them at once: a slot may have been given to another worker meanwhile.
     slots = [slot_of(worker_id) for worker_id in summary.workers]
@@ -272,6 +277,10 @@ def _decoded(
             yield 0.0
     except (ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"not a readable snapshot: {error}") from error
-    if len(summary.histories) != len(summary.workers) or len(pieces) != summary.inflight + summary.pages + 1:
+    if (
+        len(summary.histories) != len(summary.workers)
+        or len(summary.returns) not in (0, len(summary.workers))
+        or len(pieces) != summary.inflight + summary.pages + 1
+    ):
         raise ValueError("not a readable snapshot: its columns contradict each other")
     return summary, ops, pages, skipped

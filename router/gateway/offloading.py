@@ -383,14 +383,24 @@ def _offer(
         chosen.queue_s + line.ahead_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        _others_s(chosen, line),
+        _others_s(candidates, chosen, line),
         candidates.backlog_s.min().item() + line.work_s,
     )
 
 
-def _others_s(chosen: Chosen, line: Line) -> float:
-    """What others lose: who decodes there, who comes while it is busy, and each who waits behind it."""
-    return chosen.stall_s + chosen.others_s + chosen.service_s * line.behind
+def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
+    """Seconds that others lose: who decodes there, who comes while it is busy, and each who waits behind it.
+
+    Of two workers of one side the policy counts only the part of the wait in which later arrivals stay behind
+    (`policies.scoring.expected_cost`): the rest of the queue is the same for both. Between two sides it is
+    not, since a request that is longer for a slower side holds up the line there for longer. So here all of
+    the wait counts, κ·x·(V + A + x/2). Without it 0.1 to 0.2 s are lost of 3.9 to 4.9 s near the end of the
+    fleet (`tests/loadtest/plan/prfaas/test_aims.py` at 2.8 requests/s with seeds 3 and 4; none with seed 2).
+    """
+    slow, prefill_s = candidates.slow, chosen.service_s
+    congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
+    comes = congestion_per_s * (chosen.queue_s + line.ahead_s + prefill_s / 2.0)
+    return chosen.stall_s + prefill_s * (comes + line.behind)
 
 
 def _crossing(offer: Offer, kv: KvBytes, view: RequestView, look: Look, chosen: Chosen) -> Offer:

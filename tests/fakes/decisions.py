@@ -49,7 +49,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
     slots = np.array([worker.slot for worker in workers], dtype=np.intp)
     view = fleet.candidates(slots, PATHS[:1], FULL_ATTENTION, 1e9, 256.0, now_us)
     kappas = {worker: naive.congestion_per_s(worker, now_us) for worker in naive.workers()}
-    half_mean = 0.5 * (fsum(kappas.values()) / max(len(kappas), 1))
+    mean_per_s, own = fsum(kappas.values()) / max(len(kappas), 1), 0.5 * naive.return_ratio(now_us)
     return _differing(
         {
             worker.worker_id: (held_tokens, kappa)
@@ -59,7 +59,7 @@ def congestion_differences(fleet: FleetState, naive: NaiveFold, now_us: int) -> 
         }
         | {flow: fleet.fairness.service_us(flow, now_us) for flow in SERVED_FLOWS},
         {
-            worker: (256.0 * len(naive.blocks(worker)), 0.5 * kappas[worker] + half_mean)
+            worker: (256.0 * len(naive.blocks(worker)), own * kappas[worker] + (1.0 - own) * mean_per_s)
             for worker in naive.workers()
         }
         | {flow: naive.served_us(flow, now_us) for flow in SERVED_FLOWS},

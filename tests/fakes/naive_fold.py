@@ -327,16 +327,25 @@ class NaiveFold:
 
     def congestion_per_s(self, worker: str, now_us: int) -> float:
         """Kappa from the placements of the last seconds."""
-        recent = [
+        recent = self._recent(worker, now_us)
+        utilisation = sum(op.service_us for op in recent) / (1e6 * RATE_WINDOW_S)
+        arrivals_per_s = len(recent) / RATE_WINDOW_S
+        return min(CONGESTION_MAX_PER_S, arrivals_per_s / (1.0 - min(utilisation, UTILISATION_MAX)))
+
+    def return_ratio(self, now_us: int) -> float:
+        """Share of all placements of the last seconds that found at least half of their prompt."""
+        recent = [op for worker in self.workers() for op in self._recent(worker, now_us)]
+        found = [op for op in recent if 0 < op.safe_blocks >= sum(map(len, op.paths)) / HASH_BYTES / 2]
+        return len(found) / len(recent) if recent else 0.0
+
+    def _recent(self, worker: str, now_us: int) -> list[Placed]:
+        return [
             op
             for op in self._placed()
             if op.worker == worker
             and op.paths
             and 0 <= now_us // 1_000_000 - op.at_us // 1_000_000 < RATE_WINDOW_S
         ]
-        utilisation = sum(op.service_us for op in recent) / (1e6 * RATE_WINDOW_S)
-        arrivals_per_s = len(recent) / RATE_WINDOW_S
-        return min(CONGESTION_MAX_PER_S, arrivals_per_s / (1.0 - min(utilisation, UTILISATION_MAX)))
 
 
 def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile) -> int:

@@ -1,5 +1,6 @@
 """The rows of candidates: right after every change, and gathered once between two."""
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -54,14 +55,24 @@ def rows(fleet: FleetState, slots: Slots, now_us: int = START) -> SlowColumns:
     return fleet.columns.gathered(slots, ANY_BUCKET, now_us)[0]
 
 
-def test_half_of_kappa_is_the_workers_own_and_half_the_mean_of_its_bucket() -> None:
+@pytest.mark.parametrize(("returning", "own"), [(0, 0.0), (8, 0.25), (16, 0.5)])
+def test_kappa_is_up_to_half_the_workers_own_as_more_requests_return_to_what_they_left(
+    returning: int, own: float
+) -> None:
     """1 request/s of 0.1 s on one of two workers: measured are 1/0.9 and 0, and their mean is 0.5/0.9."""
-    ops = (placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16))
+    ops = [
+        msgspec.structs.replace(
+            placed(f"r{n}", "a:1", path(n), START + n * SECOND), safe_blocks=n + 1 if n < returning else 0
+        )
+        for n in range(16)
+    ]
     fleet = fleet_after(put("a:1"), put("b:1"), *ops)
 
     view = candidates(fleet, path(0), START + 15 * SECOND)
 
-    assert view.slow.congestion_per_s.tolist() == pytest.approx([0.75 / 0.9, 0.25 / 0.9])
+    assert view.slow.congestion_per_s.tolist() == pytest.approx(
+        [(0.5 + own / 2) / 0.9, (0.5 - own / 2) / 0.9]
+    )
 
 
 def test_congestion_follows_arrivals_and_utilisation() -> None:

@@ -78,6 +78,7 @@ def made(kind: str, number: int, tick: int) -> Op:
         500,
         (prompt,),
         flow=SERVED_FLOWS[number % len(SERVED_FLOWS)],
+        safe_blocks=number % 3,
         junction_blocks=number % 3,
     )
     value = 1 + (tick + number) % 4

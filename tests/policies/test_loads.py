@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, Left, Placed
 from policies.loads import RATE_WINDOW_S, Loads
+from radix import HASH_BYTES
 
 MS = 1000
 SECOND = 1_000_000
@@ -49,6 +50,12 @@ def loads_after(ops: list[Placed | FirstToken | Finished | Left], slot: int = 0)
             case Left():
                 loads.left(op)
     return loads
+
+
+def merge(loads: Loads, other: Loads) -> None:
+    """Merge what another one remembers of slot 0."""
+    history = other.dump_history()
+    loads.merge_history(0, *history.of(0), history.returns_of(0))
 
 
 def state(loads: Loads, now_us: int = START + SECOND, slot: int = 0) -> tuple[float, ...]:
@@ -201,7 +208,7 @@ def test_a_dumped_reservation_keeps_whether_it_arrived() -> None:
     """What a snapshot brings and the log repeats behind it is one arrival."""
     source = loads_after([placed("a"), renewed("b", START + 10)])
     loads = loads_after([op for op in source.dump_steps() if isinstance(op, Placed)])
-    loads.merge_history(0, *source.dump_history().of(0))
+    merge(loads, source)
     loads.placed(placed("a"), 0)
     assert loads.rates(START)[0][0] == 1 / RATE_WINDOW_S
 
@@ -274,11 +281,28 @@ def test_more_work_than_time_is_a_utilisation_above_one() -> None:
     assert loads.rates(START)[1][0] == 2.0
 
 
+def test_who_found_at_least_half_of_the_prompt_has_returned() -> None:
+    def found(request_id: str, blocks: int, *lengths: int) -> Placed:
+        paths = tuple(bytes(HASH_BYTES * length) for length in lengths)
+        return msgspec.structs.replace(placed(request_id, paths=paths), safe_blocks=blocks)
+
+    ops = [found("a", 4, 8), found("b", 3, 8), found("c", 0), found("d", 2, 2, 2), found("e", 0, 0)]
+    loads = loads_after([*ops, *ops])
+    loads.ensure(1)
+    assert loads.return_ratio(np.array([0])) == 2 / 4
+    assert loads.return_ratio(np.array([1])) == 0.0
+    target = loads_after([ops[0]])
+    merge(target, loads)
+    assert target.return_ratio(np.array([0])) == 2 / 4
+    loads.rates(START + RATE_WINDOW_S * SECOND)
+    assert loads.return_ratio(np.array([0])) == 0.0
+
+
 def test_merging_a_dumped_rate_window_twice_changes_nothing() -> None:
     source = loads_after([placed("a"), placed("b", START + 3 * SECOND)])
     target = loads_after([placed("a")])
     for _ in range(2):
-        target.merge_history(0, *source.dump_history().of(0))
+        merge(target, source)
         assert target.rates(START + 3 * SECOND)[0][0] == source.rates(START + 3 * SECOND)[0][0]
 
 
@@ -286,10 +310,10 @@ def test_a_rate_window_that_is_older_than_what_is_counted_here_is_not_merged() -
     """Placed 15 s apart: of the older window only its newest second is still inside."""
     old = loads_after([placed("a"), placed("b", START + SECOND)])
     new = loads_after([placed("c", START + RATE_WINDOW_S * SECOND)])
-    new.merge_history(0, *old.dump_history().of(0))
+    merge(new, old)
     assert new.rates(START + RATE_WINDOW_S * SECOND)[0][0] == 2 / RATE_WINDOW_S
     much_later = loads_after([placed("c", START + 100 * SECOND)])
-    much_later.merge_history(0, *old.dump_history().of(0))
+    merge(much_later, old)
     assert much_later.rates(START + 100 * SECOND)[0][0] == 1 / RATE_WINDOW_S
 
 
@@ -299,7 +323,7 @@ def test_the_head_of_a_restored_slot_starts_when_the_prefill_before_it_was_done(
     ended = (placed("a"), FirstToken("a", done), Finished("a", done))
     source = loads_after([*ended, placed("b")])
     target = loads_after([placed("b")])
-    target.merge_history(0, *source.dump_history().of(0))
+    merge(target, source)
     assert target.backlog_at_s(0, START + 200 * MS) == source.backlog_at_s(0, START + 200 * MS) == 0.15
 
 
