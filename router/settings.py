@@ -1160,9 +1160,11 @@ class QueueSettings(Section):
         live=True,
     )
     timeout_s: float = setting(
-        60.0,
-        "Longest wait for a worker, in seconds; then the request is answered with 408. The default is the "
-        "peers'. A client may set a shorter time, for all of its request, with the header x-request-timeout.",
+        180.0,
+        "Longest wait for a worker, in seconds; then the request is answered with 408. In an engine's own "
+        "queue nothing expires, and a prompt of 16 s may be overtaken for k times that. The default is the "
+        "grace period, so that nothing waits when a drain is over. A client may set a shorter time, for all "
+        "of its request, with the header x-request-timeout.",
         flag="queue-timeout-secs",
         gt=0,
         live=True,

@@ -73,3 +73,9 @@ CONTENDERS: Mapping[str, Contender] = {
 
 LOCAL = Contender("local", _groups(4, 3, 5), knows_link=True, threshold_tokens=NEVER_TOKENS, offload=_STATIC)
 """The machines of the last two, of which those in the other site do nothing."""
+
+EVERYTHING = Contender("everything", _groups(4, 3, 5), knows_link=True, threshold_tokens=1, offload=_STATIC)
+"""The same machines, of which all prefill is in the other site.
+
+``naive`` has no local prefill workers, so more workers decode there.
+"""

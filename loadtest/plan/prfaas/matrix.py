@@ -15,7 +15,7 @@ from statistics import mean, stdev
 
 import msgspec
 
-from loadtest.plan.prfaas.fleets import CONTENDERS, LOCAL
+from loadtest.plan.prfaas.fleets import CONTENDERS, EVERYTHING, LOCAL
 from loadtest.plan.prfaas.study import STORM
 from loadtest.plan.prfaas.tables import Table
 from loadtest.plan.prfaas.traffic import agents_workload, lognormal_workload
@@ -27,8 +27,13 @@ from loadtest.student import t_95
 
 OURS = "ours"
 
-FLEETS = (LOCAL, *(fleet for fleet in CONTENDERS.values() if fleet.remote))
-"""All have the same machines; homogeneous has others."""
+NAIVE = "naive"
+
+ALIKE = (LOCAL, EVERYTHING, CONTENDERS["static"], CONTENDERS[OURS])
+"""The same workers in the same roles."""
+
+FLEETS = (*ALIKE, CONTENDERS[NAIVE])
+"""The last has eight workers that decode in place of five, and none that prefill locally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +140,24 @@ def run_matrix(
 
 
 def matrix_table(trials: Sequence[Trial]) -> Table:
-    """Costs of all fleets, and ours beside the best of the others."""
-    names = [fleet.name for fleet in FLEETS]
-    others = [name for name in names if name != OURS]
+    """Costs of all fleets, and ours beside the best of those alike, and beside naive."""
+    others = [fleet.name for fleet in ALIKE if fleet.name != OURS]
     rows = []
     for case in dict.fromkeys(trial.case for trial in trials):
         costs = _by_fleet(trials, case)
         best = min(others, key=lambda name: mean(costs[name].values()))
-        low_s, high_s = difference_s(costs[OURS], costs[best])
-        rows.append(
-            [
-                case,
-                *(f"{mean(costs[name].values()):.2f}" for name in names),
-                best,
-                f"{low_s:+.2f} to {high_s:+.2f}",
-                verdict(low_s, high_s),
-            ]
-        )
-    return Table(
-        "Mean time to first token, s", ("traffic", *names, "best other", "ours less it", "verdict"), rows
-    )
+        row = [case, *(_seconds(costs[name]) for name in others), _seconds(costs[OURS])]
+        for beside in (best, NAIVE):
+            low_s, high_s = difference_s(costs[OURS], costs[beside])
+            row += [f"{low_s:+.2f} to {high_s:+.2f}", verdict(low_s, high_s)]
+        row.insert(-2, _seconds(costs[NAIVE]))
+        rows.append(row)
+    header = ("traffic", *others, OURS, "less the best", "verdict", NAIVE, "less naive", "verdict")
+    return Table("Mean time to first token, s", header, rows)
+
+
+def _seconds(costs: Mapping[int, float]) -> str:
+    return f"{mean(costs.values()):.2f}"
 
 
 def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:

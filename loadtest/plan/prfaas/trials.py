@@ -13,6 +13,7 @@ from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
 from router.gateway.waiting_room import RoomRules
+from router.settings import Settings
 
 LINK_BYTES_PER_S = LINK_GBPS * 1e9 / 8
 
@@ -22,7 +23,7 @@ RTT_S = 0.02
 CAP_RATIO = 0.9
 """So much of the link may be used (``links``, ``cap_ratio``)."""
 
-QUEUE_TIMEOUT_S = 60.0
+QUEUE_TIMEOUT_S = Settings().queue.timeout_s
 """The gateway's default: who waits for longer is rejected."""
 
 LOOK_S = 0.1

@@ -47,10 +47,10 @@ async def test_every_setting_is_told_with_where_it_comes_from(setup: Setup) -> N
 
 
 async def test_a_change_says_what_it_changed_and_the_audit_says_who(setup: Setup) -> None:
-    told = await patched(setup, {"queue.size": 7, "roles.mode": "off", "queue.timeout_s": 60})
+    told = await patched(setup, {"queue.size": 7, "roles.mode": "off", "queue.timeout_s": 180})
     assert told["changed"] == {
         "queue.size": {"before": 10_000, "after": 7},
-        "queue.timeout_s": {"before": 60, "after": 60},
+        "queue.timeout_s": {"before": 180, "after": 180},
         "roles.mode": {"before": "recommend", "after": "off"},
     }
     assert (told["shared"], told["note"], told["refused"], told["dry_run"]) == (True, None, {}, False)
