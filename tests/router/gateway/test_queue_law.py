@@ -208,3 +208,24 @@ def test_idle_workers_that_everybody_declines_cost_few_decisions(waiting: int) -
     assert all(request.waits for request in waits)
     looks = rules.ask_s / LOOK_S + 1
     assert sum(request.asked for request in waits) - asked <= DECLINED_MAX + 2 + ASKED_MAX * looks
+
+
+@pytest.mark.parametrize("cold", range(2, 8))
+def test_a_session_moves_when_that_pays_and_is_not_sent_back_in_the_next_turn(cold: int) -> None:
+    """Its worker has seconds to do for a cold prompt and the other is idle, or the cold prompt went there."""
+    stage = Stage(workers=2, k=K)
+
+    def turn(kilotokens: int) -> str:
+        request = stage.arrive(1024 * kilotokens, name=1)
+        stage.time.advance(6.0)
+        assert request.decision is not None
+        return request.decision.placed.worker
+
+    home = turn(16)
+    long = stage.arrive(1024 * 128, name=cold)
+    assert long.decision is not None
+    moves = long.decision.placed.worker == home
+    visited = [turn(kilotokens) for kilotokens in (20, 24, 28, 32)]
+
+    assert (visited[0] != home) == moves
+    assert set(visited) == {visited[0]}
