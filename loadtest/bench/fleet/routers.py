@@ -105,7 +105,8 @@ async def _knows_all(child: Child, port: int, workers: int) -> None:
         ):
             while True:
                 listed: list[dict[str, object]] = []
-                with contextlib.suppress(httpx.TransportError):  # several fleets start at the same time
+                # Several fleets start at the same time, and what listens there may still be another's.
+                with contextlib.suppress(httpx.TransportError, ValueError):
                     answer = await client.get(f"http://127.0.0.1:{port}/workers")
                     listed = answer.json()["workers"] if answer.status_code == 200 else []
                 if sum(bool(worker.get("is_healthy", True)) for worker in listed) == workers:
