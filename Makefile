@@ -126,7 +126,7 @@ study: setup ## Simulate every policy and the queue on recorded traffic, and wri
 	@$(BIN)/python -m loadtest.study.queueing
 
 prfaas-study: setup ## Simulate the case study of PrfaaS, and write docs/prfaas-study/ again (25 min)
-	@$(BIN)/cacheway plan prfaas --simulate --out docs/prfaas-study
+	@$(BIN)/python -m loadtest.plan.prfaas --simulate --out docs/prfaas-study
 
 clean: ## Remove what can be made again
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage sbom.json chaos.html cacheway-*.html

@@ -20,6 +20,8 @@ from router.reference import configuration_reference, effective
 from router.sources import Loaded, SettingsError, load
 
 OUR_PACKAGES = ("router", "policies", "radix", "loadtest")
+OPTIONAL_PACKAGE = "loadtest"
+"""The package that the gateway's image leaves out."""
 
 Serve = Callable[[Loaded], int]
 Tool = Callable[[list[str]], int]
@@ -103,7 +105,7 @@ def _run_tool(name: str, tool: Tool, argv: list[str]) -> int:
         return tool(argv)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in OUR_PACKAGES:
+        if missing in OUR_PACKAGES and error.name != OPTIONAL_PACKAGE:
             raise
         sys.stderr.write(
             f"cacheway {name} needs the optional extra (there is no module {missing}); "

@@ -20,7 +20,7 @@ A setting is declared once, here; its flag, environment variable, line of the re
 error sentences are derived from the declaration (`router.catalogue`). Names follow the house
 style; flags follow the existing routers where the meaning is the same, so that a user can swap the
 binary and keep the command line. `router.sources` fills the tree from flags, environment and
-file. Only `router.app` reads it; everything below gets plain values.
+file. `router.app` hands sections of it to the parts of `router`; `policies` and `radix` get plain values.
 
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """

@@ -3,8 +3,6 @@
     trace or histogram ──> bounds ──> search by simulation ──> one step around it ──> table, page, curve
 
 It says how sure it is and what it assumed. The same command gives the same plan.
-
-``cacheway plan prfaas`` is a command of its own (`loadtest.plan.prfaas.cli`).
 """
 
 import argparse
@@ -74,10 +72,6 @@ def main(argv: list[str]) -> int:
         The exit status: 0 with a plan, 1 without one or if something cannot be read or written, 2 for a
         wrong command line, 130 after Ctrl-C.
     """
-    if argv[:1] == ["prfaas"]:
-        from loadtest.plan.prfaas.cli import main as prfaas
-
-        return prfaas(argv[1:])
     parser = _parser()
     options = parser.parse_args(argv)
     if options.pool_gib[0] and not options.host_gib[-1]:
@@ -248,7 +242,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cacheway plan",
         description="Find the cheapest fleet that holds a service level on a workload, by simulation.",
-        epilog="cacheway plan prfaas --help: prefill in another datacentre, as in the PrfaaS paper.",
     )
     add_workload(parser)
     lengths = parser.add_argument_group("workload from a histogram of lengths")

@@ -1,4 +1,4 @@
-"""``cacheway plan prfaas --simulate``: the case study's fleets with queues, in virtual time.
+"""``python -m loadtest.plan.prfaas --simulate``: the case study's fleets with queues, in virtual time.
 
 It shows its progress, prints tables, and with ``--out`` writes them with all figures and the charts.
 """

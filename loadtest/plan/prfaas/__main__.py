@@ -1,10 +1,11 @@
-"""``cacheway plan prfaas``: what PrfaaS publishes beside what comes out here.
+"""``python -m loadtest.plan.prfaas``: what PrfaaS publishes beside what comes out here.
 
 --case-study    tables 3, 5 and 6 in closed form; status 1 if a figure that must come out does not
 --simulate      the same fleets with queues (`loadtest.plan.prfaas.simulate`)
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> int:
     """Show the case study.
 
     Args:
-        argv: Arguments behind ``cacheway plan prfaas``.
+        argv: Arguments without the program's name.
 
     Returns:
         The exit status: 0 if every checked figure comes out, 1 if one does not, 2 for a wrong command line.
@@ -114,7 +115,7 @@ def _document(found: Sequence[Part]) -> bytes:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="cacheway plan prfaas",
+        prog="python -m loadtest.plan.prfaas",
         description="Compute the case study of PrfaaS (arXiv:2604.15039) again, beside what it publishes.",
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -129,3 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=new_file, metavar="FILE", help="write the figures as JSON")
     add_simulate(parser)
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""``cacheway plan prfaas``."""
+"""``python -m loadtest.plan.prfaas``."""
 
 import io
 import json
@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from loadtest.plan.cli import main
+from loadtest.plan.prfaas.__main__ import main, shown
 from loadtest.plan.prfaas.case_study import Figure, Part
-from loadtest.plan.prfaas.cli import shown
 
 
 def test_the_case_study_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "figures.json"
-    status = main(["prfaas", "--case-study", "--json", str(file)])
+    status = main(["--case-study", "--json", str(file)])
     told = capsys.readouterr().out
     assert status == 0
     for words in ("Table 3", "Table 5", "Table 6", "only shown"):
@@ -38,6 +37,6 @@ def test_a_figure_that_does_not_come_out_is_said() -> None:
 
 def test_it_must_be_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["prfaas"])
+        main([])
     assert ended.value.code == 2
     assert "--case-study" in capsys.readouterr().err
