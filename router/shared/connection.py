@@ -1,30 +1,33 @@
-"""One connection to one Redis server: redis-py's, watched.
+"""One connection to one Redis server, opened by redis-py: commands out, answers in, in the same order.
 
-redis-py connects, speaks TLS, logs in, frames and parses. Its client above the connection and its
-time-outs cost more than all of that (decision 0053) and are left out. Instead:
+redis-py connects, speaks TLS, logs in and names the errors. Then its transport is handed to the protocol
+here, which costs a quarter of redis-py's client (decision 0053):
 
-    open --AUTH SELECT CLIENT--> exchange, one at a time --lost or closed--> every later one fails, for good
+    call --pack--> socket --> server --> socket --hiredis--> oldest call that waits
 
-There is one timer per connection and none per exchange: the connection is lost when an answer is due and
-*nothing at all* came for the timeout, so a large answer may take longer than that, and a large command as
-long as the server takes some of it. The timer looks twice, so that a stall of this process, behind which
-the answer waits unread, is not taken for the server's silence.
+Any number of calls may be under way; answers belong to them in turn. A call that is cancelled keeps
+its place, and its answer is dropped. There is one timer per connection and none per call: the
+connection is lost when an answer is due and *nothing at all* came for the timeout, so a large answer
+may take longer than that, and a large command as long as the server takes some of it. The timer looks
+twice, so that a stall of this process, behind which the answer waits unread, is not taken for the server's
+silence.
 
-An exchange that is cancelled loses the connection: its answer would be taken for the next one's.
+    open --AUTH SELECT CLIENT--> in use --lost or closed--> every call fails, for good
 """
 
 import asyncio
 import contextlib
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import hiredis
-from redis._parsers import _AsyncHiredisParser
+from redis._parsers import BaseParser
 from redis.asyncio.connection import AbstractConnection, UnixDomainSocketConnection
 from redis.asyncio.connection import Connection as TcpConnection
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
 from router.shared.address import Endpoint
 from router.shared.failures import RedisLost, text_of
@@ -34,24 +37,23 @@ Command = tuple[Argument, ...]
 
 # Long enough for one turn of the event loop to read what has come meanwhile.
 SECOND_LOOK_S = 0.01
-READ_BYTES = 1 << 16
 # What a socket takes at once, about; of a larger command it may take a part.
 LARGE_BYTES = 1 << 16
+CLOSE_S = 1.0
 
 # Its type hints know tuples of one only.
 _packed: Callable[[Command], bytes] = hiredis.pack_command  # type: ignore[assignment]
 
 
-class _Parser(_AsyncHiredisParser):
-    """redis-py's parser, which also knows when anything came last."""
+class _Batch:
+    """Commands sent together: the answers so far, and who waits for the last one."""
 
-    heard_s = 0.0
+    __slots__ = ("done", "expected", "replies")
 
-    async def read_from_socket(self) -> bool:
-        """Read what has come."""
-        await super().read_from_socket()  # type: ignore[no-untyped-call]
-        self.heard_s = time.monotonic()
-        return True
+    def __init__(self, expected: int, done: asyncio.Future[list[Any]]) -> None:
+        self.expected = expected
+        self.replies: list[Any] = []
+        self.done = done
 
 
 class _TlsConnection(TcpConnection):
@@ -65,28 +67,35 @@ class _TlsConnection(TcpConnection):
         return {**super()._connection_arguments(), "ssl": self._tls}
 
 
-class Connection:
+class Connection(asyncio.Protocol):
     """An open connection; make it with `open`.
 
-    Attributes:
+    Args:
         endpoint: Where it leads.
-        lost: Why it is of no more use; None while it is, as far as is known.
+        redis: An open connection of redis-py, of which nothing else is asked any more.
+        timeout_s: Longest silence while an answer is due.
+
+    Attributes:
+        endpoint: As given.
+        lost: Why this connection is of no more use; None while it is.
     """
 
     def __init__(self, endpoint: Endpoint, redis: AbstractConnection, timeout_s: float) -> None:
         self.endpoint = endpoint
         self.lost: str | None = None
-        self._redis = redis
         self._timeout_s = timeout_s
-        self._asked_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=BaseParser.parse_error)
+        self._waiting: deque[_Batch] = deque()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._looked = False
+        self._quiet_since_s = 0.0
         self._unsent_bytes = 0
+        self._looked = False
         assert redis._writer is not None
-        assert redis._reader is not None
-        assert isinstance(redis._parser, _Parser)
-        # redis-py drops its own references when it fails.
-        self._transport, self._incoming, self._parser = redis._writer.transport, redis._reader, redis._parser
+        self._redis = redis  # for its writer, which closes the transport when it is forgotten
+        self._transport = redis._writer.transport
+        self._transport.set_protocol(self)
 
     @classmethod
     async def open(
@@ -130,83 +139,97 @@ class Connection:
             raise
 
     @property
-    def usable(self) -> bool:
-        """Whether it is not known to be lost."""
-        return self.lost is None and not self._incoming.at_eof()
-
-    @property
     def silence_s(self) -> float:
         """How long nothing has come although an answer is due, seconds; 0 if none is."""
-        return time.monotonic() - max(self._asked_s, self._parser.heard_s) if self._asked_s else 0.0
-
-    async def is_clean(self) -> bool:
-        """Whether it is usable, and nothing has come that nobody asked for."""
-        return self.usable and not await self._redis.can_read()
+        return time.monotonic() - self._quiet_since_s if self._waiting else 0.0
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send some commands and wait for all their answers, errors (`ResponseError`) included.
+        """Send some commands and wait for all their answers, errors (`RedisError`) included.
 
         Raises:
             RedisLost: The connection ended before the last answer.
         """
         if self.lost is not None:
             raise RedisLost(self.lost)
-        self._asked_s = time.monotonic()
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
-        packed = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
-        self._unsent_bytes = len(packed) if len(packed) > LARGE_BYTES else 0
-        replies: list[Any] = []
-        try:
-            await self._redis.send_packed_command(packed, check_health=False)
-            for _ in commands:
-                try:
-                    replies.append(await self._redis.read_response())
-                except ResponseError as error:
-                    replies.append(error)
-        except RedisError as error:
-            raise RedisLost(self.lose(text_of(error))) from error
-        except BaseException:
-            self.lose("a command was cut off half-way")
-            raise
-        finally:
-            self._asked_s = 0.0
-        return replies
+        data = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
+        self._transport.write(data)
+        if len(data) > LARGE_BYTES:
+            self._unsent_bytes = self._transport.get_write_buffer_size()
+        if not self._waiting:
+            self._quiet_since_s = time.monotonic()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._timeout_s, self._look)
+        batch = _Batch(len(commands), self._loop.create_future())
+        self._waiting.append(batch)
+        return await batch.done
 
-    def lose(self, reason: str) -> str:
-        """Give the connection up: the exchange under way fails, and every later one.
-
-        Returns:
-            Why it is lost: for this reason, or for the one that was first.
-        """
-        if self.lost is None:
-            self.lost = reason
-            if self._timer is not None:
-                self._timer.cancel()
-            self._transport.abort()
-        return self.lost
+    def lose(self, reason: str) -> None:
+        """Give the connection up: every call under way fails, and every later one."""
+        if self.lost is not None:
+            return
+        self.lost = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._transport.abort()
+        for batch in self._waiting:
+            if not batch.done.done():
+                batch.done.set_exception(RedisLost(reason))
+        self._waiting.clear()
 
     async def aclose(self) -> None:
         """Close, and wait until the socket is."""
         self.lose("closed")
-        await self._redis.disconnect()
+        await self._redis.disconnect(nowait=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await asyncio.shield(self._closed)
+
+    # -- asyncio.Protocol
+
+    def data_received(self, data: bytes) -> None:
+        """Give answers to the calls that wait for them, the oldest first."""
+        self._quiet_since_s = time.monotonic()
+        self._looked = False
+        reader, waiting = self._reader, self._waiting
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                if not waiting:
+                    self.lose(f"an answer that nobody asked for: {reply!r:.100}")
+                    return
+                batch = waiting[0]
+                batch.replies.append(reply)
+                if len(batch.replies) == batch.expected:
+                    waiting.popleft()
+                    if not batch.done.done():
+                        batch.done.set_result(batch.replies)
+        except InvalidResponse as error:
+            self.lose(f"this is not Redis's protocol: {error}")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail what is under way."""
+        self.lose(str(error) if error else "the server closed the connection")
+        if not self._closed.done():
+            self._closed.set_result(None)
+
+    # -- inside
 
     def _look(self) -> None:
-        """Give the connection up if the server has been silent for too long."""
+        """Whether the server has been silent for too long."""
         self._timer = None
-        if not self._asked_s:
+        if not self._waiting:
             return
         unsent_bytes = self._transport.get_write_buffer_size()
         if unsent_bytes < self._unsent_bytes:
-            # The server takes what is sent, so it is not silent.
-            self._asked_s, self._unsent_bytes = time.monotonic(), unsent_bytes
+            self._quiet_since_s = time.monotonic()  # it takes what is sent, so it is not silent
+        self._unsent_bytes = unsent_bytes
         left_s = self._timeout_s - self.silence_s
         if left_s <= 0 and self._looked:
             self.lose(f"no answer within {self._timeout_s:g} s")
             return
         self._looked = left_s <= 0
-        wait_s = SECOND_LOOK_S if self._looked else left_s
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+        self._timer = self._loop.call_later(SECOND_LOOK_S if self._looked else left_s, self._look)
 
 
 def _made(
@@ -221,8 +244,6 @@ def _made(
         **login,
         "socket_timeout": None,
         "socket_connect_timeout": timeout_s,
-        "socket_read_size": READ_BYTES,
-        "parser_class": _Parser,
         "protocol": 2,
         "driver_info": None,
     }

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from redis.crc import key_slot
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
 from router.shared.address import Endpoint, RedisAddress
 from router.shared.connection import Connection
@@ -139,7 +139,7 @@ async def _owner(node: Endpoint, address: RedisAddress, home: str, timeout_s: fl
 async def _assert_primary(connection: Connection) -> None:
     """Ask a server whether it is a primary; where asking is not permitted, writing will tell."""
     (role,) = await connection.exchange([("ROLE",)])
-    if not isinstance(role, ResponseError) and role[0] != b"master":
+    if not isinstance(role, RedisError) and role[0] != b"master":
         raise RedisLost("the Sentinels named a server that is no primary")
 
 
@@ -158,6 +158,6 @@ async def _asked(
 async def _one(connection: Connection, *command: str) -> Any:
     """The answer to one command; an error means that this is not the server to ask."""
     (reply,) = await connection.exchange([command])
-    if isinstance(reply, ResponseError):
+    if isinstance(reply, RedisError):
         raise RedisLost(text_of(reply)) from reply
     return reply

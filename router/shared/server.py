@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError
 
 from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Argument, Command, Connection
@@ -29,9 +29,9 @@ SERVER_INTERVAL_S = 1.0
 
 
 class RedisLink:
-    """One connection to Redis, opened when needed; calls share it, one after the other.
+    """One connection to Redis, opened when needed; calls share it and do not wait for each other.
 
-    A blocking command holds back the calls behind it, so it needs a link of its own. Answers are what
+    A blocking command holds back the answers behind it, so it needs a link of its own. Answers are what
     the server sent: bytes, whole numbers, None, and lists of these.
 
     Args:
@@ -60,12 +60,12 @@ class RedisLink:
         self._timeout_s = timeout_s
         self._measured = measured
         self._connection: Connection | None = None
-        self._turn = asyncio.Lock()
+        self._connecting = asyncio.Lock()
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection that is not known to be lost."""
-        return self._connection is not None and self._connection.usable
+        return self._connection is not None and self._connection.lost is None
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -107,16 +107,15 @@ class RedisLink:
             await connection.aclose()
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        async with self._turn:
-            connection = self._connection
-            if connection is None or not await connection.is_clean():
-                connection = await self._connect()
-            started_s = time.monotonic()
-            replies = await connection.exchange(commands)
-            if self._measured is not None:
-                self._measured(started_s, time.monotonic())
+        connection = self._connection
+        if connection is None or connection.lost is not None:
+            connection = await self._connect()
+        started_s = time.monotonic()
+        replies = await connection.exchange(commands)
+        if self._measured is not None:
+            self._measured(started_s, time.monotonic())
         for reply in replies:
-            if isinstance(reply, ResponseError):
+            if isinstance(reply, RedisError):
                 failure = failure_of(reply)
                 if isinstance(failure, RedisLost):
                     connection.lose(str(failure))
@@ -124,6 +123,10 @@ class RedisLink:
         return replies
 
     async def _connect(self) -> Connection:
-        await self.aclose()
-        self._connection = await connect(self._address, self._home, self._timeout_s, self._name)
-        return self._connection
+        async with self._connecting:
+            connection = self._connection
+            if connection is None or connection.lost is not None:
+                await self.aclose()
+                connection = await connect(self._address, self._home, self._timeout_s, self._name)
+                self._connection = connection
+            return connection

@@ -64,27 +64,6 @@ async def test_a_cancelled_command_is_cancelled(redis_url: str) -> None:
     await link.aclose()
 
 
-async def test_calls_that_run_together_get_their_own_answers(redis_url: str) -> None:
-    link = RedisLink(redis_url, 5.0)
-    calls = (link.calls(("ECHO", str(number)), ("ECHO", f"{number}!")) for number in range(200))
-    assert await asyncio.gather(*calls) == [[b"%d" % number, b"%d!" % number] for number in range(200)]
-    await link.aclose()
-
-
-async def test_a_call_that_is_cancelled_takes_no_answer_of_another(redis_url: str) -> None:
-    link = RedisLink(redis_url, 5.0)
-    for cancelled in range(3):
-        calls = [asyncio.create_task(link.call("ECHO", str(number))) for number in range(3)]
-        for _ in range(2):
-            await asyncio.sleep(0)
-        calls[cancelled].cancel()
-        done = await asyncio.gather(*calls, return_exceptions=True)
-        for number, answer in enumerate(done):
-            if number != cancelled:
-                assert answer == str(number).encode()
-    await link.aclose()
-
-
 async def test_calls_that_come_together_share_one_connection(redis_url: str, namespace: str) -> None:
     link = RedisLink(redis_url, 5.0, name=namespace)
     await asyncio.gather(*(link.call("PING") for _ in range(10)))
