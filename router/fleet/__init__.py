@@ -2,6 +2,7 @@
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import Asker, asking_client
+from router.fleet.core import Core
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
@@ -18,6 +19,7 @@ __all__ = [
     "ORIGIN_LABELS",
     "REGISTERED_LABEL",
     "Asker",
+    "Core",
     "EngineMetrics",
     "Health",
     "HealthChecks",

@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from policies import GiveUp, Redispatch, Shed, redispatch
 from router.errors import (
@@ -26,16 +26,14 @@ from router.errors import (
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
 from router.gateway.blame import Blame, Failure
-from router.gateway.decision import Claim, Decision, Hold, refusal_of
-from router.gateway.options import keeping_apart, splitting, untried
+from router.gateway.choosing import choose
+from router.gateway.decision import Decision, Hold, refusal_of
+from router.gateway.gateway import Gateway
+from router.gateway.options import splitting, untried
 from router.gateway.pair_reservation import PairReservation
-from router.gateway.queue_lanes import lane_of
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
 from router.proxy import UpstreamRequest
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +45,6 @@ class Dispatching(ABC):
     """The part of a `router.gateway.exchange.RequestExchange` that ends when its answer begins."""
 
     __slots__ = (
-        "_arrived_us",
         "_blame",
         "_gateway",
         "_pause_timer",
@@ -59,9 +56,8 @@ class Dispatching(ABC):
         "_upstream",
     )
 
-    _arrived_us: int
     _blame: Blame | None
-    _gateway: "Gateway"
+    _gateway: Gateway
     _pause_timer: asyncio.TimerHandle | None
     _record: RequestRecord
     _reservation: Reservation | PairReservation | None
@@ -88,7 +84,7 @@ class Dispatching(ABC):
             now_us: Log time, later than that.
         """
         if self._ticket_id:
-            self._gateway.room.say_again(self._ticket_id, left_us, now_us)
+            self._gateway.placing.room.say_again(self._ticket_id, left_us, now_us)
         if self._reservation is not None:
             self._reservation.renew(left_us, now_us)
 
@@ -144,34 +140,10 @@ class Dispatching(ABC):
 
     def _decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
         """Choose a worker."""
-        gateway, record, parsed = self._gateway, self._record, self._record.parsed
-        assert parsed is not None
-        registry, now_s = gateway.registry, gateway.now_s()
-        now_us = gateway.clock.now_us()
-        bucket = gateway.decider.bucket_of(parsed)
-        slots = every = registry.eligible(parsed.model, now_us, bucket)
-        pairing = None
-        if registry.pairs.active:
-            pairing = registry.pairing(every, parsed.model, now_us, bucket)
-        if not len(slots):
-            raise gateway.nobody_for(parsed.model, bucket)
-        if pairing is not None:
-            slots, pairing = splitting(slots, pairing, gateway.handovers, parsed)
-        if self._tried:
-            slots, pairing, _ = untried(slots, pairing, self._tried)
-        if record.tenant.salt:
-            slots = keeping_apart(registry, slots, parsed.endpoint)
-        slots = registry.ramped(slots, parsed.key, now_us)
-        claim = None
-        if parsed.paths:  # what has no prompt takes no worker's time worth waiting for
-            if not self._arrived_us:
-                self._arrived_us = now_us - int((now_s - record.received_s) * 1e6)
-            lane = lane_of(parsed.model, bucket)
-            claim = Claim(
-                self._arrived_us, lane, record.flow, ticket_id, turn, slots is not every, record.attempts > 0
-            )
-        profile = gateway.profile_of(parsed.model)
-        return gateway.decider.decide(parsed, profile, slots, now_us, now_s, claim, bucket, pairing)
+        gateway, record = self._gateway, self._record
+        assert record.parsed is not None
+        decider = gateway.placing.decider
+        return choose(gateway, decider, record, record.parsed, self._tried, ticket_id, turn)
 
     def _wait(self, hold: Hold) -> None:
         """Wait for a worker that has room.
@@ -180,8 +152,8 @@ class Dispatching(ABC):
             RequestRejected: If too many wait already.
         """
         gateway = self._gateway
-        deadline_us = self._arrived_us + round(self._timeout_s * 1e6) if self._timeout_s else None
-        gateway.room.enter(self, hold, deadline_us, again=self._record.attempts > 0)
+        deadline_us = self._record.arrived_us + round(self._timeout_s * 1e6) if self._timeout_s else None
+        gateway.placing.room.enter(self, hold, deadline_us, again=self._record.attempts > 0)
         self._ticket_id = hold.waiting.request_id
         self._record.waits_since_s = gateway.now_s()
 
@@ -195,7 +167,7 @@ class Dispatching(ABC):
         gateway, record, reservation = self._gateway, self._record, self._reservation
         assert reservation is not None
         local = reservation.local
-        now_us = gateway.clock.now_us()
+        now_us = gateway.log.now_us()
         avoided = [local.worker.slot] if record.pair is None else record.pair.avoided
         others = self._others(avoided, now_us)
         if not others and record.pair is not None and isinstance(error, TransferFailed):
@@ -232,7 +204,7 @@ class Dispatching(ABC):
         """
         pair = self._record.pair
         assert pair is not None
-        if pair.arrived or pair.released or not self._others(pair.avoided, self._gateway.clock.now_us()):
+        if pair.arrived or pair.released or not self._others(pair.avoided, self._gateway.log.now_us()):
             return
         if isinstance(self._verdict(None), Redispatch):
             pair.transfer_late()
@@ -244,7 +216,7 @@ class Dispatching(ABC):
         """Whether somebody else may serve it than those who were tried, and these."""
         gateway, parsed = self._gateway, self._record.parsed
         assert parsed is not None
-        bucket = gateway.decider.bucket_of(parsed)
+        bucket = gateway.placing.decider.bucket_of(parsed)
         eligible = gateway.registry.eligible(parsed.model, now_us, bucket)
         pairing = gateway.registry.pairing(eligible, parsed.model, now_us, bucket)
         if pairing is not None:
@@ -261,7 +233,7 @@ class Dispatching(ABC):
             failures: Of one attempt: of two, the second is the other worker's part in the same failure.
             last: Whether no other attempt follows.
         """
-        gateway, now_us, blame = self._gateway, self._gateway.clock.now_us(), self._blamed()
+        gateway, now_us, blame = self._gateway, self._gateway.log.now_us(), self._blamed()
         first, *others = failures
         if blame.failed(first, now_us, last=last):
             gateway.metrics.request_at_fault()
@@ -279,8 +251,8 @@ class Dispatching(ABC):
         """Whether an attempt that failed may be made elsewhere; one that may is paid for."""
         gateway, record, now_s = self._gateway, self._record, self._gateway.now_s()
         return redispatch(
-            gateway.redispatch_rules,
-            gateway.retry_budget,
+            gateway.sending.redispatch_rules,
+            gateway.sending.retry_budget,
             status=status,
             attempts=record.attempts,
             age_s=now_s - record.received_s,

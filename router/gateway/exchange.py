@@ -19,7 +19,6 @@ decode worker share is one upstream request here, too (`router.handover`).
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -38,25 +37,24 @@ from router.gateway.blame import Failure
 from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
 from router.gateway.edits import edited
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENCODER_PATHS, Endpoint
+from router.gateway.gateway import Gateway
 from router.gateway.hops import hops_of
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
+from router.gateway.ports import TokenizingPort
+from router.gateway.reader import ENDPOINTS
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
 from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
 from router.gateway.usage import TailBuffer
 from router.gateway.whole_events import BLANK, WholeEvents
 from router.handover import Pair
-from router.proxy import ClientConnection, ClientRequest, Header, error_answer
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
 from router.tenants import Limiter, Tenant
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
-    from router.tokenizing.tokenizing import Tokenizing
 
 _PACKED = b"content-encoding: "
 
@@ -75,7 +73,7 @@ class RequestExchange(Dispatching):
         "_sending",
     )
 
-    def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
+    def __init__(self, gateway: Gateway, request: ClientRequest, client: ClientConnection) -> None:
         self._gateway = gateway
         self._request = request
         self._client = client
@@ -94,7 +92,6 @@ class RequestExchange(Dispatching):
         self._pause_timer = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._timeout_s = 0.0
-        self._arrived_us = 0
         self._ticket_id = ""
 
     @property
@@ -106,20 +103,21 @@ class RequestExchange(Dispatching):
 
     def begin(self) -> None:
         """Parse, place and send; or answer with the error at once."""
-        gateway, record = self._gateway, self._record
-        gateway.exchanges.add(self)
-        gateway.retry_budget.deposit()
+        gateway, record, reader = self._gateway, self._record, self._gateway.reader
+        gateway.sending.exchanges.add(self)
+        gateway.sending.retry_budget.deposit()
         try:
-            noted = gateway.noted(self._request.headers)
-            record.worker_request_id = ours = gateway.next_request_id()
-            record.request_id = gateway.clients_id(noted) or ours
-            record.hides_workers = gateway.hides_workers(noted)
-            if gateway.spans is not None:
-                record.spans = gateway.spans.begin(
+            noted = reader.noted(self._request.headers)
+            record.worker_request_id = ours = reader.next_request_id()
+            record.request_id = reader.clients_id(noted) or ours
+            record.hides_workers = reader.hides_workers(noted)
+            if gateway.reports.spans is not None:
+                record.spans = gateway.reports.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
                 )
-            record.tenant = tenant = gateway.admit(noted, self._request.refusal)
-            record.endpoint = endpoint = gateway.endpoint_of(record.path)
+            record.tenant = tenant = reader.door.tenant_of(noted)
+            gateway.sending.admit(self._request.refusal)
+            record.endpoint = endpoint = ENDPOINTS[record.path]
             if noted:
                 record.hops = hops_of(noted)
                 self._set_deadline(noted)
@@ -127,7 +125,7 @@ class RequestExchange(Dispatching):
                 self._parsing = self._parse_large(endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            parsed = gateway.parse(endpoint, self._request.body, tenant)
+            parsed = reader.parse(endpoint, self._request.body, tenant)
             if gateway.tokenizing is None:
                 self._begin_dispatch(parsed, noted)
             else:
@@ -231,7 +229,7 @@ class RequestExchange(Dispatching):
         assert self._answer_head is not None
         status = self._answer_head[0]
         local, placed_us = reservation.local, reservation.attempt.placed_us
-        now_us = gateway.clock.now_us()
+        now_us = gateway.log.now_us()
         if status < 500:
             gateway.registry.circuits.succeeded(local, now_us, placed_us)
         else:
@@ -279,7 +277,7 @@ class RequestExchange(Dispatching):
 
     def out_of_time(self) -> None:
         """The request took longer than the gateway allows."""
-        timeout_s = self._gateway.request_timeout_s
+        timeout_s = self._gateway.sending.exchanges.timeout_s
         message = f"The request took longer than {timeout_s:g} s."
         self._end_early(
             broken=StreamBroken(message, code="request_timeout"),
@@ -297,13 +295,13 @@ class RequestExchange(Dispatching):
             ClientError: If it is no time.
         """
         gateway = self._gateway
-        self._timeout_s = timeout_s = gateway.timeout_s_of(noted)
+        self._timeout_s = timeout_s = gateway.reader.timeout_s_of(noted)
         if timeout_s:
             left_s = timeout_s - (gateway.now_s() - self._record.received_s)
             self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
 
     def _begin_tokenizing(
-        self, tokenizing: "Tokenizing", parsed: ParsedRequest, noted: Sequence[Header]
+        self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
     ) -> None:
         """Find out the ids of its prompts, then dispatch; see `_begin_dispatch`."""
         self._record.parsed = parsed
@@ -330,12 +328,12 @@ class RequestExchange(Dispatching):
         """
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
-        record.flow = gateway.flow_of(parsed, tenant, noted)
+        record.flow = gateway.reader.flow_of(parsed, tenant, noted)
         limiter = gateway.limiter
         if limiter is None or tenant.limits.unlimited:
             self._dispatch()
             return
-        tokens = gateway.expected_tokens(parsed)
+        tokens = gateway.placing.expected_tokens(parsed)
         record.charge = charge = limiter.admit(tenant, tokens, self._charged)
         if charge.granted or charge.refusal is not None:
             self._admitted(limiter, charge)
@@ -365,7 +363,7 @@ class RequestExchange(Dispatching):
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
+            parsed = yield from self._gateway.reader.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
             if self._gateway.tokenizing is None:
                 self._begin_dispatch(parsed, noted)
@@ -407,7 +405,7 @@ class RequestExchange(Dispatching):
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
             body=body,
             sink=self,
             patient=not parsed.stream,
@@ -445,7 +443,7 @@ class RequestExchange(Dispatching):
             request.method,
             request.path,
             request.query,
-            gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
             edited(request.body, parsed.edits),
             record.request_id,
             prefill,
@@ -474,7 +472,7 @@ class RequestExchange(Dispatching):
         status, lines, length = self._answer_head
         self._sending = True
         if self._blame is not None and status < 400:
-            self._blame.answered(self._gateway.clock.now_us())
+            self._blame.answered(self._gateway.log.now_us())
         self._client.send_head(status, lines + self._record.lines(), length=length, body=body)
 
     def _fail(self, error: RouterError) -> None:
@@ -487,7 +485,7 @@ class RequestExchange(Dispatching):
         self._sending = True
         lines, body = error_answer(without_worker(error) if record.hides_workers else error)
         if isinstance(error, Overloaded):
-            self._gateway.refusals.add(error.code, record.flow, error.retry_after_s)
+            self._gateway.reports.refusals.add(error.code, record.flow, error.retry_after_s)
         self._client.send_head(error.status, lines + record.lines(), length=len(body), body=body)
         self._finish(error.code, error.status, error)
         self._client.finish()
@@ -536,9 +534,27 @@ class RequestExchange(Dispatching):
             self._parsing.close()
             self._parsing = None
         self._upstream = None
-        self._gateway.exchanges.discard(self)
+        self._gateway.sending.exchanges.discard(self)
         if self._ticket_id:
-            self._gateway.room.leave(self._ticket_id)
+            self._gateway.placing.room.leave(self._ticket_id)
             self._ticket_id = ""
             self._record.waited()
         self._record.ended(outcome, status, error)
+
+
+def starting(gateway: Gateway, encode: StartExchange) -> StartExchange:
+    """Return what starts the exchanges of a gateway.
+
+    Args:
+        gateway: Serves requests.
+        encode: Serves what language workers ask of encoders (`router.encoding`).
+    """
+
+    def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
+        if request.path in ENCODER_PATHS:
+            return encode(request, connection)
+        exchange = RequestExchange(gateway, request, connection)
+        exchange.begin()
+        return exchange
+
+    return start

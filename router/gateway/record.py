@@ -21,6 +21,7 @@ import msgspec
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
+from router.gateway.gateway import Gateway
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
@@ -30,7 +31,6 @@ from router.shared import Charge
 from router.tenants import ANONYMOUS, Tenant
 
 if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
     from router.gateway.spans import RequestSpans
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
@@ -58,6 +58,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         attempt: The latest; None until it is sent. Of a pair, the prefill worker's.
         pair: The latest, if a prefill and a decode worker share it.
         attempts: How many there were.
+        arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: How long it waited, before all its attempts.
         first_byte_s: Monotonic seconds of the first body byte of its answer, of a stream the first one that
@@ -68,7 +69,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         spans: Its spans; None if it is not traced.
     """
 
-    gateway: "Gateway"
+    gateway: Gateway
     path: bytes
     client: str
     received_s: float
@@ -85,6 +86,7 @@ class RequestRecord(msgspec.Struct, eq=False):
     attempt: Attempt | None = None
     pair: PairReservation | None = None
     attempts: int = 0
+    arrived_us: int = 0
     waits_since_s: float = 0.0
     wait_s: float = 0.0
     first_byte_s: float = 0.0
@@ -143,15 +145,19 @@ class RequestRecord(msgspec.Struct, eq=False):
         if outcome != "completed":  # else when the engine's counts are known
             if self.charge is not None:
                 self._settle(outcome)
-            if gateway.tracer is not None:
-                self._trace(gateway.tracer, outcome, status)
+            if gateway.reports.tracer is not None:
+                self._trace(gateway.reports.tracer, outcome, status)
             if self.spans is not None:
                 self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
-            self._keep(outcome, status, gateway.clock.now_us(), gateway.now_s(), detail=detail)
-        if not gateway.request_logs:
+            self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
+        if not gateway.reports.request_logs:
             return
-        if outcome == "completed" and gateway.request_log_ratio < 1.0 and not gateway.log_completed():
+        if (
+            outcome == "completed"
+            and gateway.reports.request_log_ratio < 1.0
+            and not gateway.reports.log_completed()
+        ):
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {
@@ -188,7 +194,7 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["wait_s"] = _microseconds(self.wait_s)
         if error is not None:
             fields["detail"] = error.message
-        gateway.request_log(fields)
+        gateway.reports.request_log(fields)
 
     def answered(self, status: int, now_us: int) -> None:
         """Learn from a completed answer, and settle and trace it.
@@ -205,7 +211,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         if pair is not None:
             usage = pair.understood(find_usage(self.endpoint, pair.usage), usage)
         elif usage is not None:
-            usage = gateway.feedback.understood(attempt.worker_id, usage)
+            usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
         if self.charge is not None:
             self._settle("completed", usage)
         if self.spans is not None:
@@ -228,11 +234,11 @@ class RequestRecord(msgspec.Struct, eq=False):
         if usage is not None and pair is not None:
             pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            gateway.feedback.answered(
+            gateway.placing.feedback.answered(
                 parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
             )
-        if gateway.tracer is not None:
-            self._trace(gateway.tracer, "completed", status, usage)
+        if gateway.reports.tracer is not None:
+            self._trace(gateway.reports.tracer, "completed", status, usage)
         self._keep("completed", status, now_us, self.first_byte_s + decode_s, usage)
 
     def _keep(
@@ -245,7 +251,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         detail: str = "",
     ) -> None:
         """Keep what was decided of the request that has ended now."""
-        parsed, pair, decisions = self.parsed, self.pair, self.gateway.decisions
+        parsed, pair, decisions = self.parsed, self.pair, self.gateway.reports.decisions
         decisions.add(
             RecentDecision(
                 decisions.next_number(),

@@ -249,7 +249,7 @@ def test_a_transfer_that_is_late_is_waited_for_while_there_is_no_other_way() -> 
 def test_a_transfer_that_is_late_is_waited_for_without_budget_for_another_attempt() -> None:
     bench, exchange = far_pair()
     bench.add_half("p0:80", "prefill")
-    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+    while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
     exchange._transfer_late()
     assert not bench.paired.aborted

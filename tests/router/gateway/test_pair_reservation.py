@@ -195,7 +195,7 @@ def test_who_watches_the_link_hears_how_the_transfer_ended(
 ) -> None:
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
-    watch = bench.gateway.link_watch
+    watch = bench.gateway.sending.link_watch
     reservation.make()
     reservation.prefill_over()
     assert len(watch) == 1
@@ -258,7 +258,7 @@ def test_a_prefill_has_done_well_when_its_kv_has_arrived() -> None:
         (lambda bench: bench.paired.fail_leg(Leg.DECODE, HandoverFailed("lost")), "decode_failed"),
         (lambda bench: bench.paired.refuse(Leg.PREFILL, 500), "prefill_failed"),
         (lambda bench: bench.paired.refuse(Leg.PREFILL, 400), "refused"),
-        (lambda bench: next(iter(bench.gateway.exchanges)).interrupt(), "client_left"),
+        (lambda bench: next(iter(bench.gateway.sending.exchanges)).interrupt(), "client_left"),
     ],
 )
 def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outcome: str) -> None:
@@ -317,7 +317,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     reservation.attempt = msgspec.structs.replace(reservation.attempt, chosen=chosen)
     learned: list[tuple[Any, ...]] = []
     decoded: list[tuple[Any, ...]] = []
-    feedback = bench.gateway.feedback
+    feedback = bench.gateway.placing.feedback
     monkeypatch.setattr(feedback, "_learn_service", lambda *values: learned.append(values))
     monkeypatch.setattr(feedback, "decoded", lambda *values: decoded.append(values))
     paired = bench.paired
@@ -348,7 +348,7 @@ def test_a_prefill_leg_that_does_not_say_when_it_ended_teaches_nothing_of_time(
     bench = PairBench(1, 1)
     bench.start(chat())
     for name in ("_learn_service", "decoded"):
-        monkeypatch.setattr(bench.gateway.feedback, name, lambda *_: pytest.fail("learned"))
+        monkeypatch.setattr(bench.gateway.placing.feedback, name, lambda *_: pytest.fail("learned"))
     paired = bench.paired
     bench.time.advance(2.0)
     paired.began()
@@ -365,7 +365,7 @@ EVENTS: dict[str, Callable[[PairReservation], None]] = {
     "fails": lambda reservation: reservation.worker_failed(HandoverFailed("lost")),
     "is released": lambda reservation: reservation.release(abandoned=True),
     "is done": lambda reservation: reservation.release(
-        abandoned=False, prefilled_us=reservation.gateway.clock.now_us()
+        abandoned=False, prefilled_us=reservation.gateway.log.now_us()
     ),
 }
 
@@ -398,7 +398,7 @@ def test_each_reservation_is_released_once_in_any_order(events: list[str], end: 
     assert kinds["d0"]["Shipped"] <= 1
     assert not bench.own
     assert not bench.shared.fleet.loads.prefill_us.any()
-    assert bench.gateway._at_workers == 0
+    assert bench.gateway.sending._at_workers == 0
     exchange.client_left()
     assert not bench.own
 

@@ -142,7 +142,7 @@ def test_what_cannot_be_published_reserves_nothing(bench: Bench, stream: bool) -
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert not bench.upstreams
     assert not bench.shared.fleet.loads.inflight_requests.any()
-    assert bench.gateway.admission.closed is False
+    assert bench.gateway.placing.admission.closed is False
     bench.check()
 
 
@@ -153,7 +153,7 @@ def test_a_mistake_behind_the_reservation_releases_it() -> None:
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert len(bench.shared.said(Finished)) == 1
     assert not bench.shared.fleet.loads.inflight_requests.any()
-    assert bench.gateway.inflight == 0
+    assert bench.gateway.sending.inflight == 0
 
 
 def test_one_absurd_request_leaves_the_sums_of_the_others_exact(bench: Bench) -> None:
