@@ -1,6 +1,6 @@
 """Why a worker was no candidate for a request: for each one the first reason that holds.
 
-The order is that of the filters that a request passes (`router.gateway.dispatching`):
+The order is that of the filters that a request passes (`router.gateway.choosing`):
 
     what it is    it encodes, serves another model, was started for another role
     how it is     starting, unhealthy, draining, ejected, about to change its length bucket

@@ -65,7 +65,7 @@ class PairReservation(msgspec.Struct, eq=False):
     decode_placed: Placed
     shipping: Shipping | None
     offload: OffloadVerdict | None
-    too_late: Callable[[], None] | None
+    too_late: Callable[[], None] | None = None
     request: PairedRequest | None = None
     prefilled: bool = False
     arrived: bool = False

@@ -44,6 +44,7 @@ class RequestReader:
         forwarding: Which of a request's headers go to its worker.
         priorities: The classes of requests.
         identifier: Parses bodies.
+        hides: Whether answers tell nothing of workers to clients without a key of their own.
         next_request_id: Makes the id that a request has at its workers.
     """
 
@@ -78,7 +79,7 @@ class RequestReader:
         self._noted = frozenset((*self._id_headers, *own)) | self.door.header_names
         if traced:
             self._noted |= CONTEXT_HEADERS
-        self._hides = settings.tenancy.answer_details == "none"
+        self.hides = settings.tenancy.answer_details == "none"
         self.next_request_id: Callable[[], bytes] = request_ids().__next__
         self.use(settings)
 
@@ -123,7 +124,7 @@ class RequestReader:
 
     def hides_workers(self, headers: Sequence[Header]) -> bool:
         """Whether the answer to a request tells nothing of workers and their caches."""
-        return self._hides and not self.door.holds_own_key(headers)
+        return self.hides and not self.door.holds_own_key(headers)
 
     def timeout_s_of(self, headers: Sequence[Header]) -> float:
         """Seconds after which the client wants no answer any more; 0 if it does not say.

@@ -14,7 +14,7 @@ A completed request is settled and traced with `answered`, when the engine's own
 has left by then, and the client waits for none of it.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -24,17 +24,30 @@ from router.gateway.feedback import Attempt
 from router.gateway.gateway import Gateway
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
+from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.shared import Charge
-from router.tenants import ANONYMOUS, Tenant
+from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.spans import RequestSpans
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
+
+
+class Bill(NamedTuple):
+    """What a request costs its tenant.
+
+    Attributes:
+        limiter: Keeps the account.
+        charge: What was taken.
+    """
+
+    limiter: Limiter
+    charge: Charge
 
 
 class RequestRecord(msgspec.Struct, eq=False):
@@ -54,7 +67,8 @@ class RequestRecord(msgspec.Struct, eq=False):
         tenant: Whose it is.
         parsed: None until it is understood.
         flow: Who is to be treated fairly: ``CLASS/TENANT``.
-        charge: What its tenant was charged, if it has limits.
+        phase: Where it stands.
+        bill: What its tenant was charged, and by whom, if it has limits.
         attempt: The latest; None until it is sent. Of a pair, the prefill worker's.
         pair: The latest, if a prefill and a decode worker share it.
         attempts: How many there were.
@@ -82,7 +96,8 @@ class RequestRecord(msgspec.Struct, eq=False):
     tenant: Tenant = ANONYMOUS
     parsed: ParsedRequest | None = None
     flow: str = ""
-    charge: Charge | None = None
+    phase: Phase = Phase.READING
+    bill: Bill | None = None
     attempt: Attempt | None = None
     pair: PairReservation | None = None
     attempts: int = 0
@@ -115,14 +130,11 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
         if pair is not None:
             lines += b"x-cacheway-prefill-worker: %b\r\n" % pair.attempt.worker_id.encode()
-        return lines if self.charge is None else lines + self._limit_lines()
+        return lines if self.bill is None else lines + self._limit_lines()
 
     def _limit_lines(self) -> bytes:
         """Where its tenant stands."""
-        if self.charge is None:
-            return b""
-        assert self.gateway.limiter is not None
-        return self.gateway.limiter.lines(self.charge)
+        return b"" if self.bill is None else self.bill.limiter.lines(self.bill.charge)
 
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log.
@@ -143,8 +155,8 @@ class RequestRecord(msgspec.Struct, eq=False):
             self.tenant.name if self.tenant.configured else "",
         )
         if outcome != "completed":  # else when the engine's counts are known
-            if self.charge is not None:
-                self._settle(outcome)
+            if self.bill is not None:
+                self._settle(self.bill, outcome)
             if gateway.reports.tracer is not None:
                 self._trace(gateway.reports.tracer, outcome, status)
             if self.spans is not None:
@@ -196,24 +208,23 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["detail"] = error.message
         gateway.reports.request_log(fields)
 
-    def answered(self, status: int, now_us: int) -> None:
+    def answered(self, status: int, now_us: int, parsed: ParsedRequest, attempt: Attempt) -> None:
         """Learn from a completed answer, and settle and trace it.
 
         Args:
             status: Of the answer.
             now_us: Log time of its end.
+            parsed: The request.
+            attempt: The one that succeeded.
         """
-        gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
-        assert parsed is not None
-        assert attempt is not None
-        assert self.endpoint is not None
-        usage, pair = find_usage(self.endpoint, self.tail or b""), self.pair
+        gateway, pair = self.gateway, self.pair
+        usage = find_usage(parsed.endpoint, self.tail or b"")
         if pair is not None:
-            usage = pair.understood(find_usage(self.endpoint, pair.usage), usage)
+            usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
             usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
-        if self.charge is not None:
-            self._settle("completed", usage)
+        if self.bill is not None:
+            self._settle(self.bill, "completed", usage)
         if self.spans is not None:
             self._end_spans(self.spans, "completed", status, usage)
         ttft_s = self.first_byte_s - attempt.started_s
@@ -228,9 +239,9 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage,
             self.tenant.name if self.tenant.configured else "",
         )
-        if parsed.tokenized_bytes and usage is not None and len(parsed.paths) == 1:
-            assert gateway.tokenizing is not None
-            gateway.tokenizing.answered(parsed, usage.prompt_tokens)
+        tokenizing = gateway.tokenizing
+        if tokenizing is not None and usage is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
+            tokenizing.answered(parsed, usage.prompt_tokens)
         if usage is not None and pair is not None:
             pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
@@ -277,15 +288,13 @@ class RequestRecord(msgspec.Struct, eq=False):
             )
         )
 
-    def _settle(self, outcome: str, usage: Usage | None = None) -> None:
+    def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
         """Count what the request really used of its tenant's tokens, as far as that is known.
 
         What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
         used the prompt, and as many tokens as pieces came.
         """
-        limiter, charge, attempt = self.gateway.limiter, self.charge, self.attempt
-        assert limiter is not None
-        assert charge is not None
+        (limiter, charge), attempt = bill, self.attempt
         if attempt is None:
             limiter.withdraw(charge)
             return

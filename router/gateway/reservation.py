@@ -41,6 +41,11 @@ class Reservation(msgspec.Struct, eq=False):
     prefilled: bool = False
     released: bool = True
 
+    @property
+    def avoided(self) -> list[int]:
+        """Slots of the workers that another attempt had better avoid."""
+        return [self.local.worker.slot]
+
     def make(self) -> None:
         """Reserve. From its publication on, `release` ends it whatever is raised here.
 

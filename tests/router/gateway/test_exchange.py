@@ -656,8 +656,8 @@ def _deliver(
         case "deadline":
             exchange.out_of_time()
         case "prediction":
-            assert exchange._reservation is not None
-            exchange._reservation.prefill_ended()
+            if exchange._attempt is not None:
+                exchange._attempt.reservation.prefill_ended()
         case "data" if upstream.live and upstream.headed:
             upstream.data(b"data: 2\n\n")
         case "end" if upstream.live and upstream.headed:

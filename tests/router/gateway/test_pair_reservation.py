@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
+from router.gateway.attempt import PairAttempt
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.usage import Usage
 from router.handover import Leg
@@ -21,8 +22,8 @@ from router.handover import Leg
 def reserved(bench: PairBench) -> PairReservation:
     """The reservation of a stream that has just been sent."""
     exchange, _ = bench.start(chat(stream=True))
-    assert isinstance(exchange._reservation, PairReservation)
-    return exchange._reservation
+    assert isinstance(exchange._attempt, PairAttempt)
+    return exchange._attempt.pair
 
 
 def answer(bench: PairBench) -> None:
@@ -307,7 +308,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     """An SGLang prefill leg ends when its KV is sent, and what of that is exposed was predicted."""
     bench = PairBench(1, 1, protocol=protocol)
     exchange, _ = bench.start(chat(stream=stream))
-    reservation = exchange._reservation
+    reservation = exchange._attempt.reservation
     assert isinstance(reservation, PairReservation)
     chosen = msgspec.structs.replace(
         reservation.attempt.chosen,
@@ -378,9 +379,10 @@ EVENTS: dict[str, Callable[[PairReservation], None]] = {
 def test_each_reservation_is_released_once_in_any_order(events: list[str], end: str) -> None:
     bench = PairBench(1, 1, reliability={"disable_circuit_breaker": True})
     exchange, _ = bench.start(chat(stream=True))
-    reservation = exchange._reservation
-    assert isinstance(reservation, PairReservation)
-    reservation = exchange._record.pair = exchange._reservation = with_link(reservation)
+    attempt = exchange._attempt
+    assert isinstance(attempt, PairAttempt)
+    reservation = with_link(attempt.pair)
+    attempt.reservation = attempt.pair = exchange._record.pair = reservation
     assert reservation.shipping is not None
     bench.shared.publish(reservation.shipping)
     for event in [*events, end]:

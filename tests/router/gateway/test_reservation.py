@@ -84,8 +84,9 @@ def test_prefills_end_when_predicted_in_whatever_order_they_were_sent(bench: Ben
 def reserved(bench: Bench) -> Reservation:
     """The reservation of a stream that has just been sent."""
     exchange, _ = bench.start(chat(stream=True))
-    assert exchange._reservation is not None
-    return exchange._reservation
+    assert exchange._attempt is not None
+    assert isinstance(exchange._attempt.reservation, Reservation)
+    return exchange._attempt.reservation
 
 
 def test_a_release_counts_once_whatever_is_said_of_it_later(bench: Bench) -> None:

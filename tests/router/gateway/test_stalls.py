@@ -64,7 +64,9 @@ class Fitted(PairBench):
         (pair,) = [
             exchange._record.pair
             for exchange in self.gateway.sending.exchanges
-            if isinstance(exchange, RequestExchange) and exchange._upstream is paired
+            if isinstance(exchange, RequestExchange)
+            and exchange._attempt is not None
+            and exchange._attempt.upstream is paired
         ]
         assert pair is not None
         return pair
