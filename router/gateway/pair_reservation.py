@@ -27,6 +27,7 @@ from router.gateway.blame import Failure
 from router.gateway.feedback import Attempt
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
+from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
 from router.gateway.usage import Usage
 from router.handover import Leg, PairedRequest
 from router.pair_metrics import PairEnd
@@ -48,11 +49,9 @@ class PairReservation(msgspec.Struct, eq=False):
         offload: Why the prefill is where it is; None if there was no choice.
         too_late: Told if the KV does not come over the link in time; None once it is no matter.
         request: The request on its way; None until it is sent.
-        prefilled: Whether the prefill leg is over.
-        arrived: Whether the KV is at the decode worker.
         prefill_s: How long the prefill leg took; 0 until it says so itself.
         end: How it ends, as far as is known; if nothing is said of it, since it is not wanted any more.
-        released: Whether nothing is reserved: before `make`, and after `release`.
+        phase: Where it stands.
     """
 
     gateway: Gateway
@@ -67,11 +66,24 @@ class PairReservation(msgspec.Struct, eq=False):
     offload: OffloadVerdict | None
     too_late: Callable[[], None] | None = None
     request: PairedRequest | None = None
-    prefilled: bool = False
-    arrived: bool = False
     prefill_s: float = 0.0
     end: PairEnd = PairEnd.CLIENT_LEFT
-    released: bool = True
+    phase: PairPhase = PairPhase.UNMADE
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the prefill leg is over, while anything is reserved."""
+        return self.phase is PairPhase.SHIPPING or self.phase is PairPhase.DECODING
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the KV is at the decode worker, while anything is reserved."""
+        return self.phase is PairPhase.DECODING
+
+    @property
+    def released(self) -> bool:
+        """Whether nothing is reserved: before `make`, and after `release`."""
+        return self.phase is PairPhase.UNMADE or self.phase is PairPhase.RELEASED
 
     @property
     def leg(self) -> Leg:
@@ -110,7 +122,7 @@ class PairReservation(msgspec.Struct, eq=False):
             gateway.log.publish(self.placed, self.decode_placed)
         else:
             gateway.log.publish(self.placed, self.decode_placed, shipping)
-        self.released = False
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.MAKE]
         gateway.sending.at_workers(1)
         circuits, prefill = gateway.registry.circuits, self.prefill
         circuits.dispatched(prefill, attempt.placed_us)
@@ -127,9 +139,9 @@ class PairReservation(msgspec.Struct, eq=False):
 
     def prefill_over(self) -> None:
         """The prefill leg ended well: its worker is free."""
-        if self.prefilled or self.released:
+        if self.phase is not PairPhase.PREFILLING:
             return
-        self.prefilled = True
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.PREFILL]
         gateway, attempt = self.gateway, self.attempt
         if self.usage:  # else the decode leg's answer said it
             self.prefill_s = gateway.now_s() - attempt.started_s
@@ -152,9 +164,9 @@ class PairReservation(msgspec.Struct, eq=False):
 
     def shipped(self) -> None:
         """The KV is at the decode worker: it decodes, and the link is free."""
-        if self.arrived or self.released:
+        if self.phase is not PairPhase.SHIPPING:
             return
-        self.arrived = True
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.SHIP]
         gateway, attempt = self.gateway, self.decode_attempt
         now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
@@ -223,9 +235,12 @@ class PairReservation(msgspec.Struct, eq=False):
             abandoned: Whether it is to be doubted that the workers computed anything that they have not said.
             prefilled_us: Log time of the first token, if that is known and may not have been said.
         """
-        if self.released:
+        before = self.phase
+        if before is PairPhase.UNMADE or before is PairPhase.RELEASED:
             return
-        self.released = True
+        self.phase = NEXT_OF_PAIR[before][PairStep.RELEASE]
+        arrived = before is PairPhase.DECODING
+        prefilled = arrived or before is PairPhase.SHIPPING
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         if prefilled_us:
@@ -237,16 +252,16 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits = gateway.registry.circuits
         if self.shipping is not None:
             gateway.sending.link_watch.dropped(self.shipping.request_id)
-        if not self.prefilled:
+        if not prefilled:
             gateway.log.publish(Finished(attempt.request_id, now_us))
-        if not self.arrived:
+        if not arrived:
             circuits.released(self.prefill, now_us, attempt.placed_us)
-        gateway.log.publish(Finished(decode_attempt.request_id, now_us, 0 if self.arrived else prefilled_us))
+        gateway.log.publish(Finished(decode_attempt.request_id, now_us, 0 if arrived else prefilled_us))
         circuits.released(self.decode, now_us, attempt.placed_us)
         self._relieved()
-        arrived = self.arrived or prefilled_us > 0
+        arrived = arrived or prefilled_us > 0
         gateway.metrics.pairs.ended(self.prefill.protocol, PairEnd.COMPLETED if prefilled_us else self.end)
-        if not self.prefilled:
+        if not prefilled:
             gateway.placing.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
             gateway.placing.feedback.abandoned(self.parsed, decode_attempt)

@@ -15,6 +15,7 @@ from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shi
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
 from router.gateway.attempt import PairAttempt
 from router.gateway.pair_reservation import PairReservation
+from router.gateway.phase import PairPhase
 from router.gateway.usage import Usage
 from router.handover import Leg
 
@@ -34,7 +35,7 @@ def answer(bench: PairBench) -> None:
 
 
 def with_link(reservation: PairReservation) -> PairReservation:
-    """The same request, with a part of a link; nothing is reserved yet."""
+    """The same request, with a part of a link that is not reserved yet."""
     bench_us = reservation.placed.at_us
     shipping = Shipping(
         reservation.decode_placed.request_id, bench_us, "r1", "far>", 5_000_000, bench_us, bench_us + 10**6
@@ -113,7 +114,7 @@ def test_the_link_is_free_when_the_kv_has_arrived() -> None:
     reservation = reserved(bench)
     answer(bench)
     again = with_link(reservation)
-    again.released, again.prefilled, again.arrived = True, False, False
+    again.phase = PairPhase.UNMADE
     since = len(bench.shared.ops)
     again.make()
     again.prefill_over()
@@ -136,7 +137,7 @@ def test_a_pull_is_said_again_when_the_prefill_has_really_ended(protocol: str, s
     reservation = reserved(bench)
     answer(bench)
     again = with_link(reservation)
-    again.released, again.prefilled, again.arrived = True, False, False
+    again.phase = PairPhase.UNMADE
     again.make()
     bench.time.advance(3)
     over_us = bench.time.clock.now_us()
@@ -175,7 +176,6 @@ def test_what_is_reserved_again_is_what_is_still_to_come(steps: int) -> None:
 def test_a_link_that_is_still_used_is_reserved_again() -> None:
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
-    reservation.released = False
     left_us = bench.time.clock.now_us()
     reservation.renew(left_us, left_us + 1)
     (shipping,) = bench.shared.said(Shipping)
@@ -196,6 +196,7 @@ def test_who_watches_the_link_hears_how_the_transfer_ended(
 ) -> None:
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
+    reservation.phase = PairPhase.UNMADE
     watch = bench.gateway.sending.link_watch
     reservation.make()
     reservation.prefill_over()
@@ -411,7 +412,7 @@ def test_if_one_of_the_three_cannot_be_published_none_is_reserved(refused: type[
     reservation = with_link(reserved(bench))
     said, loads = len(bench.shared.ops), bench.shared.fleet.loads
     before = loads.inflight_requests.copy()
-    again = msgspec.structs.replace(reservation, released=True, request=None, prefilled=False, arrived=False)
+    again = msgspec.structs.replace(reservation, phase=PairPhase.UNMADE, request=None)
     bench.shared.refuses = refused
     with pytest.raises(OpRefused):
         again.make()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.gateway.phase import NEXT, Phase, Step
+from router.gateway.phase import NEXT, NEXT_OF_PAIR, PairPhase, PairStep, Phase, Step
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
@@ -27,3 +27,12 @@ def test_an_answer_begins_at_a_worker_only_and_is_sent_nowhere_else() -> None:
 def test_a_step_that_a_state_does_not_know_is_a_mistake() -> None:
     with pytest.raises(KeyError):
         NEXT[Phase.DONE][Step.SEND]
+
+
+def test_a_pair_goes_one_way_and_may_be_released_from_anywhere() -> None:
+    course = [PairPhase.UNMADE]
+    for step in PairStep:
+        course.append(NEXT_OF_PAIR[course[-1]][step])
+    assert course == list(PairPhase)
+    releasable = [phase for phase in PairPhase if PairStep.RELEASE in NEXT_OF_PAIR[phase]]
+    assert releasable == [PairPhase.PREFILLING, PairPhase.SHIPPING, PairPhase.DECODING]
