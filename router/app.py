@@ -76,14 +76,14 @@ from router.proxy import (
 )
 from router.request_trace import RequestTrace
 from router.rules import (
-    breaker_rules,
     client_limits,
     client_quota,
     destinations_of,
     fleet_rules,
     health_rules,
     held_bytes_max,
-    role_rules,
+    planner_rules,
+    registry_rules,
     scrape_limits,
     upstream_timeouts,
 )
@@ -214,37 +214,28 @@ class GatewayProcess:
         )
         self._asker = Asker(self._destinations, self._tls, key_at=self._worker_key.shown_at)
         self._client = asking_client(self._asker, timeout_s=settings.fleet.health_check_timeout_s)
+        log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
         self.registry = Registry(
             self.fleet,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
+            log,
+            registry_rules(settings),
             make_pool=self._worker_pool,
-            failure_threshold=settings.fleet.health_failure_threshold,
-            success_threshold=settings.fleet.health_success_threshold,
-            breaker=breaker_rules(settings),
-            replicas=lambda: self.shared.status.replicas,
-            slow_start_s=settings.fleet.slow_start_s,
             check_host=self._destinations.check_host,
             check_engine_host=self._destinations.check_engine_host,
             worker_key=self._worker_key,
         )
+        core = Core(self.fleet, self.registry, log)
         self.health = HealthChecks(
             self.registry,
             self._asker,
             health_rules(settings),
             lambda local, connect_s: self.gateway.sending.link_watch.connected(local, connect_s),
-            replicas=lambda: self.shared.status.replicas,
+            replicas=log.replicas,
             places=probes_max(),
         )
         self._engine_metrics = EngineMetrics(
-            self.registry,
-            self.fleet,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            replicas=lambda: self.shared.status.replicas,
             interval_s=settings.admission.engine_metrics_interval_s,
             timeout_s=settings.fleet.health_check_timeout_s,
         )
@@ -254,16 +245,11 @@ class GatewayProcess:
             Keys(settings.shared.namespace),
             self.replica,
             now_us=self.clock.now_us,
-            replicas=lambda: self.shared.status.replicas,
+            replicas=log.replicas,
             ttl_s=settings.shared.heartbeat_ttl_s,
             loop=asyncio.get_running_loop(),
         )
         limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
-        core = Core(
-            self.fleet,
-            self.registry,
-            LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status),
-        )
         self._handovers = handovers(self._destinations.resolve)
         self._spans = opened_spans(settings.observability, self.replica)
         reader = RequestReader(
@@ -291,43 +277,20 @@ class GatewayProcess:
         )
         self.encoding = Encoding(self.gateway)
         self._roles = RolePlanner(
-            self.fleet,
-            self.registry,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            replicas=lambda: self.shared.status.replicas,
-            connected=lambda: self.shared.status.connected,
             decode_fit=self.gateway.placing.feedback.decode_fit,
-            mode=settings.roles.mode,
-            rules=role_rules(settings),
-            interval_s=settings.roles.interval_s,
-            tpot_slo_s=settings.admission.tpot_slo_s,
+            rules=planner_rules(settings),
             turned=self.metrics.pairs.role_changed,
         )
-        self.discovery = make_discovery(
-            settings,
-            fleet=self.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            warm=lambda: self.shared.status.ready,
-            destinations=self._destinations,
-        )
+        self.discovery = make_discovery(settings, core, self._destinations)
         if self.discovery is not None:
             self._worker_key.discovers = self.discovery.sees
             self.metrics.discovery.sample = self.discovery.sample
         self._kv_events = make_kv_events(
             settings,
-            self.registry,
-            self.fleet,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            log_status=lambda: self.shared.status,
             root_of=reader.hasher.engine_root,
             destinations=self._destinations,
         )
@@ -351,9 +314,7 @@ class GatewayProcess:
         self.live = LiveSettings(
             Loaded(settings, origins),
             self.fleet.overrides,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
+            log,
             parts={
                 "gateway": self.gateway.use,
                 "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
@@ -504,12 +465,7 @@ class GatewayProcess:
     def _use_of_workers(self, new: Settings) -> None:
         """How workers are looked after, by new settings."""
         fleet = new.fleet
-        self.registry.use(
-            fleet.health_failure_threshold,
-            fleet.health_success_threshold,
-            breaker_rules(new),
-            fleet.slow_start_s,
-        )
+        self.registry.use(registry_rules(new))
         self.health.use(health_rules(new))
         self._engine_metrics.use(new.admission.engine_metrics_interval_s, fleet.health_check_timeout_s)
         timeouts = upstream_timeouts(new)
@@ -518,8 +474,7 @@ class GatewayProcess:
 
     def _use_of_roles(self, new: Settings) -> None:
         """How roles are planned, by new settings."""
-        roles = new.roles
-        self._roles.use(roles.mode, role_rules(new), roles.interval_s, new.admission.tpot_slo_s)
+        self._roles.use(planner_rules(new))
 
     def _use_worker_key(self, key: bytes) -> None:
         """Show workers another key."""

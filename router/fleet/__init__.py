@@ -10,8 +10,8 @@ from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, inst
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.registry import Registry
-from router.fleet.role_planner import RolePlanner
+from router.fleet.registry import Registry, RegistryRules
+from router.fleet.role_planner import PlannerRules, RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
@@ -27,7 +27,9 @@ __all__ = [
     "LinkWatch",
     "LocalWorker",
     "Patience",
+    "PlannerRules",
     "Registry",
+    "RegistryRules",
     "RolePlanner",
     "ServedModel",
     "WorkerKey",

@@ -9,7 +9,8 @@ import heapq
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -25,7 +26,7 @@ from policies import (
     Placed,
     encode_op,
 )
-from router.fleet import Core, LocalWorker, Registry
+from router.fleet import Core, LocalWorker, Registry, RegistryRules
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
 from router.gateway.exchange import RequestExchange
@@ -282,6 +283,26 @@ class FakeShared:
         return [op for op in self.ops if isinstance(op, kind)]
 
 
+class _Publishes(Protocol):
+    def publish(self, op: Op, *more: Op) -> None: ...
+
+
+def log_port(
+    shared: _Publishes,
+    time: VirtualTime,
+    replica: str = "r1",
+    replicas: Callable[[], tuple[str, ...]] = lambda: ("r1",),
+    **status: Any,
+) -> LogPort:
+    """The log of a fake replica; what is said of its status may be asked for anew each time."""
+
+    def now() -> LogStatus:
+        said = {name: value() if callable(value) else value for name, value in status.items()}
+        return replace(ALONE_STATUS, replicas=replicas(), **said)
+
+    return LogPort(replica, shared.publish, time.clock.now_us, now)
+
+
 def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     """A registry with fake pools."""
     given: dict[str, Any] = {
@@ -294,7 +315,10 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
         **rules,
     }
-    return Registry(shared.fleet, publish=shared.publish, now_us=time.clock.now_us, **given)
+    log = log_port(shared, time, given.pop("replica"), given.pop("replicas"))
+    names = ("failure_threshold", "success_threshold", "breaker", "slow_start_s")
+    wanted = RegistryRules(**{name: given.pop(name) for name in names})
+    return Registry(shared.fleet, log, wanted, **given)
 
 
 def pool_of(local: LocalWorker) -> FakePool:
@@ -343,11 +367,7 @@ class Bench:
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
         self.handovers: dict[str, Handover] = {}
-        self.core = Core(
-            self.shared.fleet,
-            self.registry,
-            LogPort("r1", self.shared.publish, self.time.clock.now_us, lambda: ALONE_STATUS),
-        )
+        self.core = Core(self.shared.fleet, self.registry, log_port(self.shared, self.time))
         self.gateway = Gateway(
             settings,
             self.core,

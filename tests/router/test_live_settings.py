@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from fakes.gateway import ALONE_STATUS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
 from router.settings import Settings
+from router.shared import LogPort
 from router.sources import Loaded, Origin
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -30,9 +32,7 @@ class Replica:
         self.live = LiveSettings(
             Loaded(started, {"queue.size": Origin("flag", "--queue-size")}),
             self.fleet.overrides,
-            publish=self._publish,
-            now_us=self._tick,
-            replica=name,
+            LogPort(name, self._publish, self._tick, lambda: ALONE_STATUS),
             parts={"part": self.told.append},
         )
 
@@ -402,12 +402,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "circuits": registry.circuits._rules,
         "health": process.health._rules,
         "engine_metrics": (process._engine_metrics._interval_us, process._engine_metrics._timeout_s),
-        "roles": (
-            process._roles.mode,
-            process._roles.rules,
-            process._roles.interval_s,
-            process._roles.tpot_slo_s,
-        ),
+        "roles": (process._roles.rules,),
         "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
     }
 
