@@ -190,7 +190,7 @@ async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -
         setup.wait(LEAD_S / 2 - 0.1)
     setup.wait(LEAD_S)
     for planner in setup.planners:
-        if planner.replica != plan.replica:
+        if planner.core.log.replica != plan.replica:
             await planner.look()
     assert setup.plans()[1].replica in setup.replicas
     assert setup.role("w2:80") == ("prefill", False, {}), "it goes on where the first one stopped"
