@@ -44,6 +44,7 @@ from router.discovery import make_discovery, scopes_of
 from router.encoding import Encoding
 from router.fleet import (
     Asker,
+    Core,
     EngineMetrics,
     Health,
     HealthChecks,
@@ -55,7 +56,7 @@ from router.fleet import (
     worker_id_of,
 )
 from router.fleet.kv_events import make_kv_events
-from router.gateway import Gateway
+from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import lines_dropped, log_from, request_log
@@ -75,21 +76,30 @@ from router.proxy import (
 )
 from router.request_trace import RequestTrace
 from router.rules import (
-    breaker_rules,
     client_limits,
     client_quota,
     destinations_of,
     fleet_rules,
     health_rules,
     held_bytes_max,
-    role_rules,
+    planner_rules,
+    registry_rules,
     scrape_limits,
     upstream_timeouts,
 )
 from router.samples import Samples
 from router.secret_files import SecretWatch
 from router.settings import ObservabilitySettings, Settings
-from router.shared import Keys, Leases, LogClock, NoListener, RefusalReason, SharedConfig, SharedState
+from router.shared import (
+    Keys,
+    Leases,
+    LogClock,
+    LogPort,
+    NoListener,
+    RefusalReason,
+    SharedConfig,
+    SharedState,
+)
 from router.sources import Loaded, Origin
 from router.tenants import Keyring, KeysWatch, Limiter, TokensWatch
 from router.tls import worker_context
@@ -190,7 +200,7 @@ class GatewayProcess:
             self.fleet,
             self.clock,
             self._ops,
-            on_given_up=lambda left_us: self.gateway.given_up(left_us),
+            on_given_up=lambda left_us: self.gateway.sending.given_up(left_us),
             vitals=lambda: self.vital_signs.read(),
         )
         worker_key = settings.fleet.worker_api_key
@@ -204,37 +214,28 @@ class GatewayProcess:
         )
         self._asker = Asker(self._destinations, self._tls, key_at=self._worker_key.shown_at)
         self._client = asking_client(self._asker, timeout_s=settings.fleet.health_check_timeout_s)
+        log = LogPort(self.replica, self.shared.publish, self.clock.now_us, lambda: self.shared.status)
         self.registry = Registry(
             self.fleet,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
+            log,
+            registry_rules(settings),
             make_pool=self._worker_pool,
-            failure_threshold=settings.fleet.health_failure_threshold,
-            success_threshold=settings.fleet.health_success_threshold,
-            breaker=breaker_rules(settings),
-            replicas=lambda: self.shared.status.replicas,
-            slow_start_s=settings.fleet.slow_start_s,
             check_host=self._destinations.check_host,
             check_engine_host=self._destinations.check_engine_host,
             worker_key=self._worker_key,
         )
+        core = Core(self.fleet, self.registry, log)
         self.health = HealthChecks(
             self.registry,
             self._asker,
             health_rules(settings),
-            lambda local, connect_s: self.gateway.link_watch.connected(local, connect_s),
-            replicas=lambda: self.shared.status.replicas,
+            lambda local, connect_s: self.gateway.sending.link_watch.connected(local, connect_s),
+            replicas=log.replicas,
             places=probes_max(),
         )
         self._engine_metrics = EngineMetrics(
-            self.registry,
-            self.fleet,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            replicas=lambda: self.shared.status.replicas,
             interval_s=settings.admission.engine_metrics_interval_s,
             timeout_s=settings.fleet.health_check_timeout_s,
         )
@@ -244,74 +245,53 @@ class GatewayProcess:
             Keys(settings.shared.namespace),
             self.replica,
             now_us=self.clock.now_us,
-            replicas=lambda: self.shared.status.replicas,
+            replicas=log.replicas,
             ttl_s=settings.shared.heartbeat_ttl_s,
             loop=asyncio.get_running_loop(),
         )
         limiter = None if self._keys is None else Limiter(self.leases, self.metrics.limit_rejected)
         self._handovers = handovers(self._destinations.resolve)
         self._spans = opened_spans(settings.observability, self.replica)
+        reader = RequestReader(
+            settings,
+            cached_as=self.registry.cached_as,
+            keys=keyring if keys_file else None,
+            traced=self._spans is not None,
+        )
+        self._tokenizing = opened_tokenizing(
+            settings.placement, core, reader.hasher, self._client, self.metrics.tokenizing
+        )
         self.gateway = Gateway(
             settings,
-            replica=self.replica,
-            fleet=self.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            clock=self.clock,
-            metrics=self.metrics,
-            request_log=request_log,
-            trace_request=None if self._trace is None else self._trace.record,
+            core,
+            reader,
+            Telemetry(
+                metrics=self.metrics,
+                request_log=request_log,
+                trace_request=None if self._trace is None else self._trace.record,
+                spans=self._spans,
+            ),
+            Plugins(self._handovers, limiter, self._tokenizing),
             loop=asyncio.get_running_loop(),
-            log_lag_s=lambda: self.shared.status.lag_s,
             requests_max=files.requests_max,
-            keys=keyring if keys_file else None,
-            limiter=limiter,
-            handovers=self._handovers,
-            spans=self._spans,
         )
-        self._encoding = self.gateway.encode = Encoding(self.gateway)
-        self._tokenizing = opened_tokenizing(
-            settings.placement, self.gateway, self._client, self.metrics.tokenizing
-        )
+        self.encoding = Encoding(self.gateway)
         self._roles = RolePlanner(
-            self.fleet,
-            self.registry,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            replicas=lambda: self.shared.status.replicas,
-            connected=lambda: self.shared.status.connected,
-            decode_fit=self.gateway.feedback.decode_fit,
-            mode=settings.roles.mode,
-            rules=role_rules(settings),
-            interval_s=settings.roles.interval_s,
-            tpot_slo_s=settings.admission.tpot_slo_s,
+            decode_fit=self.gateway.placing.feedback.decode_fit,
+            rules=planner_rules(settings),
             turned=self.metrics.pairs.role_changed,
         )
-        self.discovery = make_discovery(
-            settings,
-            fleet=self.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            warm=lambda: self.shared.status.ready,
-            destinations=self._destinations,
-        )
+        self.discovery = make_discovery(settings, core, self._destinations)
         if self.discovery is not None:
             self._worker_key.discovers = self.discovery.sees
             self.metrics.discovery.sample = self.discovery.sample
         self._kv_events = make_kv_events(
             settings,
-            self.registry,
-            self.fleet,
+            core,
             self._client,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
-            log_status=lambda: self.shared.status,
-            root_of=self.gateway.hasher.engine_root,
+            root_of=reader.hasher.engine_root,
             destinations=self._destinations,
         )
         self.metrics.kv_events.sample = self._kv_events.sample
@@ -325,8 +305,8 @@ class GatewayProcess:
                 wrote_snapshot=lambda: self.shared.wrote_snapshot,
                 degraded=self.degraded,
                 registry=self.registry,
-                inflight=lambda: self.gateway.inflight,
-                waiting=lambda: len(self.gateway.room),
+                inflight=lambda: self.gateway.sending.inflight,
+                waiting=lambda: len(self.gateway.placing.room),
                 metrics=self.metrics,
                 loop_lag=self._loop_lag,
             )
@@ -334,9 +314,7 @@ class GatewayProcess:
         self.live = LiveSettings(
             Loaded(settings, origins),
             self.fleet.overrides,
-            publish=self.shared.publish,
-            now_us=self.clock.now_us,
-            replica=self.replica,
+            log,
             parts={
                 "gateway": self.gateway.use,
                 "fleet": lambda new: self.fleet.use(fleet_rules(new, keyring.weight_of)),
@@ -358,7 +336,7 @@ class GatewayProcess:
             self._tokens.load()
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
         self._secrets = [
-            *([SecretWatch(server_key, self.gateway.door.use_admin_key)] if server_key else ()),
+            *([SecretWatch(server_key, reader.door.use_admin_key)] if server_key else ()),
             *([SecretWatch(workers_key, self._use_worker_key)] if workers_key else ()),
         ]
         self.ending = Ending()
@@ -373,17 +351,17 @@ class GatewayProcess:
             replica=self.replica,
             fleet=self.fleet,
             registry=self.registry,
-            admission=self.gateway.admission,
-            room=self.gateway.room,
+            admission=self.gateway.placing.admission,
+            room=self.gateway.placing.room,
             settings=lambda: self.settings.queue,
-            refusals=self.gateway.refusals,
+            refusals=self.gateway.reports.refusals,
             now_us=self.clock.now_us,
         )
         links = LinkPorts(self.fleet.links, samples.link_state, self.clock.now_us)
         sights = FleetSights(
             version=version("cacheway"),
-            recent=self.gateway.decisions,
-            offloading=self.gateway.decider.offloading,
+            recent=self.gateway.reports.decisions,
+            offloading=self.gateway.placing.decider.offloading,
             queue=queue,
             links=links,
             log_status=lambda: self.shared.status,
@@ -404,21 +382,21 @@ class GatewayProcess:
             publish=self.shared.publish,
             now_us=self.clock.now_us,
             log_status=lambda: self.shared.status,
-            request_id_of=self.gateway.request_id_of,
-            door=self.gateway.door,
+            request_id_of=reader.request_id_of,
+            door=reader.door,
             keys=self._keys,
             limiter=limiter,
             tokens=self._tokens,
             replicas_vitals=self.shared.replicas_vitals,
             degraded=self.degraded,
-            hits=self.gateway.feedback.hits,
+            hits=self.gateway.placing.feedback.hits,
             metrics=self.metrics,
             client=self._client,
             shutting_down=lambda: self.ending.begun,
             queue=queue,
             links=links,
             offload=OffloadPorts(
-                self.gateway.decider.offloading,
+                self.gateway.placing.decider.offloading,
                 lambda: self.settings.offload,
                 tuple(self.fleet.rules.links),
                 self.clock.now_us,
@@ -443,12 +421,12 @@ class GatewayProcess:
             api = make_metrics_api(self.metrics.exposition)
             self._metrics_listener = self._listener(api, scrape_limits(settings.server))
         self.protocol: type[GatewayProtocol] = make_protocol(
-            self.gateway,
-            Gateway.proxies,
+            starting(self.gateway, self.encoding),
+            is_proxied,
             client_limits(settings.server),
             self.ending,
             self._clients,
-            None if self.gateway.door.is_open else self.gateway.judge,
+            None if reader.door.is_open else reader.judge,
             self._held,
         )
         _warn_of_unpriced_links(settings)
@@ -470,8 +448,8 @@ class GatewayProcess:
     def _heard(self) -> None:
         """Others said something."""
         self.live.follow()
-        self.gateway.room.changed()
-        self._encoding.heard()
+        self.gateway.placing.room.changed()
+        self.encoding.heard()
 
     def _use_of_clients(self, new: Settings) -> None:
         """What clients may ask and have, by new settings."""
@@ -487,12 +465,7 @@ class GatewayProcess:
     def _use_of_workers(self, new: Settings) -> None:
         """How workers are looked after, by new settings."""
         fleet = new.fleet
-        self.registry.use(
-            fleet.health_failure_threshold,
-            fleet.health_success_threshold,
-            breaker_rules(new),
-            fleet.slow_start_s,
-        )
+        self.registry.use(registry_rules(new))
         self.health.use(health_rules(new))
         self._engine_metrics.use(new.admission.engine_metrics_interval_s, fleet.health_check_timeout_s)
         timeouts = upstream_timeouts(new)
@@ -501,8 +474,7 @@ class GatewayProcess:
 
     def _use_of_roles(self, new: Settings) -> None:
         """How roles are planned, by new settings."""
-        roles = new.roles
-        self._roles.use(roles.mode, role_rules(new), roles.interval_s, new.admission.tpot_slo_s)
+        self._roles.use(planner_rules(new))
 
     def _use_worker_key(self, key: bytes) -> None:
         """Show workers another key."""
@@ -523,7 +495,7 @@ class GatewayProcess:
             resolve=self._destinations.resolve,
             answer_headers=[name.encode() for name in upstream.answer_headers],
         )
-        pool.may_resend = self.gateway.may_resend
+        pool.may_resend = self.gateway.sending.may_resend
         return pool
 
     @asynccontextmanager
@@ -545,7 +517,7 @@ class GatewayProcess:
             loops.append(("tokens", self._tokens.run))
         loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
-            loops.append(("links", self.gateway.link_watch.run))
+            loops.append(("links", self.gateway.sending.link_watch.run))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         if self._metrics_listener is not None:
@@ -616,15 +588,15 @@ class GatewayProcess:
             left_us = self.fleet.loads.left_us(self.replica)
             if left_us > known_us:
                 known_us = left_us
-                self.gateway.given_up(left_us)
+                self.gateway.sending.given_up(left_us)
             if self.shared.status.connected:
                 heard_s = time.monotonic()
                 self._let_go()
             elif time.monotonic() - heard_s > self.settings.shared.heartbeat_ttl_s:
                 for left in self.fleet.cut_off(self.replica, self.clock.now_us()):
                     self.shared.publish(left)
-                self.gateway.room.changed()
-            self.gateway.decisions.fold()
+                self.gateway.placing.room.changed()
+            self.gateway.reports.decisions.fold()
             expired = self.fleet.collect(self.clock.now_us())
             if expired:
                 logger.error(
@@ -697,17 +669,17 @@ class GatewayProcess:
     def _report(self) -> None:
         """Tell the metrics what is read rather than counted."""
         status = self.shared.status
-        self.metrics.inflight(self.gateway.inflight)
+        self.metrics.inflight(self.gateway.sending.inflight)
         self.metrics.client_connections(self._clients.connections)
         self.metrics.held_bytes(self._held.count)
         self.metrics.spared(len(self.registry.circuits.spared))
         inversions = self.fleet.tickets.inversions
         self.metrics.queue(
-            self.gateway.waiting(),
-            drain_s=self.gateway.room.longest_drain_s(),
+            self.gateway.placing.waiting(self.gateway.reader.priorities.names),
+            drain_s=self.gateway.placing.room.longest_drain_s(),
             inversions=inversions.count,
             inversion_s_max=inversions.us_max / 1e6,
-            rooms_overdue=self.gateway.room.overdue,
+            rooms_overdue=self.gateway.placing.room.overdue,
         )
         self.metrics.degraded(Component.REDIS, on=status.degraded_reason is not None)
         workers = self.registry.all()
@@ -738,7 +710,7 @@ class GatewayProcess:
             self.metrics.limits(rounds=self.leases.rounds, shares=self.leases.alone)
         for name, handover in self._handovers.items():
             self.metrics.pairs.handover_events(name, handover.counts)
-        self.metrics.pairs.offload_decided(self.gateway.decider.offloading.counts)
+        self.metrics.pairs.offload_decided(self.gateway.placing.decider.offloading.counts)
         self.metrics.tree(blocks=self.fleet.tree.blocks, nodes=self.fleet.tree.nodes)
         self.metrics.engine_reports(
             reports=self._engine_metrics.reports, failures=self._engine_metrics.failures

@@ -27,6 +27,7 @@ from policies import Overrides, SettingsChanged
 from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.settings import Settings
+from router.shared import LogPort
 from router.sources import Loaded, Origin, SettingsError, changed, no_such_setting, printable
 
 logger = logging.getLogger(__name__)
@@ -64,9 +65,7 @@ class LiveSettings:
     Args:
         loaded: What it was started with, and where that came from.
         overrides: What was changed since, by any replica.
-        publish: Tells all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
+        log: Where changes are published.
         parts: By name, who is told of the settings when they change.
 
     Attributes:
@@ -81,10 +80,8 @@ class LiveSettings:
         self,
         loaded: Loaded,
         overrides: Overrides,
+        log: LogPort,
         *,
-        publish: Callable[[SettingsChanged], None],
-        now_us: Callable[[], int],
-        replica: str,
         parts: Mapping[str, Callable[[Settings], None]],
     ) -> None:
         self.started = loaded.settings
@@ -93,9 +90,9 @@ class LiveSettings:
         self.refused: dict[str, str] = {}
         self.changed_count = 0
         self._origins = loaded.origins
-        self._publish = publish
-        self._now_us = now_us
-        self._replica = replica
+        self._publish = log.publish
+        self._now_us = log.now_us
+        self._replica = log.replica
         self._parts = parts
         self._revision = overrides.revision
 

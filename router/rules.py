@@ -19,7 +19,7 @@ from policies import (
     RoleRules,
 )
 from router.destinations import Destinations
-from router.fleet import HealthRules, label_hosts
+from router.fleet import HealthRules, PlannerRules, RegistryRules, label_hosts
 from router.gateway import weights
 from router.proxy import ClientLimits, ClientQuota, UpstreamTimeouts
 from router.settings import FleetSettings, ServerSettings, Settings
@@ -98,6 +98,23 @@ def breaker_rules(settings: Settings) -> BreakerRules | None:
         open_us=round(reliability.cb_timeout_duration_secs * 1e6),
         ejected_ratio_max=reliability.ejected_ratio_max,
     )
+
+
+def registry_rules(settings: Settings) -> RegistryRules:
+    """When a worker is well."""
+    fleet = settings.fleet
+    return RegistryRules(
+        fleet.health_failure_threshold,
+        fleet.health_success_threshold,
+        breaker_rules(settings),
+        fleet.slow_start_s,
+    )
+
+
+def planner_rules(settings: Settings) -> PlannerRules:
+    """What is planned of roles, and when."""
+    roles = settings.roles
+    return PlannerRules(roles.mode, role_rules(settings), roles.interval_s, settings.admission.tpot_slo_s)
 
 
 def role_rules(settings: Settings) -> RoleRules:

@@ -25,16 +25,16 @@ class Samples:
 
     def workers(self) -> list[WorkerSample]:
         """Of every worker."""
-        now_us = self._gateway.clock.now_us()
+        now_us = self._gateway.log.now_us()
         return [self._worker(local, now_us) for local in self._gateway.registry.all()]
 
     def link_state(self, link: str, now_us: int) -> str:
         """The state of a link for a request that would not wait."""
-        return self._gateway.decider.offloading.offload.states.state(link, 0.0, now_us).value
+        return self._gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
 
     def links(self) -> list[LinkSample]:
         """Of every link that has rules, by name."""
-        links, now_us = self._fleet.links, self._gateway.clock.now_us()
+        links, now_us = self._fleet.links, self._gateway.log.now_us()
         samples = []
         for link in sorted(links.rules):
             known = links.measurement(link)
@@ -54,7 +54,10 @@ class Samples:
 
     def plan(self) -> PlanSample | None:
         """From how many uncached tokens on a prompt leaves its site; None if nobody knows."""
-        plan, threshold_tokens = self._fleet.offload_plan, self._gateway.decider.offloading.threshold_tokens
+        plan, threshold_tokens = (
+            self._fleet.offload_plan,
+            self._gateway.placing.decider.offloading.threshold_tokens,
+        )
         if plan is None:
             return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
         return PlanSample(
@@ -64,7 +67,7 @@ class Samples:
         )
 
     def _worker(self, local: LocalWorker, now_us: int) -> WorkerSample:
-        fleet, admission, slot = self._fleet, self._gateway.admission, local.worker.slot
+        fleet, admission, slot = self._fleet, self._gateway.placing.admission, local.worker.slot
         running_max, kv_tokens_max = admission.running_max(slot), admission.kv_tokens_max(slot)
         reported = fleet.reports.get(local.worker.worker_id)
         return WorkerSample(

@@ -124,7 +124,7 @@ class GatewayServer(uvicorn.Server):
                 "replica": process.replica,
                 "delay_s": delay_s,
                 "grace_s": server.shutdown_grace_s,
-                "inflight": process.gateway.inflight,
+                "inflight": process.gateway.sending.inflight,
                 "connections": len(self.server_state.connections),
             },
         )
@@ -172,7 +172,7 @@ class GatewayServer(uvicorn.Server):
             extra={
                 "event": "gateway.cut",
                 "replica": process.replica,
-                "inflight": process.gateway.inflight,
+                "inflight": process.gateway.sending.inflight,
                 "connections": len(connections),
             },
         )

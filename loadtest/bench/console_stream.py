@@ -84,7 +84,7 @@ class Traffic:
 
     def _decide(self, worker_id: str) -> None:
         decisions, now_us, now_s = (
-            self._process.gateway.decisions,
+            self._process.gateway.reports.decisions,
             self._process.clock.now_us(),
             time.monotonic(),
         )

@@ -32,9 +32,11 @@ import zmq
 
 from policies import FleetRules, FleetState, Op, WorkerPut, decode_ops, encode_op, encode_ops
 from router.destinations import Destinations
-from router.fleet import LocalWorker, Registry, ServedModel
+from router.fleet import Core, LocalWorker, Registry, ServedModel
 from router.fleet.kv_events import KvEvents, State
+from router.fleet.kv_events.following import FollowingRules
 from router.gateway.identity import PromptHasher
+from router.shared import LogPort, LogStatus
 
 BLOCK = 32
 TREE_BLOCK = 64
@@ -178,30 +180,40 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
     fleet = FleetState(FleetRules(block_tokens=TREE_BLOCK))
     said: list[Op] = []
 
-    def tell(op: Op) -> None:
-        fleet.apply(op)
-        said.append(op)
-        encode_op(op)
+    def tell(op: Op, *more: Op) -> None:
+        for each in (op, *more):
+            fleet.apply(each)
+            said.append(each)
+            encode_op(each)
 
     hasher, destinations = PromptHasher("bench", block_tokens=TREE_BLOCK), Destinations()
     names = tuple(f"replica-{number}" for number in range(replicas))
+    status = LogStatus(
+        connected=True,
+        degraded_reason=None,
+        lag_s=0.0,
+        snapshot_age_s=None,
+        buffered_ops=0,
+        dropped_ops=0,
+        skipped_ops={},
+        replicas=names,
+        ready=True,
+        warming=None,
+    )
     async with httpx.AsyncClient(verify=ssl.create_default_context()) as client:
         kv_events = KvEvents(
-            cast(Registry, Workers(fleet, folder, workers)),
-            fleet,
+            Core(
+                fleet,
+                cast(Registry, Workers(fleet, folder, workers)),
+                LogPort(names[0], tell, lambda: time.time_ns() // 1000, lambda: status),
+            ),
             client,
-            on=True,
-            publish=tell,
-            now_us=lambda: time.time_ns() // 1000,
-            replica=names[0],
-            replicas=lambda: names,
-            buffered_ops=lambda: 0,
+            destinations,
+            FollowingRules(
+                on=True, named=frozenset(f"w{number}:80" for number in range(workers)), timeout_s=1.0
+            ),
             root_of=hasher.engine_root,
             identifies=lambda _: True,
-            named=frozenset(f"w{number}:80" for number in range(workers)),
-            check_host=destinations.check_host,
-            resolve=destinations.resolve,
-            timeout_s=1.0,
         )
         task = asyncio.create_task(kv_events.run())
         await asyncio.sleep(JOINED_S + WARM_S)

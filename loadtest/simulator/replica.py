@@ -60,9 +60,9 @@ from router.fleet import LinkWatch
 from router.gateway.decision import Claim, Decider, Decision, Hold, Order
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt, Feedback
-from router.gateway.gateway import GRACE_LAGS, GRACE_S
 from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
+from router.gateway.placing import GRACE_LAGS, GRACE_S
 from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
 from router.gateway.usage import Usage
 from router.gateway.waiting_room import WaitEnd, WaitingRoom

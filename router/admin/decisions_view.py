@@ -70,7 +70,7 @@ def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
         ] = "",
     ) -> Response:
         """The newest decisions of this replica, the newest first, with their reasons and how they went."""
-        kept, missed = gateway.decisions.since(after)
+        kept, missed = gateway.reports.decisions.since(after)
         found: list[dict[str, Any]] = []
         for decision in reversed(kept):
             if len(found) >= limit:
@@ -84,8 +84,8 @@ def add_decisions_view(api: FastAPI, gateway: Gateway) -> None:
             ):
                 found.append(described(decision))
         said = {
-            "replica": gateway.replica,
-            "cursor": gateway.decisions.cursor,
+            "replica": gateway.log.replica,
+            "cursor": gateway.reports.decisions.cursor,
             "forgotten": missed,
             "decisions": found,
         }

@@ -21,8 +21,9 @@ from policies import Policy, make_policy
 from router.admin.explain_examples import EXPLAIN_DOCS
 from router.errors import ClientError
 from router.gateway import Gateway
+from router.gateway.candidate import Candidate, DecodeCandidate
 from router.gateway.endpoints import Endpoint
-from router.gateway.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain
+from router.gateway.explaining import LIMIT, Explanation, explain
 from router.gateway.hollow import Hollow, Unusual
 from router.gateway.lane import Lane, Steps
 from router.gateway.large import LARGE_BODY_BYTES
@@ -87,7 +88,7 @@ def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s:
         await asyncio.sleep(0)
         said = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.replica, "at_unix_s": round(now_unix_s(), 3)}),
+            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(now_unix_s(), 3)}),
             media_type="application/json",
         )
 
@@ -136,7 +137,7 @@ def _understood(
         ClientError: If it makes no sense.
     """
     question, raw = yield from _question(body)
-    tenant = gateway.door.tenant_named(question.tenant)
+    tenant = gateway.reader.door.tenant_named(question.tenant)
     if (question.block_hashes is None) == (not raw):
         raise ClientError("Give either a request or its block_hashes.", code="invalid_value")
     if question.block_hashes is not None:
@@ -147,8 +148,8 @@ def _understood(
         known = ", ".join(each.value for each in Endpoint)
         raise ClientError(f"endpoint: none of {known}", code="invalid_value", param="endpoint") from error
     if len(raw) < LARGE_BODY_BYTES:
-        return gateway.parse(endpoint, raw, tenant), raw, tenant, question
-    parsed = yield from gateway.parse_in_steps(endpoint, raw, tenant)
+        return gateway.reader.parse(endpoint, raw, tenant), raw, tenant, question
+    parsed = yield from gateway.reader.parse_in_steps(endpoint, raw, tenant)
     return parsed, raw, tenant, question
 
 
@@ -204,7 +205,9 @@ def _of_hashes(
     elif question.prompt_tokens is None:
         prompt_bytes = len(packed) * 4 * block_tokens
     else:
-        prompt_bytes = round(question.prompt_tokens * gateway.feedback.bytes_per_token(question.model))
+        prompt_bytes = round(
+            question.prompt_tokens * gateway.placing.feedback.bytes_per_token(question.model)
+        )
     key = int.from_bytes(packed[-1], "little") if packed else 0
     return ParsedRequest(
         Endpoint.CHAT,
@@ -244,7 +247,7 @@ def _policy(question: Question) -> Policy | None:
 def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     """What is said of a decision."""
     rehearsed, weighed = found.rehearsed, found.rehearsed.weighed
-    parsed, decider = rehearsed.parsed, gateway.decider
+    parsed, decider = rehearsed.parsed, gateway.placing.decider
     policy = decider.policy if weighed is None else weighed.policy
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths

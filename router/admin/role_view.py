@@ -29,20 +29,20 @@ def described(planner: RolePlanner) -> dict[str, Any]:
     """What the view says."""
     members = planner.members()
     if not members:
-        return {"mode": planner.mode, "workers": []}
+        return {"mode": planner.rules.mode, "workers": []}
     demand = planner.demand(members)
-    plan = planner.fleet.offload_plan
+    plan = planner.core.fleet.offload_plan
     return {
-        "mode": planner.mode,
+        "mode": planner.rules.mode,
         "leads": planner.leads(),
-        "workers": [_worker(member, planner.now_us()) for member in members],
+        "workers": [_worker(member, planner.core.log.now_us()) for member in members],
         "stages": _stages(demand),
         "histogram": _histogram(demand),
         "plan": None if plan is None else _plan(plan),
         "now": _verdict(planner.verdict(members)),
         "changes": [
             {"at_unix_s": change.changed_us / 1e6, "replica": change.replica, "turned": change.turned}
-            for change in reversed(planner.fleet.role_changes)
+            for change in reversed(planner.core.fleet.role_changes)
         ],
     }
 

@@ -52,11 +52,11 @@ def add_shadow_view(api: FastAPI, gateway: Gateway) -> None:
         first token and in predicted cached tokens, both by the same model of the fleet as it is. What other
         choices would have made of the fleet is not in them.
         """
-        watching, decider = gateway.decider.shadow, gateway.decider
+        watching, decider = gateway.placing.decider.shadow, gateway.placing.decider
         if not isinstance(watching, Shadow):
-            return {"replica": gateway.replica, "enabled": False, "active_policy": decider.policy.name}
+            return {"replica": gateway.log.replica, "enabled": False, "active_policy": decider.policy.name}
         return {
-            "replica": gateway.replica,
+            "replica": gateway.log.replica,
             "enabled": True,
             "active_policy": decider.policy.name,
             "shadow_policy": watching.policy.name,

@@ -43,7 +43,7 @@ def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
         at most ``error_tokens`` more. ``blocks`` and ``tokens`` are what all cached prompts share that begin
         so; they part there in ``branches`` ways.
         """
-        gateway.decisions.fold()
+        gateway.reports.decisions.fold()
         return described(gateway, limit)
 
     @api.get("/tree/workers", tags=["tree"])
@@ -74,7 +74,7 @@ def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
 
 def described(gateway: Gateway, limit: int) -> dict[str, Any]:
     """What the first view says."""
-    fleet, decisions = gateway.fleet, gateway.decisions
+    fleet, decisions = gateway.fleet, gateway.reports.decisions
     tree, savings = fleet.tree, decisions.savings
     held = sum(holdings.blocks for holdings in tree.holdings)
     return {
@@ -84,7 +84,7 @@ def described(gateway: Gateway, limit: int) -> dict[str, Any]:
         "tokens": tree.blocks * fleet.rules.block_tokens,
         "copies_mean": round(held / tree.blocks, 3) if tree.blocks else None,
         "savings": {
-            "replica": gateway.replica,
+            "replica": gateway.log.replica,
             "since_unix_s": round(savings.since_us / 1e6, 3) or None,
             "requests": savings.requests,
             "saved_tokens": savings.total_tokens,
@@ -99,7 +99,7 @@ def _prefix(fleet: FleetState, entry: Entry, gateway: Gateway) -> dict[str, Any]
     start = shared_start(fleet.tree, entry.key)
     names = [] if start is None else [fleet.at_slot(slot).worker_id for slot in start.holders]
     # Text: a block is four bytes for each nominal token, of which the model has learned how many there are.
-    tokens_per_block = 4 * fleet.rules.block_tokens / gateway.feedback.bytes_per_token(entry.model)
+    tokens_per_block = 4 * fleet.rules.block_tokens / gateway.placing.feedback.bytes_per_token(entry.model)
     return {
         "prefix": f"{entry.key:016x}",
         "model": entry.model or None,

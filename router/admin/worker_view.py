@@ -136,6 +136,8 @@ def _expected_s(ports: AdminPorts, local: LocalWorker, inflight: int, now_us: in
         return 0.0
     decode_s = ports.fleet.decode_fit(local.worker.worker_class).decode_s
     if not decode_s and local.worker.role != "prefill":
-        stay_s = None if ports.gateway is None else ports.gateway.decisions.stay_s(local.worker.worker_id)
+        stay_s = (
+            None if ports.gateway is None else ports.gateway.reports.decisions.stay_s(local.worker.worker_id)
+        )
         return None if stay_s is None else round(stay_s, 3)
     return round(ports.fleet.loads.backlog_at_s(local.worker.slot, now_us) + decode_s, 3)

@@ -12,14 +12,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from policies import FleetState, Op
 from router.discovery.pods import Pod, PodRules
 from router.discovery.settling import Settling
 from router.discovery.sighting import Sighting
 from router.discovery.source import Source
 from router.discovery.watch import PodWatch, Selection
 from router.discovery_metrics import DiscoverySample
-from router.fleet import Registry
+from router.fleet import Core
 from router.fleet.discovered import note_of
 
 logger = logging.getLogger(__name__)
@@ -42,12 +41,7 @@ class Discovery:
     Args:
         watched: Each selection, with whom to ask for it.
         rules: How pods are read.
-        fleet: The shared state.
-        registry: Has new workers probed.
-        publish: Changes the shared state, for all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        warm: Whether the shared log was once read to its end.
+        core: The fleet.
         resync_s: Time between two lists.
         clock: Monotonic seconds.
 
@@ -62,13 +56,8 @@ class Discovery:
         self,
         watched: Sequence[tuple[Selection, Source]],
         rules: PodRules,
+        core: Core,
         *,
-        fleet: FleetState,
-        registry: Registry,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
-        warm: Callable[[], bool],
         resync_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,9 +69,9 @@ class Discovery:
         ]
         self.sightings: dict[str, Sighting] = {}
         self.first_settled = asyncio.Event()
-        self._fleet = fleet
-        self._registry = registry
-        self._warm = warm
+        self._fleet = core.fleet
+        self._registry = core.registry
+        self._status = core.log.status
         self._was_warm = False
         self._resync_s = resync_s
         self.clock = clock
@@ -96,11 +85,7 @@ class Discovery:
             self.sightings,
             self._scopes,
             rules,
-            fleet=fleet,
-            publish=publish,
-            now_us=now_us,
-            replica=replica,
-            warm=warm,
+            core,
             mark=self._mark,
             later=self._later,
             clock=clock,
@@ -194,7 +179,7 @@ class Discovery:
     async def _until_warm(self) -> None:
         try:
             async with asyncio.timeout(WARM_S):
-                while not self._warm():  # noqa: ASYNC110 - plain state, which nobody signals
+                while not self._status().ready:  # noqa: ASYNC110 - plain state, which nobody signals
                     await asyncio.sleep(0.02)
         except TimeoutError:
             logger.warning(
@@ -208,7 +193,7 @@ class Discovery:
         for uid in [uid for uid, due_s in self._due.items() if due_s <= now_s]:
             del self._due[uid]
             self._marked[uid] = None
-        if self._warm() and not self._was_warm:
+        if self._status().ready and not self._was_warm:
             # The log may say otherwise than we did without it.
             self._was_warm = True
             self._unswept.update(listed)

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from policies import TURNING_LABEL, FleetState, Forget, Op, OpRefused, Worker, WorkerGone, WorkerPut
+from policies import TURNING_LABEL, Forget, OpRefused, Worker, WorkerGone, WorkerPut
 from radix import TOKENS_MAX, parsed_whole
 from router.discovery.pods import CAPACITY, ROLE, PodRules, PodWorker, Refusal, Refused, read_pod
 from router.discovery.sighting import Sighting
-from router.fleet import worker_id_of
+from router.fleet import Core, worker_id_of
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,7 @@ class Settling:
         sightings: All pods that are seen, by uid.
         scopes: Of our selections.
         rules: How pods are read.
-        fleet: The shared state.
-        publish: Changes it, for all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        warm: Whether the shared log was once read to its end.
+        core: The fleet.
         mark: Has a pod settled soon.
         later: Has a pod settled again at a time, in monotonic seconds.
         clock: Monotonic seconds.
@@ -70,12 +66,8 @@ class Settling:
         sightings: Mapping[str, Sighting],
         scopes: frozenset[str],
         rules: PodRules,
+        core: Core,
         *,
-        fleet: FleetState,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
-        warm: Callable[[], bool],
         mark: Callable[[str], None],
         later: Callable[[str, float], None],
         clock: Callable[[], float],
@@ -84,11 +76,11 @@ class Settling:
         self._sightings = sightings
         self._scopes = scopes
         self._rules = rules
-        self._fleet = fleet
-        self._publish = publish
-        self._now_us = now_us
-        self._replica = replica
-        self._warm = warm
+        self._fleet = core.fleet
+        self._publish = core.log.publish
+        self._now_us = core.log.now_us
+        self._replica = core.log.replica
+        self._status = core.log.status
         self._mark = mark
         self._later = later
         self._clock = clock
@@ -328,7 +320,7 @@ class Settling:
     def _at_us(self, worker: Worker | None) -> int:
         """Log time of what is said now; until the log was read, as little as counts."""
         known_us = 0 if worker is None else worker.version[0]
-        return max(self._now_us(), known_us + 1) if self._warm() else known_us + 1
+        return max(self._now_us(), known_us + 1) if self._status().ready else known_us + 1
 
 
 def _labels(said: Mapping[str, str]) -> dict[str, str]:

@@ -1,17 +1,16 @@
 """From settings to a `Discovery`, where discovery is on."""
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from policies import HANDOVER_LABEL, FleetState, Op
+from policies import HANDOVER_LABEL
 from router.destinations import Destinations
 from router.discovery.discovery import Discovery
 from router.discovery.pods import PodRules
 from router.discovery.source import ApiFailure
 from router.discovery.watch import Selection
-from router.fleet import Registry
+from router.fleet import Core
 from router.settings import DiscoverySettings, Settings
 from router.sources import SettingsError
 
@@ -40,25 +39,14 @@ def check_discovery(settings: Settings) -> None:
 
 def make_discovery(
     settings: Settings,
-    *,
-    fleet: FleetState,
-    registry: Registry,
-    publish: Callable[[Op], None],
-    now_us: Callable[[], int],
-    replica: str,
-    warm: Callable[[], bool],
+    core: Core,
     destinations: Destinations,
 ) -> Discovery | None:
     """Build it as the settings say; None where it is off.
 
     Args:
         settings: All of them.
-        fleet: The shared state.
-        registry: Has new workers probed.
-        publish: Changes the shared state, for all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        warm: Whether the shared log was once read to its end.
+        core: The fleet.
         destinations: Judges where workers may be.
 
     Raises:
@@ -78,12 +66,7 @@ def make_discovery(
     return Discovery(
         watched,
         PodRules(wanted.ports, pair_labels, destinations.check_host, destinations.check_engine_host),
-        fleet=fleet,
-        registry=registry,
-        publish=publish,
-        now_us=now_us,
-        replica=replica,
-        warm=warm,
+        core,
         resync_s=wanted.resync_s,
     )
 

@@ -54,7 +54,8 @@ class Encoding:
         """
         if not self.gateway.registry.has_encoders:
             raise NoWorker(
-                "No worker of this fleet has the role encode.", retry_after_s=self.gateway.retry_after_s
+                "No worker of this fleet has the role encode.",
+                retry_after_s=self.gateway.placing.retry_after_s,
             )
 
     def choose(self, key: int, tried: Slots) -> LocalWorker:
@@ -68,13 +69,13 @@ class Encoding:
             NoWorker: There is none.
         """
         gateway = self.gateway
-        encoders = gateway.registry.encoders(gateway.clock.now_us())
+        encoders = gateway.registry.encoders(gateway.log.now_us())
         fresh = encoders[~np.isin(encoders, tried)]
         slots = fresh if len(fresh) else encoders
         if not len(slots):
             raise NoWorker(
                 "No encoder can take media now; GET /workers shows those of the role encode.",
-                retry_after_s=gateway.retry_after_s,
+                retry_after_s=gateway.placing.retry_after_s,
             )
         loads = gateway.fleet.loads.inflight_requests[slots]
         row, moved = choose_encoder(key, gateway.fleet.columns.hashes(slots), loads)
@@ -86,14 +87,14 @@ class Encoding:
         """Say in the log that a part goes to an encoder; what is returned says that it has ended."""
         gateway = self.gateway
         attempt_id = _attempt_id(part, attempt)
-        now_us = gateway.clock.now_us()
-        gateway.publish(Placed(attempt_id, now_us, local.worker.worker_id, gateway.replica, 0, 0, 0))
+        now_us = gateway.log.now_us()
+        gateway.log.publish(Placed(attempt_id, now_us, local.worker.worker_id, gateway.log.replica, 0, 0, 0))
         gateway.registry.circuits.dispatched(local, now_us)
         gateway.loop.call_soon(self.heard)
 
         def ended() -> None:
-            gateway.publish(Finished(attempt_id, gateway.clock.now_us()))
-            gateway.registry.circuits.released(local, gateway.clock.now_us(), now_us)
+            gateway.log.publish(Finished(attempt_id, gateway.log.now_us()))
+            gateway.registry.circuits.released(local, gateway.log.now_us(), now_us)
 
         return ended
 

@@ -71,7 +71,7 @@ class EncoderExchange:
         self._timer: asyncio.TimerHandle | None = None
         self._tried: list[int] = []
         self._blame: Blame | None = None
-        self._request_id = self._gateway.next_request_id()
+        self._request_id = self._gateway.reader.next_request_id()
         self._hops = 0
         self._hides_workers = False
         self._sent_us = 0
@@ -89,11 +89,12 @@ class EncoderExchange:
     def begin(self) -> None:
         """Find the encoder and send; or answer with the error at once."""
         gateway = self._gateway
-        gateway.exchanges.add(self)
+        gateway.sending.exchanges.add(self)
         try:
-            noted = gateway.noted(self._request.headers)
-            self._hides_workers = gateway.hides_workers(noted)
-            tenant = gateway.admit(noted, self._request.refusal)
+            noted = gateway.reader.noted(self._request.headers)
+            self._hides_workers = gateway.reader.hides_workers(noted)
+            tenant = gateway.reader.door.tenant_of(noted)
+            gateway.sending.admit(self._request.refusal)
             self._hops = hops_of(noted)
             self._encoding.check()
             self._call = decoded(self._request.body)
@@ -140,7 +141,7 @@ class EncoderExchange:
             if self._again(error):
                 return
         else:
-            now_us = self._gateway.clock.now_us()
+            now_us = self._gateway.log.now_us()
             self._gateway.registry.circuits.succeeded(self._local, now_us, self._sent_us)
             if self._blame is not None and status < 400:
                 self._blame.answered(now_us)
@@ -175,7 +176,8 @@ class EncoderExchange:
         """It took longer than the gateway allows."""
         self._end_early(
             WorkerSilent(
-                f"The encoder took longer than {self._gateway.request_timeout_s:g} s.", code="request_timeout"
+                f"The encoder took longer than {self._gateway.sending.exchanges.timeout_s:g} s.",
+                code="request_timeout",
             )
         )
 
@@ -233,7 +235,7 @@ class EncoderExchange:
 
     def _send(self, local: LocalWorker) -> None:
         self._local = local
-        self._sent_us = self._gateway.clock.now_us()
+        self._sent_us = self._gateway.log.now_us()
         self._upstream = self._forward(self._request, local, self)
 
     def _forward(
@@ -243,7 +245,7 @@ class EncoderExchange:
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=self._gateway.forwarding.lines(request, self._request_id, hops=self._hops),
+            lines=self._gateway.reader.forwarding.lines(request, self._request_id, hops=self._hops),
             body=(request.body,),
             sink=sink,
             patient=True,
@@ -251,7 +253,7 @@ class EncoderExchange:
 
     def _failed_at(self, local: LocalWorker, error: UpstreamError) -> None:
         """Find out whether the encoder or the call is at fault (`router.gateway.blame`)."""
-        gateway, now_us = self._gateway, self._gateway.clock.now_us()
+        gateway, now_us = self._gateway, self._gateway.log.now_us()
         gateway.registry.noticed(local, error, now_us)
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         if self._blame is None:
@@ -330,7 +332,7 @@ class EncoderExchange:
         self._encoding.wait_no_more(self)
         self._upstream = None
         self._released()
-        self._gateway.exchanges.discard(self)
+        self._gateway.sending.exchanges.discard(self)
         if self._path is EncoderPath.ENCODE:
             self._gateway.metrics.part_ended(end.value)
         if self._path is EncoderPath.ENCODE and self._call is not None:

@@ -2,6 +2,7 @@
 
 from router.fleet.address import normal_url, worker_id_of
 from router.fleet.asking import Asker, asking_client
+from router.fleet.core import Core
 from router.fleet.discovered import ORIGIN_LABELS, REGISTERED_LABEL
 from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
@@ -9,8 +10,8 @@ from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, inst
 from router.fleet.kv_sources import label_hosts
 from router.fleet.link_watch import LinkWatch, Patience
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.registry import Registry
-from router.fleet.role_planner import RolePlanner
+from router.fleet.registry import Registry, RegistryRules
+from router.fleet.role_planner import PlannerRules, RolePlanner
 from router.fleet.worker_key import WorkerKey
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ORIGIN_LABELS",
     "REGISTERED_LABEL",
     "Asker",
+    "Core",
     "EngineMetrics",
     "Health",
     "HealthChecks",
@@ -25,7 +27,9 @@ __all__ = [
     "LinkWatch",
     "LocalWorker",
     "Patience",
+    "PlannerRules",
     "Registry",
+    "RegistryRules",
     "RolePlanner",
     "ServedModel",
     "WorkerKey",

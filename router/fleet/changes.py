@@ -9,11 +9,12 @@ wins, and does not hold what the older one changed. Who said that sees it, and s
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from policies import OpRefused, Worker, WorkerPut
 from router.fleet.discovered import kept
+from router.shared import LogPort
 
 logger = logging.getLogger(__name__)
 
@@ -52,17 +53,13 @@ class Changes:
     """Says changes to all replicas.
 
     Args:
-        publish: Changes the shared state.
-        now_us: Log time.
-        replica: Id of this replica.
+        log: Where changes are published.
     """
 
-    def __init__(
-        self, *, publish: Callable[[WorkerPut], None], now_us: Callable[[], int], replica: str
-    ) -> None:
-        self._publish = publish
-        self._now_us = now_us
-        self._replica = replica
+    def __init__(self, log: LogPort) -> None:
+        self._publish = log.publish
+        self._now_us = log.now_us
+        self._replica = log.replica
         self._said: dict[str, _Said] = {}
         """What was last said of each worker."""
 

@@ -9,13 +9,14 @@ Of the workers that may take a request at most a share is ejected (`BreakerRules
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from policies import Breaker, BreakerRules, Circuit, CircuitSet, FleetState, Op, probe_from_us
+from policies import Breaker, BreakerRules, Circuit, CircuitSet, FleetState, probe_from_us
 from router.fleet.local_worker import LocalWorker
+from router.shared import LogPort
 
 logger = logging.getLogger(__name__)
 
@@ -34,16 +35,13 @@ class Circuits:
     def __init__(
         self,
         fleet: FleetState,
-        *,
-        publish: Callable[[Op], None],
-        replica: str,
-        replicas: Callable[[], tuple[str, ...]],
+        log: LogPort,
         rules: BreakerRules | None,
     ) -> None:
         self._fleet = fleet
-        self._publish = publish
-        self._replica = replica
-        self._replicas = replicas
+        self._publish = log.publish
+        self._replica = log.replica
+        self._replicas = log.replicas
         self._rules = rules
         self._revision = -1
         self._stale_us = 0

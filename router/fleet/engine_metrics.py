@@ -19,16 +19,15 @@ is logged, and counts as a page that did not come.
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import httpx
 
-from policies import FleetState, Op, Reported, turn_of
+from policies import Reported, turn_of
 from radix import TOKENS_MAX, whole
+from router.fleet.core import Core
 from router.fleet.engine_load import EngineLoad, engine_load
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pages import page
-from router.fleet.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +55,8 @@ class EngineMetrics:
     """The loop.
 
     Args:
-        registry: The workers.
-        fleet: What is in flight there.
+        core: The workers, and what is in flight there.
         client: Asks them.
-        publish: Tells all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        replicas: Ids of those that are alive.
         interval_s: Between two looks at a worker; 0: never.
         timeout_s: A page that takes longer does not come.
 
@@ -73,24 +67,19 @@ class EngineMetrics:
 
     def __init__(
         self,
-        registry: Registry,
-        fleet: FleetState,
+        core: Core,
         client: httpx.AsyncClient,
         *,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
-        replicas: Callable[[], tuple[str, ...]],
         interval_s: float,
         timeout_s: float,
     ) -> None:
-        self._registry = registry
-        self._fleet = fleet
+        self._registry = core.registry
+        self._fleet = core.fleet
         self._client = client
-        self._publish = publish
-        self._now_us = now_us
-        self._replica = replica
-        self._replicas = replicas
+        self._publish = core.log.publish
+        self._now_us = core.log.now_us
+        self._replica = core.log.replica
+        self._replicas = core.log.replicas
         self.use(interval_s, timeout_s)
         self._alive: tuple[str, ...] = ()
         self._turns: dict[str, int] = {}

@@ -18,6 +18,7 @@ A worker that returns, to this replica's eyes or everybody's, takes a growing sh
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -30,7 +31,6 @@ from policies import (
     BreakerRules,
     FleetState,
     Forget,
-    Op,
     Pairing,
     Started,
     Worker,
@@ -50,6 +50,7 @@ from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pairs import Kind, Pairs
 from router.fleet.worker_key import WorkerKey
 from router.proxy import WorkerPool
+from router.shared import LogPort
 
 Slots = NDArray[np.intp]
 
@@ -68,22 +69,33 @@ SUSPICIOUS = frozenset((WorkerUnreachable.code, StreamBroken.code))
 """Failures that a process that ends causes: connections refused, reset or closed; no timeouts."""
 
 
+@dataclass(frozen=True, slots=True)
+class RegistryRules:
+    """When a worker is well.
+
+    Attributes:
+        failure_threshold: Failed probes in a row after which a worker is unhealthy.
+        success_threshold: Good probes in a row after which it is healthy again.
+        breaker: When circuits open and close; None turns them off.
+        slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
+    """
+
+    failure_threshold: int
+    success_threshold: int
+    breaker: BreakerRules | None
+    slow_start_s: float
+
+
 class Registry:
     """The workers this replica may use."""
 
     def __init__(
         self,
         fleet: FleetState,
+        log: LogPort,
+        rules: RegistryRules,
         *,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
         make_pool: Callable[[str], WorkerPool],
-        failure_threshold: int,
-        success_threshold: int,
-        breaker: BreakerRules | None,
-        replicas: Callable[[], tuple[str, ...]],
-        slow_start_s: float,
         check_host: Callable[[str], None] = lambda _: None,
         check_engine_host: Callable[[str], None] = lambda _: None,
         worker_key: WorkerKey | None = None,
@@ -92,34 +104,28 @@ class Registry:
 
         Args:
             fleet: The shared state.
-            publish: Changes it, for all replicas.
-            now_us: Log time.
-            replica: Id of this replica.
+            log: Where changes are published.
+            rules: When a worker is well.
             make_pool: Makes the connections to a base URL.
-            failure_threshold: Failed probes in a row after which a worker is unhealthy.
-            success_threshold: Good probes in a row after which it is healthy again.
-            breaker: When circuits open and close; None turns them off.
-            replicas: Ids of the replicas that are alive.
-            slow_start_s: Seconds until a returning worker has its full share; 0 gives it at once.
             check_host: Raises `ClientError` if no worker may be at a host (`router.destinations`). What the
                 settings name is not asked about.
             check_engine_host: Likewise for a host that only engines connect to.
             worker_key: Knows which workers are shown the fleet's key; None if there is none.
         """
         self._fleet = fleet
-        self._publish = publish
-        self.now_us = now_us
-        self._replica = replica
+        self._publish = log.publish
+        self.now_us = log.now_us
+        self._replica = log.replica
         self._make_pool = make_pool
-        self._replicas = replicas
+        self._replicas = log.replicas
         self._check_host = check_host
         self._check_engine_host = check_engine_host
         self._worker_key = worker_key
-        self.circuits = Circuits(fleet, publish=publish, replica=replica, replicas=replicas, rules=breaker)
+        self.circuits = Circuits(fleet, log, rules.breaker)
         self._pairs = Pairs(self.circuits, self._ready)
         self._roles_changed = False
         """Whether what follows from the workers' roles is to be found anew when somebody asks."""
-        self._changes = Changes(publish=publish, now_us=now_us, replica=replica)
+        self._changes = Changes(log)
         self._local: dict[str, LocalWorker] = {}
         self._by_slot: dict[int, LocalWorker] = {}
         self._revision = -1
@@ -132,20 +138,14 @@ class Registry:
         self._cached_as: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called when a worker is new or suspect and should be probed soon."""
-        self.use(failure_threshold, success_threshold, breaker, slow_start_s)
+        self.use(rules)
 
-    def use(
-        self,
-        failure_threshold: int,
-        success_threshold: int,
-        breaker: BreakerRules | None,
-        slow_start_s: float,
-    ) -> None:
-        """Go by these from now on (see `Registry`)."""
-        self._failure_threshold = failure_threshold
-        self._success_threshold = success_threshold
-        self._ramp_us = slow_start_s * 1e6
-        self.circuits.use(breaker, self._local.values())
+    def use(self, rules: RegistryRules) -> None:
+        """Go by these from now on."""
+        self._failure_threshold = rules.failure_threshold
+        self._success_threshold = rules.success_threshold
+        self._ramp_us = rules.slow_start_s * 1e6
+        self.circuits.use(rules.breaker, self._local.values())
         self._lists_changed()
 
     # What dispatch asks.

@@ -29,8 +29,6 @@ from policies import (
     SWITCHED_OFF,
     TURNING_LABEL,
     DecodeFit,
-    FleetState,
-    Op,
     RoleDemand,
     RoleMember,
     RoleRules,
@@ -43,8 +41,8 @@ from policies import (
     turn_of,
     turn_roles,
 )
+from router.fleet.core import Core
 from router.fleet.local_worker import Health, LocalWorker
-from router.fleet.registry import Registry
 from router.fleet.role_switch import role_of, switch_role
 
 logger = logging.getLogger(__name__)
@@ -61,41 +59,40 @@ LEAD_S = 10.0
 """Whoever begins to lead waits so long: several times what the log and a heartbeat take."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannerRules:
+    """What is planned, and when.
+
+    Attributes:
+        mode: ``off``, ``recommend`` or ``apply``.
+        roles: When roles change.
+        interval_s: Between two looks.
+        tpot_slo_s: Promised time per output token; 0 if there is none.
+    """
+
+    mode: str
+    roles: RoleRules
+    interval_s: float = 30.0
+    tpot_slo_s: float = 0.0
+
+
 @dataclass(slots=True)
 class RolePlanner:
     """Decides who prefills and who decodes, and from which length on prefill is remote.
 
     Attributes:
-        fleet: The shared state.
-        registry: Says who is well.
+        core: The fleet.
         client: Asks engines to switch.
-        publish: Changes the shared state, for all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        replicas: Ids of the replicas that are alive.
-        connected: Whether the log is.
         decode_fit: What this replica learned of decode, by worker class.
-        mode: ``off``, ``recommend`` or ``apply``.
-        rules: When roles change.
-        interval_s: Between two looks.
-        tpot_slo_s: Promised time per output token; 0 if there is none.
+        rules: What is planned, and when.
         turned: Told into which role a worker turned.
         clock: Monotonic seconds.
     """
 
-    fleet: FleetState
-    registry: Registry
+    core: Core
     client: httpx.AsyncClient
-    publish: Callable[[Op], None]
-    now_us: Callable[[], int]
-    replica: str
-    replicas: Callable[[], tuple[str, ...]]
-    connected: Callable[[], bool]
     decode_fit: Callable[[str], DecodeFit]
-    mode: str
-    rules: RoleRules
-    interval_s: float = 30.0
-    tpot_slo_s: float = 0.0
+    rules: PlannerRules
     turned: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -104,10 +101,10 @@ class RolePlanner:
     _asked: dict[str, int] = field(init=False, default_factory=dict)
     """Which start of a worker's engine was asked for its role."""
 
-    def use(self, mode: str, rules: RoleRules, interval_s: float, tpot_slo_s: float) -> None:
-        """Plan by these from now on (see `RolePlanner`); the time to the next look begins anew."""
-        if (mode, rules, interval_s, tpot_slo_s) != (self.mode, self.rules, self.interval_s, self.tpot_slo_s):
-            self.mode, self.rules, self.interval_s, self.tpot_slo_s = mode, rules, interval_s, tpot_slo_s
+    def use(self, rules: PlannerRules) -> None:
+        """Plan by these from now on; the time to the next look begins anew."""
+        if rules != self.rules:
+            self.rules = rules
             self._changed.set()
 
     async def run(self) -> None:
@@ -116,7 +113,9 @@ class RolePlanner:
             self._changed.clear()
             turning = any(member.turning for member in self.members())
             try:
-                async with asyncio.timeout(min(self.interval_s, TURNING_S) if turning else self.interval_s):
+                async with asyncio.timeout(
+                    min(self.rules.interval_s, TURNING_S) if turning else self.rules.interval_s
+                ):
                     await self._changed.wait()
             except TimeoutError:
                 await self.look()
@@ -130,7 +129,14 @@ class RolePlanner:
         if not members:
             return
         verdict = self.verdict(members)
-        step = turn_roles(verdict, members, self.fleet.offload_plan, self.replica, self.now_us(), self.rules)
+        step = turn_roles(
+            verdict,
+            members,
+            self.core.fleet.offload_plan,
+            self.core.log.replica,
+            self.core.log.now_us(),
+            self.rules.roles,
+        )
         self._log(verdict)
         self._say(step)
         if step.free:
@@ -138,7 +144,9 @@ class RolePlanner:
 
     def leads(self) -> bool:
         """Whether this replica has led for long enough to act."""
-        if not self.connected() or turn_of(TURN, self.replica, self.replicas()):
+        if not self.core.log.status().connected or turn_of(
+            TURN, self.core.log.replica, self.core.log.replicas()
+        ):
             self._leads_since_s = None
             return False
         now_s = self.clock()
@@ -149,45 +157,64 @@ class RolePlanner:
     def members(self) -> list[RoleMember]:
         """The workers that prefill or decode, as this replica sees them."""
         return [
-            self._member(local) for local in self.registry.all() if local.worker.role in (PREFILL, DECODE)
+            self._member(local)
+            for local in self.core.registry.all()
+            if local.worker.role in (PREFILL, DECODE)
         ]
 
     def demand(self, members: list[RoleMember]) -> RoleDemand:
         """What came lately, and what it takes."""
-        return role_demand(self.fleet, members, self._decode_fit, self.now_us(), self.tpot_slo_s)
+        return role_demand(
+            self.core.fleet, members, self._decode_fit, self.core.log.now_us(), self.rules.tpot_slo_s
+        )
 
     def verdict(self, members: list[RoleMember]) -> RoleVerdict:
         """What this replica would decide now."""
-        if self.mode == "off":
+        if self.rules.mode == "off":
             return SWITCHED_OFF
-        return plan_roles(self.demand(members), members, self.fleet.offload_plan, self.now_us(), self.rules)
+        return plan_roles(
+            self.demand(members),
+            members,
+            self.core.fleet.offload_plan,
+            self.core.log.now_us(),
+            self.rules.roles,
+        )
 
     async def _switch(self, worker_id: str, role: str) -> None:
         """Make a worker's engine take a role, and say what the worker is then, if it is still turning."""
-        local = self.registry.get(worker_id)
+        local = self.core.registry.get(worker_id)
         if local is None:
             return
         peers = [
             other.worker.url
-            for other in self.registry.all()
+            for other in self.core.registry.all()
             if other.engine == local.engine and other.worker.role == role and other.health is Health.HEALTHY
         ]
         outcome = await switch_role(self.client, local.worker.url, local.engine, role, peers)
-        local = self.registry.get(worker_id)
+        local = self.core.registry.get(worker_id)
         member = None if local is None else self._member(local)
         if member is None or not member.turning or not member.worker.draining:
             return
         before = member.worker.role
-        self._say(role_taken(member, role, outcome, self.fleet.offload_plan, self.replica, self.now_us()))
-        worker = self.fleet.worker(worker_id)
+        self._say(
+            role_taken(
+                member,
+                role,
+                outcome,
+                self.core.fleet.offload_plan,
+                self.core.log.replica,
+                self.core.log.now_us(),
+            )
+        )
+        worker = self.core.fleet.worker(worker_id)
         if worker is not None and worker.role != before:
             self.turned(worker.role)
 
     async def _follow_restarts(self) -> None:
         """Give SGLang workers that began anew the role that their engines were started with."""
         asked: dict[str, int] = {}
-        for local in self.registry.all() if self.rules.apply else ():
-            worker, started = local.worker, self.fleet.started(local.worker.worker_id)
+        for local in self.core.registry.all() if self.rules.roles.apply else ():
+            worker, started = local.worker, self.core.fleet.started(local.worker.worker_id)
             if started is None or not started.cold or started.at_us <= worker.version[0]:
                 continue
             if local.engine != "sglang" or not _convertible(worker) or TURNING_LABEL in worker.labels:
@@ -199,16 +226,16 @@ class RolePlanner:
                 asked[worker.worker_id] = started.started_unix_ms
                 if role and role != worker.role and local.worker is worker:
                     self._told(worker.worker_id, f"is to {role}, as its engine was started")
-                    self.registry.change(worker.worker_id, role=role)
+                    self.core.registry.change(worker.worker_id, role=role)
         self._asked = asked
 
     def _decode_fit(self, worker_class: str) -> DecodeFit:
         """What this replica has learned of decode, or else what the others have."""
         own = self.decode_fit(worker_class)
-        return own if own.known else self.fleet.decode_fit(worker_class)
+        return own if own.known else self.core.fleet.decode_fit(worker_class)
 
     def _member(self, local: LocalWorker) -> RoleMember:
-        worker, fleet = local.worker, self.fleet
+        worker, fleet = local.worker, self.core.fleet
         away = worker.site != fleet.rules.site
         served = sorted(model.model_id for model in local.models or ())
         return RoleMember(
@@ -223,7 +250,7 @@ class RolePlanner:
 
     def _say(self, step: RoleStep) -> None:
         for op in step.ops:
-            self.publish(op)
+            self.core.log.publish(op)
         for worker_id, told in step.told:
             self._told(worker_id, told)
 

@@ -1,6 +1,9 @@
 """One request: parse, identify, wait, dispatch, learn from the answer."""
 
-from router.gateway.gateway import Gateway
+from router.gateway.exchange import starting
+from router.gateway.gateway import Gateway, Plugins
 from router.gateway.priorities import weights
+from router.gateway.reader import RequestReader, is_proxied
+from router.gateway.reports import Telemetry
 
-__all__ = ["Gateway", "weights"]
+__all__ = ["Gateway", "Plugins", "RequestReader", "Telemetry", "is_proxied", "starting", "weights"]

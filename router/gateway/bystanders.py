@@ -1,6 +1,6 @@
 """Why a worker was no candidate for a request: for each one the first reason that holds.
 
-The order is that of the filters that a request passes (`router.gateway.dispatching`):
+The order is that of the filters that a request passes (`router.gateway.choosing`):
 
     what it is    it encodes, serves another model, was started for another role
     how it is     starting, unhealthy, draining, ejected, about to change its length bucket
@@ -12,15 +12,13 @@ Each reason is read from the same state as the filter reads. Which workers passe
 
 from collections.abc import Collection, Iterator
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from policies import Circuit, exceeded_tokens
 from router.fleet import Health, LocalWorker
+from router.gateway.gateway import Gateway
 from router.gateway.rehearsal import Rehearsed
 from router.gateway.salting import OVERLOOKED_BY
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 
 class Absence(StrEnum):
@@ -58,7 +56,7 @@ class Bystander(NamedTuple):
     detail: str
 
 
-def bystanders(gateway: "Gateway", rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[Bystander]:
+def bystanders(gateway: Gateway, rehearsed: Rehearsed, candidates: Collection[int]) -> Iterator[Bystander]:
     """All workers but the candidates, each with the first reason that holds, in order of their ids.
 
     Args:
@@ -90,7 +88,7 @@ def bystanders(gateway: "Gateway", rehearsed: Rehearsed, candidates: Collection[
         yield Bystander(local.worker.worker_id, *known)
 
 
-def _of_itself(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
+def _of_itself(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str] | None:
     """What holds for any request of this model."""
     registry, worker, model = gateway.registry, local.worker, rehearsed.parsed.model
     if worker.role == "encode":
@@ -113,7 +111,7 @@ def _of_itself(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> 
     return None
 
 
-def _not_eligible(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
+def _not_eligible(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     """Why a worker that is well does not begin requests of this kind."""
     role = local.worker.role
     if role == "prefill":
@@ -126,7 +124,7 @@ def _not_eligible(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) 
     return Absence.TOO_LONG, "it cannot hold the requests of this length bucket"
 
 
-def _not_for_this(gateway: "Gateway", rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
+def _not_for_this(gateway: Gateway, rehearsed: Rehearsed, local: LocalWorker) -> tuple[Absence, str]:
     """Why one that begins such requests is no candidate for this one."""
     parsed, registry, role = rehearsed.parsed, gateway.registry, local.worker.role
     handover = gateway.handovers.get(local.protocol)

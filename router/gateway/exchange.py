@@ -1,25 +1,23 @@
 """One client request, from its last byte to the last byte of its answer.
 
-    begin ──parse──> place ──send──> in flight ──first body byte──> answering ──> done
-       │              ^ │ ^              │ failed, budget left          │
-       └── parsing ───┘ │ └─ redispatch ─┘                              └ failed: stream ends with its error
-        (a large body,  └─ waits in the `WaitingRoom`, if it is not its turn, and places afresh
+    begin ──parse──> dispatch ──send──> `WorkerAttempt` ──first body byte──> answering ──> done
+      │               ^ │ ^                    │ failed, budget left             │
+      └── parsing ────┘ │ └─── redispatch ─────┘                                 └ failed: stream ends with
+         (a large body, └─ waits in the `WaitingRoom`, if it is not its turn        its error
          in steps), or tokenizing (`router.tokenizing`, for models that have a tokenizer)
 
-Nothing of an answer goes to the client before the worker's first body byte (or the end of an
-empty body), so that until then a failure can be redispatched unseen. Whatever happens, every attempt's
-`Reservation` is released, and the client gets exactly one answer. A request is counted out before its
-answer ends: with the end, a pipelined request behind it begins. What is told of it then is its
-`RequestRecord`'s business.
+Its states are those of `router.gateway.phase`. Whatever happens, every attempt's `Reservation` is released,
+and the client gets exactly one answer. A request is counted out before its answer ends: with the end, a
+pipelined request behind it begins. What is told of it then is its `RequestRecord`'s business.
 
-How it is placed, waits and is redispatched: `router.gateway.dispatching`. A request that a prefill and a
-decode worker share is one upstream request here, too (`router.handover`).
+How it is placed, waits and is redispatched: `router.gateway.dispatcher`. How an answer is passed on:
+`router.gateway.attempt`. A request that a prefill and a decode worker share is one attempt, too
+(`router.handover`).
 """
 
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,50 +30,46 @@ from router.errors import (
     UpstreamError,
     WorkerSilent,
 )
-from router.fleet import LocalWorker
-from router.gateway.answer import answered_error, crashed, error_event, without_worker
+from router.gateway.answer import crashed, error_event, without_worker
+from router.gateway.attempt import PairAttempt, WorkerAttempt
 from router.gateway.blame import Failure
 from router.gateway.decision import Decision
-from router.gateway.dispatching import Dispatching
+from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import edited
-from router.gateway.endpoints import Endpoint
+from router.gateway.endpoints import ENCODER_PATHS, Endpoint
+from router.gateway.gateway import Gateway
 from router.gateway.hops import hops_of
 from router.gateway.lane import Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
-from router.gateway.record import RequestRecord
+from router.gateway.phase import NEXT, Phase, Step
+from router.gateway.ports import TokenizingPort
+from router.gateway.reader import ENDPOINTS
+from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
-from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
-from router.gateway.usage import TailBuffer
-from router.gateway.whole_events import BLANK, WholeEvents
 from router.handover import Pair
-from router.proxy import ClientConnection, ClientRequest, Header, error_answer
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
 from router.tenants import Limiter, Tenant
 
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
-    from router.tokenizing.tokenizing import Tokenizing
 
-_PACKED = b"content-encoding: "
-
-
-class RequestExchange(Dispatching):
+class RequestExchange:
     """Serves one request through the `router.proxy` ports."""
 
     __slots__ = (
-        "_answer_head",
+        "_attempt",
         "_client",
         "_deadline_timer",
-        "_done",
-        "_events",
+        "_dispatcher",
+        "_gateway",
         "_parsing",
+        "_record",
         "_request",
-        "_sending",
+        "_timeout_s",
     )
 
-    def __init__(self, gateway: "Gateway", request: ClientRequest, client: ClientConnection) -> None:
+    def __init__(self, gateway: Gateway, request: ClientRequest, client: ClientConnection) -> None:
         self._gateway = gateway
         self._request = request
         self._client = client
@@ -83,19 +77,10 @@ class RequestExchange(Dispatching):
             gateway, request.path, request.client, request.received_s, len(request.body)
         )
         self._parsing: Steps | None = None
-        self._reservation = None
-        self._blame = None
-        self._tried = []
-        self._upstream = None
-        self._answer_head: tuple[int, bytes, int | None] | None = None
-        self._events: WholeEvents | None = None
-        self._sending = False
-        self._done = False
-        self._pause_timer = None
+        self._dispatcher: Dispatcher | None = None
+        self._attempt: WorkerAttempt | None = None
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._timeout_s = 0.0
-        self._arrived_us = 0
-        self._ticket_id = ""
 
     @property
     def received_s(self) -> float:
@@ -106,20 +91,21 @@ class RequestExchange(Dispatching):
 
     def begin(self) -> None:
         """Parse, place and send; or answer with the error at once."""
-        gateway, record = self._gateway, self._record
-        gateway.exchanges.add(self)
-        gateway.retry_budget.deposit()
+        gateway, record, reader = self._gateway, self._record, self._gateway.reader
+        gateway.sending.exchanges.add(self)
+        gateway.sending.retry_budget.deposit()
         try:
-            noted = gateway.noted(self._request.headers)
-            record.worker_request_id = ours = gateway.next_request_id()
-            record.request_id = gateway.clients_id(noted) or ours
-            record.hides_workers = gateway.hides_workers(noted)
-            if gateway.spans is not None:
-                record.spans = gateway.spans.begin(
+            noted = reader.noted(self._request.headers)
+            record.worker_request_id = ours = reader.next_request_id()
+            record.request_id = (reader.clients_id(noted) if noted else b"") or ours
+            record.hides_workers = reader.hides and reader.hides_workers(noted)
+            if gateway.reports.spans is not None:
+                record.spans = gateway.reports.spans.begin(
                     self._request.method, record.path, noted, record.request_id, record.received_s
                 )
-            record.tenant = tenant = gateway.admit(noted, self._request.refusal)
-            record.endpoint = endpoint = gateway.endpoint_of(record.path)
+            record.tenant = tenant = reader.door.tenant_of(noted)
+            gateway.sending.admit(self._request.refusal)
+            record.endpoint = endpoint = ENDPOINTS[record.path]
             if noted:
                 record.hops = hops_of(noted)
                 self._set_deadline(noted)
@@ -127,164 +113,94 @@ class RequestExchange(Dispatching):
                 self._parsing = self._parse_large(endpoint, tenant, noted)
                 gateway.lane.add(self._parsing)
                 return
-            parsed = gateway.parse(endpoint, self._request.body, tenant)
+            parsed = reader.parse(endpoint, self._request.body, tenant)
             if gateway.tokenizing is None:
                 self._begin_dispatch(parsed, noted)
             else:
                 self._begin_tokenizing(gateway.tokenizing, parsed, noted)
         except RouterError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
+            self.fail(crashed())
 
     def pause(self) -> None:
         """The client reads too slowly."""
-        if self._upstream is not None:
-            self._upstream.pause()
+        if self._attempt is not None and self._attempt.upstream is not None:
+            self._attempt.upstream.pause()
 
     def resume(self) -> None:
         """The client caught up."""
-        if self._upstream is not None:
-            self._upstream.resume()
+        if self._attempt is not None and self._attempt.upstream is not None:
+            self._attempt.upstream.resume()
 
     def client_left(self) -> None:
         """Free the worker at once; but who has the last event of its stream only needs no end of it."""
-        if self._done:
+        record, attempt = self._record, self._attempt
+        if record.phase is Phase.DONE:
             return
-        if self._upstream is not None:
-            if self._said_all():
-                self._upstream.resume()
+        if attempt is not None:
+            if attempt.said_all():
+                self.resume()
                 return
-            self._upstream.abort()
-        reservation = self._reservation
-        if reservation is not None:
-            reservation.release(abandoned=not (reservation.prefilled or self._record.first_byte_s))
+            attempt.abort()
+            reservation = attempt.reservation
+            reservation.release(abandoned=not (reservation.prefilled or record.first_byte_s))
         self._gateway.metrics.client_left()
-        self._finish("client_left", 499)
+        self.finish("client_left", 499)
 
     def interrupt(self) -> None:
         """The process ends before the answer does."""
         error = ShuttingDown()
         self._end_early(broken=error, unanswered=error)
 
-    # From the worker's side (`router.proxy.UpstreamSink`).
+    # From its attempt (`router.gateway.attempt.Owner`).
 
-    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
-        """Hold the head back until the first body byte; a retriable status may go elsewhere."""
-        if status >= 400 and self._redispatched(answered_error(status), status):
-            return
-        self._answer_head = (status, lines, length)
-        # What has a length, or is packed, cannot take an error event.
-        if length is None and b"content-type: text/event-stream" in lines.lower() and _PACKED not in lines:
-            self._events = WholeEvents()
+    def redispatched(self, attempt: WorkerAttempt, error: UpstreamError, status: int | None) -> bool:
+        """Make another attempt in its place, if the rule allows; True if that has taken over."""
+        return self._dispatcher is not None and self._dispatcher.redispatched(attempt, error, status)
 
-    def upstream_data(self, data: bytes) -> None:
-        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
+    def transfer_late(self, attempt: PairAttempt) -> None:
+        """Make another attempt in its place: its KV is late on its link."""
+        if self._dispatcher is not None:
+            self._dispatcher.transfer_late(attempt)
 
-        A few streams begin before that (`router.gateway.stream_events`).
-        """
-        record = self._record
-        record.bytes_sent += len(data)
-        record.pieces += 1
-        tail = record.tail
-        if isinstance(tail, TailBuffer):
-            tail.append(data)
-        elif tail is None:
-            record.tail = data
-        else:
-            record.tail = TailBuffer()
-            record.tail.append(tail)
-            record.tail.append(data)
-        events = self._events
-        if events is not None and not (events.between and data.endswith(BLANK)):
-            data = events.passed(data)
-            if not data:
-                return
-        if record.first_byte_s:
-            self._client.send_body(data)
-            return
-        if (record.endpoint not in SPEAKS_EARLY and data[:1] != b":") or self._has_token(data):
-            record.first_byte_s = self._gateway.now_s()
-        if self._sending:
-            self._client.send_body(data)
-        else:
-            self._send_head(data)
-        assert self._answer_head is not None
-        if record.first_byte_s and len(data) != self._answer_head[2]:
-            # It is sent to nobody any more, and a long answer must not keep a long prompt.
-            self._request = msgspec.structs.replace(self._request, body=b"", headers=())
-            self._client.release_body()
-            assert self._reservation is not None
-            self._reservation.prefill_ended()
+    def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
+        """Find out whether the worker or the request is at fault."""
+        if self._dispatcher is not None:
+            self._dispatcher.failed_at(failures, last=last)
 
-    def upstream_end(self) -> None:
-        """The answer is complete: learn from it."""
-        gateway, record, reservation = self._gateway, self._record, self._reservation
-        assert reservation is not None
-        if not record.first_byte_s:
-            record.first_byte_s = gateway.now_s()
-        held = b"" if self._events is None else self._events.held
-        if not self._sending:
-            self._send_head(held)
-        elif held:
-            self._client.send_body(held)
-        assert self._answer_head is not None
-        status = self._answer_head[0]
-        local, placed_us = reservation.local, reservation.attempt.placed_us
-        now_us = gateway.clock.now_us()
-        if status < 500:
-            gateway.registry.circuits.succeeded(local, now_us, placed_us)
-        else:
-            error = answered_error(status)
-            self._failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
-        if status < 400:
-            reservation.release(abandoned=False, prefilled_us=now_us)
-        else:
-            if record.pair is not None:
-                record.pair.refused(status)
-            reservation.release(abandoned=True)  # an error is no sign that anything was computed
-        self._finish("completed" if status < 400 else "worker_error", status)
-        self._client.finish()
-        if status < 400:
-            record.answered(status, now_us)  # last: whatever it makes of it, the request is counted out
+    def answers_well(self) -> None:
+        """A worker answers well, after others failed: what is held back was their fault."""
+        if self._dispatcher is not None and self._dispatcher.blame is not None:
+            self._dispatcher.blame.answered(self._gateway.log.now_us())
 
-    def prefill_ended(self) -> None:
-        """The prefill worker of a pair has done its part (`router.handover.PairSink`)."""
-        record = self._record
-        assert record.pair is not None
-        record.pair.prefill_over()
-        if record.spans is not None:
-            record.spans.leg_over(self._gateway.now_s())
-
-    def shipped(self) -> None:
-        """The KV is at the decode worker of a pair."""
-        record = self._record
-        assert record.pair is not None
-        record.pair.shipped()
-        if record.spans is not None:
-            record.spans.leg_over(self._gateway.now_s())
-
-    def upstream_failed(self, error: Exception) -> None:
-        """Redispatch if the client has seen nothing yet, else end its answer with the error."""
-        assert isinstance(error, UpstreamError)
-        if self._sending:
-            assert self._reservation is not None
-            self._failed_at(self._reservation.worker_failed(error), last=True)
-            self._reservation.release(abandoned=not self._record.first_byte_s)
-            self._break_stream(error)
-        elif not self._redispatched(error, None):
-            self._fail(error)
+    def prompt_is_sent(self) -> None:
+        """The request is sent to no other worker any more: its body is needed no more."""
+        self._request = msgspec.structs.replace(self._request, body=b"", headers=())
+        self._client.release_body()
 
     # From the gateway.
 
+    def renew(self, left_us: int, now_us: int) -> None:
+        """This replica was given up although it lives: reserve again what it lost.
+
+        Args:
+            left_us: Log time up to which its placements were dropped.
+            now_us: Log time, later than that.
+        """
+        if self._dispatcher is not None:
+            self._dispatcher.renew(left_us, now_us)
+        if self._attempt is not None:
+            self._attempt.reservation.renew(left_us, now_us)
+
     def out_of_time(self) -> None:
         """The request took longer than the gateway allows."""
-        timeout_s = self._gateway.request_timeout_s
+        timeout_s = self._gateway.sending.exchanges.timeout_s
         message = f"The request took longer than {timeout_s:g} s."
         self._end_early(
             broken=StreamBroken(message, code="request_timeout"),
             unanswered=RequestExpired(timeout_s)
-            if self._ticket_id
+            if self._record.phase is Phase.QUEUED
             else WorkerSilent(message, code="request_timeout"),
         )
 
@@ -297,13 +213,13 @@ class RequestExchange(Dispatching):
             ClientError: If it is no time.
         """
         gateway = self._gateway
-        self._timeout_s = timeout_s = gateway.timeout_s_of(noted)
+        self._timeout_s = timeout_s = gateway.reader.timeout_s_of(noted)
         if timeout_s:
             left_s = timeout_s - (gateway.now_s() - self._record.received_s)
             self._deadline_timer = gateway.loop.call_later(left_s, self._deadline_passed)
 
     def _begin_tokenizing(
-        self, tokenizing: "Tokenizing", parsed: ParsedRequest, noted: Sequence[Header]
+        self, tokenizing: TokenizingPort, parsed: ParsedRequest, noted: Sequence[Header]
     ) -> None:
         """Find out the ids of its prompts, then dispatch; see `_begin_dispatch`."""
         self._record.parsed = parsed
@@ -313,14 +229,14 @@ class RequestExchange(Dispatching):
 
     def _tokenized(self, noted: Sequence[Header], parsed: ParsedRequest) -> None:
         """The ids of its prompts had to be waited for, some milliseconds long; here they are, or are not."""
-        if self._done:
+        if self._record.phase is Phase.DONE:
             return
         try:
             self._begin_dispatch(parsed, noted)
         except RouterError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
+            self.fail(crashed())
 
     def _begin_dispatch(self, parsed: ParsedRequest, noted: Sequence[Header]) -> None:
         """The request is understood: dispatch it for the first time.
@@ -330,42 +246,33 @@ class RequestExchange(Dispatching):
         """
         gateway, record, tenant = self._gateway, self._record, self._record.tenant
         record.parsed = parsed
-        record.flow = gateway.flow_of(parsed, tenant, noted)
+        record.flow = gateway.reader.flow_of(parsed, tenant, noted)
+        self._dispatcher = dispatcher = Dispatcher(gateway, record, parsed, self, self._timeout_s)
         limiter = gateway.limiter
         if limiter is None or tenant.limits.unlimited:
-            self._dispatch()
+            dispatcher.dispatch()
             return
-        tokens = gateway.expected_tokens(parsed)
-        record.charge = charge = limiter.admit(tenant, tokens, self._charged)
+        tokens = gateway.placing.expected_tokens(parsed)
+        charge = limiter.admit(tenant, tokens, partial(self._charged, limiter, dispatcher))
+        record.bill = Bill(limiter, charge)
         if charge.granted or charge.refusal is not None:
-            self._admitted(limiter, charge)
+            _admitted(limiter, charge, dispatcher)
 
-    def _charged(self, charge: Charge) -> None:
+    def _charged(self, limiter: Limiter, dispatcher: Dispatcher, charge: Charge) -> None:
         """The limits of the tenant had to be asked for, some milliseconds long; here is the answer."""
-        if self._done:
+        if self._record.phase is Phase.DONE:
             return
         try:
-            assert self._gateway.limiter is not None
-            self._admitted(self._gateway.limiter, charge)
+            _admitted(limiter, charge, dispatcher)
         except RouterError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
-            self._fail(crashed())
-
-    def _admitted(self, limiter: Limiter, charge: Charge) -> None:
-        """Dispatch, if the limits of the tenant allow it.
-
-        Raises:
-            RequestRejected: They do not.
-        """
-        if charge.refusal is not None:
-            raise limiter.rejection(charge)
-        self._dispatch()
+            self.fail(crashed())
 
     def _parse_large(self, endpoint: Endpoint, tenant: Tenant, noted: Sequence[Header]) -> Steps:
         """Go on as `begin` does, but in steps; `_finish` closes this if the request ends meanwhile."""
         try:
-            parsed = yield from self._gateway.parse_in_steps(endpoint, self._request.body, tenant)
+            parsed = yield from self._gateway.reader.parse_in_steps(endpoint, self._request.body, tenant)
             self._parsing = None
             if self._gateway.tokenizing is None:
                 self._begin_dispatch(parsed, noted)
@@ -373,23 +280,25 @@ class RequestExchange(Dispatching):
                 self._begin_tokenizing(self._gateway.tokenizing, parsed, noted)
         except RouterError as error:
             self._parsing = None
-            self._fail(error)
+            self.fail(error)
         except Exception:  # noqa: BLE001 - the top of a request
             self._parsing = None
-            self._fail(crashed())
+            self.fail(crashed())
 
-    def _send(self, decision: Decision) -> None:
+    # From its dispatcher (`router.gateway.dispatcher.Sender`).
+
+    def send(self, decision: Decision, parsed: ParsedRequest) -> None:
+        """Reserve, and send to whom was chosen."""
         gateway, request, record = self._gateway, self._request, self._record
-        parsed, attempt = record.parsed, decision.attempt
-        assert parsed is not None
-        local = gateway.registry.at_slot(attempt.chosen.slot)
+        chosen = decision.attempt
+        local = gateway.registry.at_slot(chosen.chosen.slot)
+        record.phase = NEXT[record.phase][Step.SEND]
         record.attempts += 1
-        record.attempt = attempt
+        record.attempt = chosen
         record.pair = None
         record.tail = None
-        self._answer_head = self._events = None
         if decision.decode is not None:
-            self._send_pair(decision, local, decision.decode)
+            self._send_pair(decision, decision.decode, parsed)
             return
         body: Sequence[bytes | memoryview] = (request.body,)
         if parsed.edits:
@@ -397,29 +306,30 @@ class RequestExchange(Dispatching):
         if local.worker.role == "decode":
             gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
             body = gateway.handovers[local.protocol].alone(body)
-        self._reservation = Reservation(gateway, parsed, local, attempt, decision.placed)
-        self._reservation.make()
+        reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
+        self._attempt = attempt = WorkerAttempt(gateway, record, parsed, self._client, self, reservation)
+        reservation.make()
         context = b""
         if record.spans is not None:
-            workers = {"cacheway.worker": attempt.worker_id}
-            context = record.spans.sent(attempt, workers, gateway.now_s())
-        self._upstream = local.pool.send(
+            workers = {"cacheway.worker": chosen.worker_id}
+            context = record.spans.sent(chosen, workers, gateway.now_s())
+        attempt.upstream = local.pool.send(
             method=request.method,
             path=request.path,
             query=request.query,
-            lines=gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            lines=gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
             body=body,
-            sink=self,
+            sink=attempt,
             patient=not parsed.stream,
             resend=record.attempts == 1,
         )
 
-    def _send_pair(self, decision: Decision, prefill: LocalWorker, half: Decision) -> None:
+    def _send_pair(self, decision: Decision, half: Decision, parsed: ParsedRequest) -> None:
         """Reserve on both workers, and send to them as they hand over."""
-        gateway, request, record, parsed = self._gateway, self._request, self._record, self._record.parsed
-        assert parsed is not None
+        gateway, request, record = self._gateway, self._request, self._record
+        prefill = gateway.registry.at_slot(decision.attempt.chosen.slot)
         decode = gateway.registry.at_slot(half.attempt.chosen.slot)
-        self._reservation = record.pair = PairReservation(
+        pair = PairReservation(
             gateway,
             parsed,
             prefill,
@@ -430,9 +340,12 @@ class RequestExchange(Dispatching):
             half.placed,
             decision.shipping,
             decision.offload,
-            None if decision.shipping is None else self._transfer_late,
         )
-        record.pair.make()
+        attempt = PairAttempt(gateway, record, parsed, self._client, self, pair, pair=pair)
+        if decision.shipping is not None:
+            pair.too_late = attempt.late
+        self._attempt, record.pair = attempt, pair
+        pair.make()
         context = b""
         if record.spans is not None:
             workers = {
@@ -440,67 +353,46 @@ class RequestExchange(Dispatching):
                 "cacheway.worker": half.attempt.worker_id,
             }
             context = record.spans.sent(decision.attempt, workers, gateway.now_s())
-        pair = Pair(
+        legs = Pair(
             parsed,
             request.method,
             request.path,
             request.query,
-            gateway.forwarding.lines(request, record.worker_request_id, context, record.hops),
+            gateway.reader.forwarding.lines(request, record.worker_request_id, context, record.hops),
             edited(request.body, parsed.edits),
             record.request_id,
             prefill,
             decode,
             record.attempts == 1,
         )
-        self._upstream = record.pair.request = gateway.handovers[prefill.protocol].send(pair, self)
+        attempt.upstream = pair.request = gateway.handovers[prefill.protocol].send(legs, attempt)
 
-    def _has_token(self, data: bytes) -> bool:
-        """Whether bytes of an answer that may begin early belong to a token; they do if it is no stream."""
-        parsed = self._record.parsed
-        assert parsed is not None
-        return not parsed.stream or has_token(self._record.endpoint, data)
+    def left(self) -> None:
+        """The attempt has failed and is let go of; another follows."""
+        self._attempt = None
 
-    def _said_all(self) -> bool:
-        """Whether the worker has sent the last event of a stream, and only has to end it."""
-        record = self._record
-        if self._answer_head is None or self._answer_head[0] >= 400 or not record.tail:
-            return False
-        assert record.parsed is not None
-        end = record.tail.bytes() if isinstance(record.tail, TailBuffer) else record.tail
-        return record.parsed.stream and is_over(record.endpoint, end)
+    # How it ends.
 
-    def _send_head(self, body: bytes) -> None:
-        assert self._answer_head is not None
-        status, lines, length = self._answer_head
-        self._sending = True
-        if self._blame is not None and status < 400:
-            self._blame.answered(self._gateway.clock.now_us())
-        self._client.send_head(status, lines + self._record.lines(), length=length, body=body)
-
-    def _fail(self, error: RouterError) -> None:
+    def fail(self, error: RouterError) -> None:
         """Answer with an error; nothing was sent yet."""
-        if self._done:
-            return
         record = self._record
-        if self._reservation is not None:
-            self._reservation.release(abandoned=True)
-        self._sending = True
+        if record.phase is Phase.DONE:
+            return
+        if self._attempt is not None:
+            self._attempt.reservation.release(abandoned=True)
         lines, body = error_answer(without_worker(error) if record.hides_workers else error)
         if isinstance(error, Overloaded):
-            self._gateway.refusals.add(error.code, record.flow, error.retry_after_s)
+            self._gateway.reports.refusals.add(error.code, record.flow, error.retry_after_s)
         self._client.send_head(error.status, lines + record.lines(), length=len(body), body=body)
-        self._finish(error.code, error.status, error)
+        self.finish(error.code, error.status, error)
         self._client.finish()
 
-    def _break_stream(self, error: RouterError) -> None:
+    def break_off(self, attempt: WorkerAttempt, error: RouterError) -> None:
         """End a half-sent answer: an event stream with an error event, anything else by closing."""
-        assert self._answer_head is not None
-        self._finish(error.code, self._answer_head[0], error)
-        if self._events is not None and not self._events.torn:
-            endpoint = self._record.endpoint
-            assert endpoint is not None
+        self.finish(error.code, attempt.head.status, error)
+        if attempt.events is not None and not attempt.events.torn:
             shown = without_worker(error) if self._record.hides_workers else error
-            self._client.send_body(error_event(endpoint, shown))
+            self._client.send_body(error_event(attempt.parsed.endpoint, shown))
             self._client.finish()
         else:
             self._client.abort()
@@ -514,31 +406,59 @@ class RequestExchange(Dispatching):
 
     def _end_early(self, *, broken: RouterError, unanswered: RouterError) -> None:
         """End without the worker: a stream with one error, a request without an answer with the other."""
-        if self._done:
+        phase, attempt = self._record.phase, self._attempt
+        if phase is Phase.DONE:
             return
-        if self._upstream is not None:
-            self._upstream.abort()
-        if self._sending:
-            assert self._reservation is not None
-            self._reservation.release(abandoned=not self._record.first_byte_s)
-            self._break_stream(broken)
+        if attempt is None:
+            self.fail(unanswered)
+            return
+        attempt.abort()
+        if phase is Phase.ANSWERING:
+            attempt.reservation.release(abandoned=not self._record.first_byte_s)
+            self.break_off(attempt, broken)
         else:
-            self._fail(unanswered)
+            self.fail(unanswered)
 
-    def _finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
+    def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Nothing more happens to it: let go of everything, and tell."""
-        self._done = True
-        if self._pause_timer is not None:
-            self._pause_timer.cancel()
+        record = self._record
+        before, record.phase = record.phase, NEXT[record.phase][Step.END]
         if self._deadline_timer is not None:
             self._deadline_timer.cancel()
         if self._parsing is not None:
             self._parsing.close()
             self._parsing = None
-        self._upstream = None
-        self._gateway.exchanges.discard(self)
-        if self._ticket_id:
-            self._gateway.room.leave(self._ticket_id)
-            self._ticket_id = ""
-            self._record.waited()
-        self._record.ended(outcome, status, error)
+        self._attempt = None
+        self._gateway.sending.exchanges.discard(self)
+        if self._dispatcher is not None and (before is Phase.QUEUED or before is Phase.BETWEEN):
+            self._dispatcher.end()
+        record.ended(outcome, status, error)
+
+
+def _admitted(limiter: Limiter, charge: Charge, dispatcher: Dispatcher) -> None:
+    """Dispatch, if the limits of the tenant allow it.
+
+    Raises:
+        RequestRejected: They do not.
+    """
+    if charge.refusal is not None:
+        raise limiter.rejection(charge)
+    dispatcher.dispatch()
+
+
+def starting(gateway: Gateway, encode: StartExchange) -> StartExchange:
+    """Return what starts the exchanges of a gateway.
+
+    Args:
+        gateway: Serves requests.
+        encode: Serves what language workers ask of encoders (`router.encoding`).
+    """
+
+    def start(request: ClientRequest, connection: ClientConnection) -> Exchange:
+        if request.path in ENCODER_PATHS:
+            return encode(request, connection)
+        exchange = RequestExchange(gateway, request, connection)
+        exchange.begin()
+        return exchange
+
+    return start

@@ -11,15 +11,12 @@ that is shown.
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from math import inf
-from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from policies import (
     Candidates,
-    Partner,
     Policy,
     RequestView,
     Shed,
@@ -28,97 +25,15 @@ from policies import (
     priced,
 )
 from router.gateway.bystanders import Absence, Bystander, bystanders
+from router.gateway.candidate import Candidate, DecodeCandidate
 from router.gateway.decision import Decision
+from router.gateway.gateway import Gateway
 from router.gateway.plain_words import explained, lost_because, seconds
 from router.gateway.rehearsal import Rehearsed
 from router.gateway.verdict import Verdict
 
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
-
 LIMIT = 50
 """Candidates, decode workers and others that are shown, unless somebody asks for more or less."""
-
-
-class Candidate(msgspec.Struct, gc=False):
-    """One worker that might take the request; times in seconds.
-
-    Attributes:
-        worker_id: Which.
-        rank: Its place in the order of the policy, from 1; on the side of a link that was not chosen, behind
-            all of the one that was.
-        link: What its KV would cross; empty for none.
-        chosen: Whether the policy chose it.
-        cost: What the policy says, in its own unit; +inf is not considered.
-        matched_tokens: Prefix match.
-        safe_tokens: Window-safe match, with what it would fetch.
-        fetched_tokens: Of these, what it would fetch.
-        uncached_tokens: What it would prefill.
-        backlog_s: V: prefill reserved there by all replicas.
-        fetch_s: F: what it would fetch, beside the backlog.
-        room_s: W: until a decode worker has room for the KV.
-        queue_s: V' = max(V + A, F, W), A being the work of waiting requests that go first.
-        overtaken: Waiting requests that would go behind it.
-        service_s: s: its prefill.
-        transfer_s: X: exposed transfer.
-        spill_s: P: what leaving the length bucket costs.
-        stall_s: What the requests lose that decode there.
-        work_s: x = s + X + P, with what they lose.
-        ttft_s: Predicted time to first token.
-        later_s: What waiting and later requests lose, if the policy prices that.
-        evict_s: Of the cost, what is expected to be computed again for others that it pushes out of the
-            cache.
-        has_room: Whether it may be given more now.
-        bucket_steps: How many length buckets it is away; 0 at home.
-        lost_because: In words; empty for the chosen one.
-    """
-
-    worker_id: str
-    rank: int
-    link: str
-    chosen: bool
-    cost: float
-    matched_tokens: int
-    safe_tokens: int
-    fetched_tokens: int
-    uncached_tokens: int
-    backlog_s: float
-    fetch_s: float
-    room_s: float
-    queue_s: float
-    overtaken: float
-    service_s: float
-    transfer_s: float
-    spill_s: float
-    stall_s: float
-    work_s: float
-    ttft_s: float
-    later_s: float
-    evict_s: float
-    has_room: bool
-    bucket_steps: int
-    lost_because: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeCandidate:
-    """One worker that might decode what the chosen one prefills.
-
-    Attributes:
-        worker_id: Which.
-        rank: Its place, from 1.
-        chosen: Whether it was chosen.
-        cost: In the unit of the decode policy; +inf is not considered.
-        partner: What is known of it.
-        lost_because: In words; empty for the chosen one.
-    """
-
-    worker_id: str
-    rank: int
-    chosen: bool
-    cost: float
-    partner: Partner
-    lost_because: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +94,7 @@ class _Priced:
     order: NDArray[np.intp]
 
 
-def explain(gateway: "Gateway", rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
+def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Explanation:
     """Explain a decision, without awaiting.
 
     Args:
@@ -222,7 +137,7 @@ def explain(gateway: "Gateway", rehearsed: Rehearsed, limit: int = LIMIT) -> Exp
     )
 
 
-def _priced_sides(gateway: "Gateway", weighed: Weighed) -> list[_Priced]:
+def _priced_sides(gateway: Gateway, weighed: Weighed) -> list[_Priced]:
     """The candidates of each side, the one that was chosen first."""
     if weighed.sides is None or weighed.look is None:
         return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
@@ -249,7 +164,7 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 
 
 def _shown(
-    gateway: "Gateway", weighed: Weighed, sides: list[_Priced], rehearsed: Rehearsed, limit: int
+    gateway: Gateway, weighed: Weighed, sides: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
     """The first candidates, the best of each side, and the one whose turn it is."""
     outcome = rehearsed.outcome
@@ -278,7 +193,7 @@ def _shown(
     return shown
 
 
-def _candidate(gateway: "Gateway", weighed: Weighed, side: _Priced, row: int, rank: int) -> Candidate:
+def _candidate(gateway: Gateway, weighed: Weighed, side: _Priced, row: int, rank: int) -> Candidate:
     workers, look, policy = side.workers, weighed.look, weighed.policy
     prices = workers.slow.prices_at(row)
     timing = workers.timings(weighed.view.prompt_tokens, (prices,))[0]
@@ -289,7 +204,7 @@ def _candidate(gateway: "Gateway", weighed: Weighed, side: _Priced, row: int, ra
     evict_s = min(float(timing.evict_s), max(cost - ttft_s, 0.0)) if priced else 0.0
     room_s = 0.0 if look is None else look.wait_s(slot)
     spills = workers.slow.spills
-    has_room = gateway.admission.has_room(slot, now_us) and (look is None or look.has_room(slot))
+    has_room = gateway.placing.admission.has_room(slot, now_us) and (look is None or look.has_room(slot))
     return Candidate(
         worker_id=gateway.fleet.at_slot(slot).worker_id,
         rank=rank,
@@ -331,7 +246,7 @@ def _range(sides: list[_Priced], shown: list[Candidate]) -> tuple[float, float] 
     return (costs.min().item(), costs.max().item()) if len(costs) else None
 
 
-def _decoders(gateway: "Gateway", rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
+def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
     """Who might decode what the chosen worker prefills; nobody if it does all."""
     weighed, outcome = rehearsed.weighed, rehearsed.outcome
     if weighed is None or weighed.look is None:

@@ -16,7 +16,6 @@ with others, too. So a prefill has done well only when its KV has arrived.
 
 from collections.abc import Callable
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,13 +25,12 @@ from router.fleet import LocalWorker, Patience
 from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
 from router.gateway.feedback import Attempt
+from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
+from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
 from router.gateway.usage import Usage
 from router.handover import Leg, PairedRequest
 from router.pair_metrics import PairEnd
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 
 class PairReservation(msgspec.Struct, eq=False):
@@ -51,14 +49,12 @@ class PairReservation(msgspec.Struct, eq=False):
         offload: Why the prefill is where it is; None if there was no choice.
         too_late: Told if the KV does not come over the link in time; None once it is no matter.
         request: The request on its way; None until it is sent.
-        prefilled: Whether the prefill leg is over.
-        arrived: Whether the KV is at the decode worker.
         prefill_s: How long the prefill leg took; 0 until it says so itself.
         end: How it ends, as far as is known; if nothing is said of it, since it is not wanted any more.
-        released: Whether nothing is reserved: before `make`, and after `release`.
+        phase: Where it stands.
     """
 
-    gateway: "Gateway"
+    gateway: Gateway
     parsed: ParsedRequest
     prefill: LocalWorker
     decode: LocalWorker
@@ -68,13 +64,26 @@ class PairReservation(msgspec.Struct, eq=False):
     decode_placed: Placed
     shipping: Shipping | None
     offload: OffloadVerdict | None
-    too_late: Callable[[], None] | None
+    too_late: Callable[[], None] | None = None
     request: PairedRequest | None = None
-    prefilled: bool = False
-    arrived: bool = False
     prefill_s: float = 0.0
     end: PairEnd = PairEnd.CLIENT_LEFT
-    released: bool = True
+    phase: PairPhase = PairPhase.UNMADE
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the prefill leg is over, while anything is reserved."""
+        return self.phase is PairPhase.SHIPPING or self.phase is PairPhase.DECODING
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the KV is at the decode worker, while anything is reserved."""
+        return self.phase is PairPhase.DECODING
+
+    @property
+    def released(self) -> bool:
+        """Whether nothing is reserved: before `make`, and after `release`."""
+        return self.phase is PairPhase.UNMADE or self.phase is PairPhase.RELEASED
 
     @property
     def leg(self) -> Leg:
@@ -110,36 +119,38 @@ class PairReservation(msgspec.Struct, eq=False):
         """
         gateway, attempt, shipping = self.gateway, self.attempt, self.shipping
         if shipping is None:
-            gateway.publish(self.placed, self.decode_placed)
+            gateway.log.publish(self.placed, self.decode_placed)
         else:
-            gateway.publish(self.placed, self.decode_placed, shipping)
-        self.released = False
-        gateway.at_workers(1)
+            gateway.log.publish(self.placed, self.decode_placed, shipping)
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.MAKE]
+        gateway.sending.at_workers(1)
         circuits, prefill = gateway.registry.circuits, self.prefill
         circuits.dispatched(prefill, attempt.placed_us)
         circuits.dispatched(self.decode, attempt.placed_us)
         if shipping is not None:
-            gateway.link_watch.begun(
+            gateway.sending.link_watch.begun(
                 shipping, attempt.request_id, prefill.worker.slot, prefill.protocol, self._patience()
             )
-        gateway.stalls.prefilling(self)
+        gateway.sending.stalls.prefilling(self)
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(gateway.decider.prefill_policy.name, attempt.chosen.reason, decision_s)
+        gateway.metrics.decided(
+            gateway.placing.decider.prefill_policy.name, attempt.chosen.reason, decision_s
+        )
 
     def prefill_over(self) -> None:
         """The prefill leg ended well: its worker is free."""
-        if self.prefilled or self.released:
+        if self.phase is not PairPhase.PREFILLING:
             return
-        self.prefilled = True
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.PREFILL]
         gateway, attempt = self.gateway, self.attempt
         if self.usage:  # else the decode leg's answer said it
             self.prefill_s = gateway.now_s() - attempt.started_s
         if self.shipping is not None:
-            gateway.link_watch.prefilled(self.shipping.request_id)
-        now_us = gateway.clock.now_us()
-        gateway.publish(Finished(attempt.request_id, now_us, now_us))
+            gateway.sending.link_watch.prefilled(self.shipping.request_id)
+        now_us = gateway.log.now_us()
+        gateway.log.publish(Finished(attempt.request_id, now_us, now_us))
         self._pulled_from(now_us)
-        gateway.stalls.decoding(self)
+        gateway.sending.stalls.decoding(self)
         self._relieved()
 
     def _pulled_from(self, now_us: int) -> None:
@@ -149,22 +160,22 @@ class PairReservation(msgspec.Struct, eq=False):
             return
         end_us = now_us + said.end_us - said.start_us
         self.shipping = msgspec.structs.replace(said, at_us=now_us, start_us=now_us, end_us=end_us)
-        self.gateway.publish(self.shipping)
+        self.gateway.log.publish(self.shipping)
 
     def shipped(self) -> None:
         """The KV is at the decode worker: it decodes, and the link is free."""
-        if self.arrived or self.released:
+        if self.phase is not PairPhase.SHIPPING:
             return
-        self.arrived = True
+        self.phase = NEXT_OF_PAIR[self.phase][PairStep.SHIP]
         gateway, attempt = self.gateway, self.decode_attempt
-        now_us = gateway.clock.now_us()
+        now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
         circuits.succeeded(self.prefill, now_us, self.attempt.placed_us)
         circuits.released(self.prefill, now_us, self.attempt.placed_us)
-        gateway.publish(FirstToken(attempt.request_id, now_us))
+        gateway.log.publish(FirstToken(attempt.request_id, now_us))
         if self.shipping is not None:
-            gateway.link_watch.arrived(self.shipping.request_id)
-            gateway.publish(Shipped(attempt.request_id, now_us))
+            gateway.sending.link_watch.arrived(self.shipping.request_id)
+            gateway.log.publish(Shipped(attempt.request_id, now_us))
             gateway.metrics.pairs.shipped(self.shipping.link, self.shipping.kv_bytes)
         self._relieved()
 
@@ -172,7 +183,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """The answer began: all that comes before it is over."""
         self.prefill_over()
         self.shipped()
-        self.gateway.stalls.heard(self)
+        self.gateway.sending.stalls.heard(self)
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Reserve again what was lost because this replica was given up although it lives.
@@ -183,7 +194,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """
         if self.released or self.decode_placed.at_us > left_us:
             return
-        publish, replace = self.gateway.publish, msgspec.structs.replace
+        publish, replace = self.gateway.log.publish, msgspec.structs.replace
         if not self.prefilled:
             self.placed = replace(self.placed, at_us=now_us, paths=())
             publish(self.placed)
@@ -198,7 +209,7 @@ class PairReservation(msgspec.Struct, eq=False):
     def worker_failed(self, error: UpstreamError) -> list[Failure]:
         """Note that the leg that is heard now failed; return what may count against its worker, or both."""
         gateway, local, placed_us = self.gateway, self.local, self.attempt.placed_us
-        gateway.registry.noticed(local, error, gateway.clock.now_us())
+        gateway.registry.noticed(local, error, gateway.log.now_us())
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         self._leg_failed(error.code)
         failures = [Failure(local, placed_us, error.code, error.asked)]
@@ -224,33 +235,36 @@ class PairReservation(msgspec.Struct, eq=False):
             abandoned: Whether it is to be doubted that the workers computed anything that they have not said.
             prefilled_us: Log time of the first token, if that is known and may not have been said.
         """
-        if self.released:
+        before = self.phase
+        if before is PairPhase.UNMADE or before is PairPhase.RELEASED:
             return
-        self.released = True
+        self.phase = NEXT_OF_PAIR[before][PairStep.RELEASE]
+        arrived = before is PairPhase.DECODING
+        prefilled = arrived or before is PairPhase.SHIPPING
         self.too_late = None
         gateway, attempt, decode_attempt = self.gateway, self.attempt, self.decode_attempt
         if prefilled_us:
-            gateway.stalls.heard(self)
+            gateway.sending.stalls.heard(self)
         else:
-            gateway.stalls.forget(self)
-        gateway.at_workers(-1)
-        now_us = gateway.clock.now_us()
+            gateway.sending.stalls.forget(self)
+        gateway.sending.at_workers(-1)
+        now_us = gateway.log.now_us()
         circuits = gateway.registry.circuits
         if self.shipping is not None:
-            gateway.link_watch.dropped(self.shipping.request_id)
-        if not self.prefilled:
-            gateway.publish(Finished(attempt.request_id, now_us))
-        if not self.arrived:
+            gateway.sending.link_watch.dropped(self.shipping.request_id)
+        if not prefilled:
+            gateway.log.publish(Finished(attempt.request_id, now_us))
+        if not arrived:
             circuits.released(self.prefill, now_us, attempt.placed_us)
-        gateway.publish(Finished(decode_attempt.request_id, now_us, 0 if self.arrived else prefilled_us))
+        gateway.log.publish(Finished(decode_attempt.request_id, now_us, 0 if arrived else prefilled_us))
         circuits.released(self.decode, now_us, attempt.placed_us)
         self._relieved()
-        arrived = self.arrived or prefilled_us > 0
+        arrived = arrived or prefilled_us > 0
         gateway.metrics.pairs.ended(self.prefill.protocol, PairEnd.COMPLETED if prefilled_us else self.end)
-        if not self.prefilled:
-            gateway.feedback.abandoned(self.parsed, attempt)
+        if not prefilled:
+            gateway.placing.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
-            gateway.feedback.abandoned(self.parsed, decode_attempt)
+            gateway.placing.feedback.abandoned(self.parsed, decode_attempt)
 
     def _patience(self) -> Patience | None:
         """How long the KV may take."""
@@ -264,7 +278,7 @@ class PairReservation(msgspec.Struct, eq=False):
         self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
         self.gateway.metrics.pairs.leg_failed(self.prefill.protocol, leg.value, code)
         if self.shipping is not None:
-            self.gateway.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
+            self.gateway.sending.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
 
     # What is told and learned of it.
 
@@ -292,7 +306,7 @@ class PairReservation(msgspec.Struct, eq=False):
         lost. What was generated only the decode worker knows, and a stream says it only if the client asked.
         """
         if prefill is not None:
-            prefill = self.gateway.feedback.understood(self.attempt.worker_id, prefill)
+            prefill = self.gateway.placing.feedback.understood(self.attempt.worker_id, prefill)
         counted = decode or prefill
         if counted is None:
             return None
@@ -319,17 +333,17 @@ class PairReservation(msgspec.Struct, eq=False):
         prefill_s: float | None = None
         if self.prefill_s:
             prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s
-        gateway.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
+        gateway.placing.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
         if usage.completion_tokens is None:
             return
         if not self.parsed.stream:
             if not self.prefill_s:
                 return
             first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
-        gateway.feedback.decoded(
+        gateway.placing.feedback.decoded(
             self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens, now_us
         )
 
     def _relieved(self) -> None:
         if self.gateway.fleet.relieved:
-            self.gateway.room.changed()
+            self.gateway.placing.room.changed()

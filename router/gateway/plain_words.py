@@ -6,12 +6,9 @@ say what was decided by; they decide nothing, and what they say can be checked i
 
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING
 
 from policies import OffloadVerdict, Policy, Reason
-
-if TYPE_CHECKING:
-    from router.gateway.explaining import Candidate
+from router.gateway.candidate import Candidate
 
 NOTICED_S = 5e-5
 """A shorter difference is not worth a word; costs to nine digits decide all the same."""
@@ -40,7 +37,7 @@ def listed(parts: Iterable[str]) -> str:
     return every[0] if len(every) == 1 else f"{', '.join(every[:-1])} and {every[-1]}"
 
 
-def lost_because(one: "Candidate", winner: "Candidate", policy: Policy) -> str:
+def lost_because(one: Candidate, winner: Candidate, policy: Policy) -> str:
     """Why a candidate was not chosen, against the one that was."""
     if one.cost == inf:
         return f"it {policy.left_out or 'is not considered by the policy'}"
@@ -59,7 +56,7 @@ def lost_because(one: "Candidate", winner: "Candidate", policy: Policy) -> str:
     return f"{text}; by the service-time model it would answer {seconds(abs(later_s))} {which}"
 
 
-def _by_seconds(one: "Candidate", winner: "Candidate", more_s: float) -> str:
+def _by_seconds(one: Candidate, winner: Candidate, more_s: float) -> str:
     tokens = abs(one.uncached_tokens - winner.uncached_tokens)
     prefill = f"of prefill ({tokens:,} uncached tokens)" if tokens else "of prefill"
     own = (

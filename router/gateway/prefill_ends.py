@@ -13,10 +13,7 @@ import asyncio
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from router.gateway.reservation import Reservation
+from typing import Protocol
 
 ENDED_AT_ONCE = 200
 """Prefills ended in one turn of the loop, some milliseconds of work."""
@@ -26,6 +23,13 @@ SKIPPED_MAX = 1000
 
 EARLY_S = 0.002
 """What is due so soon ends with what is due now: the loop's timers know whole milliseconds."""
+
+
+class Prefilling(Protocol):
+    """What is told that a prefill is over (`router.gateway.reservation`)."""
+
+    def prefill_ended(self) -> None:
+        """The prefill is over."""
 
 
 class PrefillEnds:
@@ -39,12 +43,12 @@ class PrefillEnds:
     def __init__(self, loop: asyncio.AbstractEventLoop, now_s: Callable[[], float]) -> None:
         self._loop = loop
         self._now_s = now_s
-        self._waiting: dict[str, Reservation] = {}
+        self._waiting: dict[str, Prefilling] = {}
         self._heap: list[tuple[float, str]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
 
-    def expect(self, attempt_id: str, reservation: "Reservation", due_s: float) -> None:
+    def expect(self, attempt_id: str, reservation: Prefilling, due_s: float) -> None:
         """Tell a reservation at ``due_s``, monotonic seconds, that the prefill of this attempt is over."""
         self._waiting[attempt_id] = reservation
         heappush(self._heap, (due_s, attempt_id))
@@ -69,7 +73,7 @@ class PrefillEnds:
         self._timer, self._timer_s = None, inf
         now_s = self._now_s() + EARLY_S
         heap, waiting = self._heap, self._waiting
-        due: list[Reservation] = []
+        due: list[Prefilling] = []
         while heap and len(due) < ENDED_AT_ONCE and (heap[0][0] <= now_s or heap[0][1] not in waiting):
             reservation = waiting.pop(heappop(heap)[1], None)
             if reservation is not None:

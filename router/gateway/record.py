@@ -14,27 +14,40 @@ A completed request is settled and traced with `answered`, when the engine's own
 has left by then, and the client waits for none of it.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
 from router.gateway.feedback import Attempt
+from router.gateway.gateway import Gateway
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
+from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
 from router.gateway.tracer import Tracer
 from router.gateway.usage import TailBuffer, Usage, find_usage
 from router.shared import Charge
-from router.tenants import ANONYMOUS, Tenant
+from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
     from router.gateway.spans import RequestSpans
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
+
+
+class Bill(NamedTuple):
+    """What a request costs its tenant.
+
+    Attributes:
+        limiter: Keeps the account.
+        charge: What was taken.
+    """
+
+    limiter: Limiter
+    charge: Charge
 
 
 class RequestRecord(msgspec.Struct, eq=False):
@@ -54,10 +67,12 @@ class RequestRecord(msgspec.Struct, eq=False):
         tenant: Whose it is.
         parsed: None until it is understood.
         flow: Who is to be treated fairly: ``CLASS/TENANT``.
-        charge: What its tenant was charged, if it has limits.
+        phase: Where it stands.
+        bill: What its tenant was charged, and by whom, if it has limits.
         attempt: The latest; None until it is sent. Of a pair, the prefill worker's.
         pair: The latest, if a prefill and a decode worker share it.
         attempts: How many there were.
+        arrived_us: Log time when it was complete; 0 until it is placed for the first time.
         waits_since_s: Monotonic seconds when it last began to wait; 0 if it never did.
         wait_s: How long it waited, before all its attempts.
         first_byte_s: Monotonic seconds of the first body byte of its answer, of a stream the first one that
@@ -68,7 +83,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         spans: Its spans; None if it is not traced.
     """
 
-    gateway: "Gateway"
+    gateway: Gateway
     path: bytes
     client: str
     received_s: float
@@ -81,10 +96,12 @@ class RequestRecord(msgspec.Struct, eq=False):
     tenant: Tenant = ANONYMOUS
     parsed: ParsedRequest | None = None
     flow: str = ""
-    charge: Charge | None = None
+    phase: Phase = Phase.READING
+    bill: Bill | None = None
     attempt: Attempt | None = None
     pair: PairReservation | None = None
     attempts: int = 0
+    arrived_us: int = 0
     waits_since_s: float = 0.0
     wait_s: float = 0.0
     first_byte_s: float = 0.0
@@ -113,14 +130,11 @@ class RequestRecord(msgspec.Struct, eq=False):
         )
         if pair is not None:
             lines += b"x-cacheway-prefill-worker: %b\r\n" % pair.attempt.worker_id.encode()
-        return lines if self.charge is None else lines + self._limit_lines()
+        return lines if self.bill is None else lines + self._limit_lines()
 
     def _limit_lines(self) -> bytes:
         """Where its tenant stands."""
-        if self.charge is None:
-            return b""
-        assert self.gateway.limiter is not None
-        return self.gateway.limiter.lines(self.charge)
+        return b"" if self.bill is None else self.bill.limiter.lines(self.bill.charge)
 
     def ended(self, outcome: str, status: int, error: RouterError | None = None) -> None:
         """Count and log.
@@ -141,17 +155,21 @@ class RequestRecord(msgspec.Struct, eq=False):
             self.tenant.name if self.tenant.configured else "",
         )
         if outcome != "completed":  # else when the engine's counts are known
-            if self.charge is not None:
-                self._settle(outcome)
-            if gateway.tracer is not None:
-                self._trace(gateway.tracer, outcome, status)
+            if self.bill is not None:
+                self._settle(self.bill, outcome)
+            if gateway.reports.tracer is not None:
+                self._trace(gateway.reports.tracer, outcome, status)
             if self.spans is not None:
                 self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
-            self._keep(outcome, status, gateway.clock.now_us(), gateway.now_s(), detail=detail)
-        if not gateway.request_logs:
+            self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
+        if not gateway.reports.request_logs:
             return
-        if outcome == "completed" and gateway.request_log_ratio < 1.0 and not gateway.log_completed():
+        if (
+            outcome == "completed"
+            and gateway.reports.request_log_ratio < 1.0
+            and not gateway.reports.log_completed()
+        ):
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {
@@ -188,26 +206,25 @@ class RequestRecord(msgspec.Struct, eq=False):
             fields["wait_s"] = _microseconds(self.wait_s)
         if error is not None:
             fields["detail"] = error.message
-        gateway.request_log(fields)
+        gateway.reports.request_log(fields)
 
-    def answered(self, status: int, now_us: int) -> None:
+    def answered(self, status: int, now_us: int, parsed: ParsedRequest, attempt: Attempt) -> None:
         """Learn from a completed answer, and settle and trace it.
 
         Args:
             status: Of the answer.
             now_us: Log time of its end.
+            parsed: The request.
+            attempt: The one that succeeded.
         """
-        gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
-        assert parsed is not None
-        assert attempt is not None
-        assert self.endpoint is not None
-        usage, pair = find_usage(self.endpoint, self.tail or b""), self.pair
+        gateway, pair = self.gateway, self.pair
+        usage = find_usage(parsed.endpoint, self.tail or b"")
         if pair is not None:
-            usage = pair.understood(find_usage(self.endpoint, pair.usage), usage)
+            usage = pair.understood(find_usage(parsed.endpoint, pair.usage), usage)
         elif usage is not None:
-            usage = gateway.feedback.understood(attempt.worker_id, usage)
-        if self.charge is not None:
-            self._settle("completed", usage)
+            usage = gateway.placing.feedback.understood(attempt.worker_id, usage)
+        if self.bill is not None:
+            self._settle(self.bill, "completed", usage)
         if self.spans is not None:
             self._end_spans(self.spans, "completed", status, usage)
         ttft_s = self.first_byte_s - attempt.started_s
@@ -222,17 +239,17 @@ class RequestRecord(msgspec.Struct, eq=False):
             usage,
             self.tenant.name if self.tenant.configured else "",
         )
-        if parsed.tokenized_bytes and usage is not None and len(parsed.paths) == 1:
-            assert gateway.tokenizing is not None
-            gateway.tokenizing.answered(parsed, usage.prompt_tokens)
+        tokenizing = gateway.tokenizing
+        if tokenizing is not None and usage is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
+            tokenizing.answered(parsed, usage.prompt_tokens)
         if usage is not None and pair is not None:
             pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            gateway.feedback.answered(
+            gateway.placing.feedback.answered(
                 parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
             )
-        if gateway.tracer is not None:
-            self._trace(gateway.tracer, "completed", status, usage)
+        if gateway.reports.tracer is not None:
+            self._trace(gateway.reports.tracer, "completed", status, usage)
         self._keep("completed", status, now_us, self.first_byte_s + decode_s, usage)
 
     def _keep(
@@ -245,7 +262,7 @@ class RequestRecord(msgspec.Struct, eq=False):
         detail: str = "",
     ) -> None:
         """Keep what was decided of the request that has ended now."""
-        parsed, pair, decisions = self.parsed, self.pair, self.gateway.decisions
+        parsed, pair, decisions = self.parsed, self.pair, self.gateway.reports.decisions
         decisions.add(
             RecentDecision(
                 decisions.next_number(),
@@ -271,15 +288,13 @@ class RequestRecord(msgspec.Struct, eq=False):
             )
         )
 
-    def _settle(self, outcome: str, usage: Usage | None = None) -> None:
+    def _settle(self, bill: Bill, outcome: str, usage: Usage | None = None) -> None:
         """Count what the request really used of its tenant's tokens, as far as that is known.
 
         What a worker failed to answer used none; whoever leaves, or sets a deadline that is too short, has
         used the prompt, and as many tokens as pieces came.
         """
-        limiter, charge, attempt = self.gateway.limiter, self.charge, self.attempt
-        assert limiter is not None
-        assert charge is not None
+        (limiter, charge), attempt = bill, self.attempt
         if attempt is None:
             limiter.withdraw(charge)
             return

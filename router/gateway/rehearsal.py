@@ -1,7 +1,7 @@
 """A dry run of one request: decided by the very lines that decide the real ones, and nothing comes of it.
 
-    Gateway ──copy──> stage: the same fleet, registry and rules, but a `Decider` that rehearses
-                        └── `Dispatching._decide`, once ──> Decision | Hold | Shed, or the error of a client
+    the gateway's fleet, registry and rules, and a `Decider` that rehearses
+        └── `router.gateway.choosing.choose`, once ──> Decision | Hold | Shed, or the error of a client
 
 Nothing is published, reserved, counted, remembered or learned; it is no arrival. What is shared with the real
 gateway are caches of what follows from the fleet anyway.
@@ -10,21 +10,16 @@ Not asked are the limits of its tenant (a look would be a charge) and how full t
 `router.gateway.explaining` says beside it.
 """
 
-from copy import copy
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from policies import Policy, Shed, Weighed
 from router.errors import RouterError
+from router.gateway.choosing import choose
 from router.gateway.decision import Decision, Hold
-from router.gateway.dispatching import Dispatching
+from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
 from router.tenants import Tenant
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 Outcome = Decision | Hold | Shed | RouterError
 
@@ -60,32 +55,8 @@ class _Notes:
         self.kept = weighed
 
 
-class _Rehearsal(Dispatching):
-    """A request that is decided and never sent."""
-
-    __slots__ = ()
-
-    def __init__(self, stage: "Gateway", record: RequestRecord) -> None:
-        self._gateway, self._record = stage, record
-        self._arrived_us = 0
-        self._tried = []
-
-    def outcome(self) -> Outcome:
-        """What would be done with it."""
-        try:
-            return self._decide("", -1)
-        except RouterError as error:
-            return error
-
-    def _send(self, decision: Decision) -> None:
-        raise AssertionError("a rehearsal is never sent")
-
-    def _fail(self, error: RouterError) -> None:
-        raise AssertionError("a rehearsal has no client")
-
-
 def rehearse(
-    gateway: "Gateway", parsed: ParsedRequest, tenant: Tenant, policy: Policy | None = None
+    gateway: Gateway, parsed: ParsedRequest, tenant: Tenant, policy: Policy | None = None
 ) -> Rehearsed:
     """Decide a request as if it had just come, without awaiting.
 
@@ -96,11 +67,10 @@ def rehearse(
         policy: By which it is to be decided; None: by the one in use.
     """
     notes = _Notes()
-    stage = copy(gateway)
-    stage.decider = gateway.decider.rehearsing(notes, policy)
-    now_us = gateway.clock.now_us()
+    decider = gateway.placing.decider.rehearsing(notes, policy)
+    now_us = gateway.log.now_us()
     record = RequestRecord(
-        stage,
+        gateway,
         b"",
         "",
         gateway.now_s(),
@@ -108,9 +78,13 @@ def rehearse(
         endpoint=parsed.endpoint,
         tenant=tenant,
         parsed=parsed,
-        flow=gateway.flow_of(parsed, tenant, ()),
+        flow=gateway.reader.flow_of(parsed, tenant, ()),
     )
-    outcome = _Rehearsal(stage, record).outcome()
+    outcome: Outcome
+    try:
+        outcome = choose(gateway, decider, record, parsed)
+    except RouterError as error:
+        outcome = error
     if notes.kept is not None:
         now_us = notes.kept.candidates.now_us
-    return Rehearsed(parsed, tenant, stage.decider.bucket_of(parsed), now_us, outcome, notes.kept)
+    return Rehearsed(parsed, tenant, decider.bucket_of(parsed), now_us, outcome, notes.kept)

@@ -9,8 +9,6 @@ circuit, the number of requests at workers and the predicted end of the prefill 
 same two places.
 """
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from policies import Finished, FirstToken, Placed
@@ -18,10 +16,8 @@ from router.errors import UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.blame import Failure
 from router.gateway.feedback import Attempt
+from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 
 class Reservation(msgspec.Struct, eq=False):
@@ -37,13 +33,18 @@ class Reservation(msgspec.Struct, eq=False):
         released: Whether nothing is reserved: before `make`, and after `release`.
     """
 
-    gateway: "Gateway"
+    gateway: Gateway
     parsed: ParsedRequest
     local: LocalWorker
     attempt: Attempt
     placed: Placed
     prefilled: bool = False
     released: bool = True
+
+    @property
+    def avoided(self) -> list[int]:
+        """Slots of the workers that another attempt had better avoid."""
+        return [self.local.worker.slot]
 
     def make(self) -> None:
         """Reserve. From its publication on, `release` ends it whatever is raised here.
@@ -53,25 +54,25 @@ class Reservation(msgspec.Struct, eq=False):
         """
         gateway, parsed, attempt = self.gateway, self.parsed, self.attempt
         chosen = attempt.chosen
-        gateway.publish(self.placed)
+        gateway.log.publish(self.placed)
         self.released = False
-        gateway.at_workers(1)
+        gateway.sending.at_workers(1)
         gateway.registry.circuits.dispatched(self.local, attempt.placed_us)
         decision_s = gateway.now_s() - attempt.started_s
-        gateway.metrics.decided(gateway.decider.policy.name, chosen.reason, decision_s)
+        gateway.metrics.decided(gateway.placing.decider.policy.name, chosen.reason, decision_s)
         if not parsed.stream:
             # The first byte of such an answer comes after the decode: the prefill is over when predicted.
             ends_s = attempt.started_s + chosen.estimated_ttft_s
-            gateway.prefill_ends.expect(attempt.request_id, self, ends_s)
+            gateway.sending.prefill_ends.expect(attempt.request_id, self, ends_s)
 
     def prefill_ended(self) -> None:
         """The prefill is over: the answer began, or was predicted to."""
         if not self.prefilled and not self.released:
             self.prefilled = True
             gateway = self.gateway
-            gateway.publish(FirstToken(self.attempt.request_id, gateway.clock.now_us()))
+            gateway.log.publish(FirstToken(self.attempt.request_id, gateway.log.now_us()))
             if gateway.fleet.relieved:
-                gateway.room.changed()
+                gateway.placing.room.changed()
 
     def renew(self, left_us: int, now_us: int) -> None:
         """Reserve again what was lost because this replica was given up although it lives.
@@ -83,14 +84,14 @@ class Reservation(msgspec.Struct, eq=False):
         if self.released or self.placed.at_us > left_us:
             return
         self.placed = msgspec.structs.replace(self.placed, at_us=now_us, paths=())
-        self.gateway.publish(self.placed)
+        self.gateway.log.publish(self.placed)
         if self.prefilled:
-            self.gateway.publish(FirstToken(self.placed.request_id, now_us))
+            self.gateway.log.publish(FirstToken(self.placed.request_id, now_us))
 
     def worker_failed(self, error: UpstreamError) -> list[Failure]:
         """Note that the worker failed this attempt; return what may count against it."""
         gateway, local = self.gateway, self.local
-        gateway.registry.noticed(local, error, gateway.clock.now_us())
+        gateway.registry.noticed(local, error, gateway.log.now_us())
         gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
         return [Failure(local, self.attempt.placed_us, error.code, error.asked)]
 
@@ -105,13 +106,13 @@ class Reservation(msgspec.Struct, eq=False):
             return
         self.released = True
         gateway, attempt = self.gateway, self.attempt
-        gateway.at_workers(-1)
+        gateway.sending.at_workers(-1)
         if not self.parsed.stream:
-            gateway.prefill_ends.forget(attempt.request_id)
-        now_us = gateway.clock.now_us()
-        gateway.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
+            gateway.sending.prefill_ends.forget(attempt.request_id)
+        now_us = gateway.log.now_us()
+        gateway.log.publish(Finished(attempt.request_id, now_us, 0 if self.prefilled else prefilled_us))
         if gateway.fleet.relieved:
-            gateway.room.changed()
+            gateway.placing.room.changed()
         gateway.registry.circuits.released(self.local, now_us, attempt.placed_us)
         if abandoned:
-            gateway.feedback.abandoned(self.parsed, attempt)
+            gateway.placing.feedback.abandoned(self.parsed, attempt)

@@ -27,22 +27,42 @@ go of their KV, and an answer that is not streamed does not say when its own is 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
-from policies import FleetState
+from policies import FleetState, Placed, Shipping
 from router.errors import WorkerSilent
-from router.gateway.feedback import Feedback
-from router.handover import Leg
-
-if TYPE_CHECKING:
-    from router.gateway.pair_reservation import PairReservation
+from router.fleet import LocalWorker
+from router.gateway.feedback import Attempt, Feedback
+from router.gateway.parsing import ParsedRequest
+from router.handover import Handover, Leg, PairedRequest
 
 LOOK_S = 0.5
 """Between two looks."""
+
+
+class WatchedPair(Protocol):
+    """What is asked of a pair (`router.gateway.pair_reservation.PairReservation`)."""
+
+    parsed: ParsedRequest
+    prefill: LocalWorker
+    decode: LocalWorker
+    attempt: Attempt
+    decode_attempt: Attempt
+    placed: Placed
+    shipping: Shipping | None
+    request: PairedRequest | None
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the prefill leg is over."""
+
+    @property
+    def released(self) -> bool:
+        """Whether nothing is reserved."""
 
 
 class _Watched(msgspec.Struct, eq=False):
@@ -55,7 +75,7 @@ class _Watched(msgspec.Struct, eq=False):
         oldest_s: When it was first seen to be the oldest prefill of its worker; 0 before.
     """
 
-    pair: "PairReservation"
+    pair: WatchedPair
     since_s: float
     limit_s: float
     oldest_s: float = 0.0
@@ -67,6 +87,7 @@ class Stalls:
     Args:
         fleet: The shared state.
         feedback: Knows what predictions are worth.
+        handovers: By protocol, how prefill workers hand over to decode workers.
         factor: How much longer than predicted anything may take; 0 gives up nothing.
         floor_s: What is added to that.
         loop: Runs the looks.
@@ -78,6 +99,7 @@ class Stalls:
         self,
         fleet: FleetState,
         feedback: Feedback,
+        handovers: Mapping[str, Handover],
         *,
         factor: float,
         floor_s: float,
@@ -87,6 +109,7 @@ class Stalls:
     ) -> None:
         self._fleet = fleet
         self._feedback = feedback
+        self._handovers = handovers
         self._factor = factor
         self._floor_s = floor_s
         self._loop = loop
@@ -106,12 +129,12 @@ class Stalls:
 
     # What reservations tell.
 
-    def prefilling(self, pair: "PairReservation") -> None:
+    def prefilling(self, pair: WatchedPair) -> None:
         """A request was sent."""
         chosen = pair.attempt.chosen
         self._wait(pair, chosen.queue_s + self._prefill_s(pair) + _transfer_s(pair))
 
-    def decoding(self, pair: "PairReservation") -> None:
+    def decoding(self, pair: WatchedPair) -> None:
         """The prefill leg of a request is over."""
         parsed, chosen, worker = pair.parsed, pair.decode_attempt.chosen, pair.decode.worker
         loads, fit = self._fleet.loads, self._feedback.decode_fit(worker.worker_class)
@@ -120,25 +143,25 @@ class Stalls:
         running = loads.inflight_requests.item(worker.slot) - loads.prefill_requests.item(worker.slot)
         if running:  # its engine may have no room before one of them has ended
             predicted_s += fit.decode_s / running
-        if pair.gateway.handovers[pair.prefill.protocol].decode_prefills or prefill_s == inf:
+        if self._handovers[pair.prefill.protocol].decode_prefills or prefill_s == inf:
             predicted_s += prefill_s
         if not parsed.stream:
             known = parsed.output_tokens_max is not None and fit.known
             predicted_s += (parsed.output_tokens_max or 0) * chosen.tpot_s if known else inf
         self._wait(pair, predicted_s)
 
-    def heard(self, pair: "PairReservation") -> None:
+    def heard(self, pair: WatchedPair) -> None:
         """The answer to a request began, or is complete: nothing of it is waited for any more."""
         self._heard_us[pair.decode.worker.slot] = self._now_us()
         self.forget(pair)
 
-    def forget(self, pair: "PairReservation") -> None:
+    def forget(self, pair: WatchedPair) -> None:
         """A request is over."""
         self._watched.pop(pair.decode_attempt.request_id, None)
 
     # Inside.
 
-    def _wait(self, pair: "PairReservation", predicted_s: float) -> None:
+    def _wait(self, pair: WatchedPair, predicted_s: float) -> None:
         """Wait for a leg, in place of the one before."""
         self.forget(pair)
         if not self._factor or predicted_s == inf:
@@ -180,15 +203,12 @@ class Stalls:
         head_s = self._scratch_s(worker_class, self._fleet.loads.requests[head.request_id].context_tokens)
         if head.elapsed_s >= self._limit_s(head_s + _transfer_s(pair)):
             self._give_up(pair, Leg.PREFILL, limit_s)
-        elif (
-            head.request_id == pair.attempt.request_id
-            and pair.gateway.handovers[pair.prefill.protocol].concurrent
-        ):
+        elif head.request_id == pair.attempt.request_id and self._handovers[pair.prefill.protocol].concurrent:
             watched.oldest_s = watched.oldest_s or now_s
             if decode_stalled and now_s - watched.oldest_s >= limit_s:
                 self._give_up(pair, Leg.DECODE, limit_s)
 
-    def _give_up(self, pair: "PairReservation", leg: Leg, limit_s: float) -> None:
+    def _give_up(self, pair: WatchedPair, leg: Leg, limit_s: float) -> None:
         local = pair.prefill if leg is Leg.PREFILL else pair.decode
         assert pair.request is not None
         message = f"The {leg} worker {local.worker.worker_id} made no progress for {limit_s:.3g} s."
@@ -201,7 +221,7 @@ class Stalls:
     def _limit_s(self, predicted_s: float) -> float:
         return self._factor * predicted_s + self._floor_s
 
-    def _prefill_s(self, pair: "PairReservation") -> float:
+    def _prefill_s(self, pair: WatchedPair) -> float:
         return self._scratch_s(pair.prefill.worker.worker_class, pair.placed.context_tokens)
 
     def _scratch_s(self, worker_class: str, tokens: int) -> float:
@@ -211,7 +231,7 @@ class Stalls:
         return self._fleet.service_model(worker_class).service_s(tokens, 0.0)
 
 
-def _transfer_s(pair: "PairReservation") -> float:
+def _transfer_s(pair: WatchedPair) -> float:
     """How long the KV takes after the prefill, at most."""
     crossing_s = 0.0
     if pair.shipping is not None:

@@ -9,16 +9,12 @@ their order (`router.gateway.decision`). What is left when all others are answer
 prompt that is just prefilled (`policies.followers`).
 """
 
-from typing import TYPE_CHECKING
-
 from policies import Chosen, Reason, Shed
 from router.errors import RouterError
 from router.gateway.decision import SLO_UNREACHABLE, Decision, Hold
+from router.gateway.gateway import Gateway
 from router.gateway.plain_words import REASONS, seconds
 from router.gateway.rehearsal import Rehearsed
-
-if TYPE_CHECKING:
-    from router.gateway.gateway import Gateway
 
 
 class Verdict:
@@ -39,7 +35,7 @@ class Verdict:
         queue_full: Whether it would find no place to wait, or only another's.
     """
 
-    def __init__(self, gateway: "Gateway", rehearsed: Rehearsed, next_best: str = "") -> None:
+    def __init__(self, gateway: Gateway, rehearsed: Rehearsed, next_best: str = "") -> None:
         self._gateway, self._rehearsed, self._next_best = gateway, rehearsed, next_best
         self.worker_id = self.decode_worker_id = ""
         self.queue_full = False
@@ -93,7 +89,7 @@ class Verdict:
         waiting, gateway = hold.waiting, self._gateway
         tickets = gateway.fleet.tickets
         self.worker_id = waiting.worker
-        self.queue_full = gateway.room.is_full(waiting.lane)
+        self.queue_full = gateway.placing.room.is_full(waiting.lane)
         assert self._first is not None
         slot = self._first.slot
         whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
@@ -101,7 +97,7 @@ class Verdict:
             reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
         elif hold.gated:
             reason, why = "no_room_to_decode", "no decode worker has room for its KV"
-        elif not gateway.admission.has_room(slot, self._rehearsed.now_us):
+        elif not gateway.placing.admission.has_room(slot, self._rehearsed.now_us):
             reason, why = "no_room", self._no_room(slot)
         elif not tickets.count:
             reason = "follows"
@@ -121,7 +117,7 @@ class Verdict:
     def _no_room(self, slot: int) -> str:
         """Why a worker may not be given more."""
         gateway, now_us = self._gateway, self._rehearsed.now_us
-        admission, loads, name = gateway.admission, gateway.fleet.loads, self._name(slot)
+        admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
         look = None if self._rehearsed.weighed is None else self._rehearsed.weighed.look
         if admission.closed:

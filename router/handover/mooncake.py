@@ -14,7 +14,6 @@ until it is there, so the decode leg's first byte says that it has been shipped.
 from collections import Counter
 from collections.abc import Sequence
 from os import urandom
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,11 +23,8 @@ from router.handover.bootstrap import bootstrap_of
 from router.handover.engine_ids import EngineIds, Rank
 from router.handover.fields import Piece
 from router.handover.legs import Legs
-from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
-
-if TYPE_CHECKING:
-    from router.gateway.parsing import ParsedRequest
 
 
 class MooncakeHandover:
@@ -43,7 +39,7 @@ class MooncakeHandover:
         self.counts: Counter[str] = Counter()
         self._engines = EngineIds(self.counts, resolve=resolve)
 
-    def splits(self, parsed: "ParsedRequest") -> bool:
+    def splits(self, parsed: RequestFacts) -> bool:
         """See `Handover`."""
         return splits(parsed)
 

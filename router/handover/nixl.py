@@ -16,18 +16,14 @@ there is nothing that a gateway could do about that.
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from router.errors import HandoverFailed
 from router.handover.fields import Body, Piece
 from router.handover.legs import Legs
-from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.handover.vllm import FIELDS, PARAMS, alone, prefill_only, splits
-
-if TYPE_CHECKING:
-    from router.gateway.parsing import ParsedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +58,7 @@ class NixlHandover:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def splits(self, parsed: "ParsedRequest") -> bool:
+    def splits(self, parsed: RequestFacts) -> bool:
         """See `Handover`."""
         return splits(parsed)
 

@@ -29,7 +29,6 @@ from router.proxy import UpstreamRequest, UpstreamSink
 
 if TYPE_CHECKING:
     from router.fleet import LocalWorker
-    from router.gateway.parsing import ParsedRequest
 
 
 class Leg(StrEnum):
@@ -37,6 +36,30 @@ class Leg(StrEnum):
 
     PREFILL = "prefill"
     DECODE = "decode"
+
+
+class RequestFacts(Protocol):
+    """What a protocol asks of a request."""
+
+    @property
+    def endpoint(self) -> str:
+        """Path that it was sent to."""
+
+    @property
+    def stream(self) -> bool:
+        """Whether its answer is streamed."""
+
+    @property
+    def n(self) -> int:
+        """Answers to each prompt."""
+
+    @property
+    def paths(self) -> Sequence[bytes]:
+        """Its prompts."""
+
+    @property
+    def computes_all(self) -> bool:
+        """Whether the whole prompt must be computed, whatever is cached of it."""
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
@@ -55,7 +78,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
         resend: Whether a leg that met a stale connection is sent once more.
     """
 
-    parsed: "ParsedRequest"
+    parsed: RequestFacts
     method: bytes
     path: bytes
     query: bytes
@@ -113,7 +136,7 @@ class Handover(Protocol):
     decode_prefills: bool
     counts: Counter[str]
 
-    def splits(self, parsed: "ParsedRequest") -> bool:
+    def splits(self, parsed: RequestFacts) -> bool:
         """Whether a request may have two legs; if not, one worker does all of it."""
 
     def alone(self, body: Sequence[bytes | memoryview]) -> Sequence[bytes | memoryview]:

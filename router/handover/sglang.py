@@ -33,18 +33,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from os import urandom
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from router.handover.bootstrap import bootstrap_of, data_parallel_ranks
 from router.handover.fields import Fields, Piece
 from router.handover.legs import Legs
-from router.handover.ports import Leg, Pair, PairedRequest, PairSink
+from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
 from router.proxy import UpstreamRequest, WorkerPool
-
-if TYPE_CHECKING:
-    from router.gateway.parsing import ParsedRequest
 
 ABORT_S = 5.0
 """How long an engine may take to answer to an abort before we forget it."""
@@ -91,7 +87,7 @@ class SglangHandover:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def splits(self, parsed: "ParsedRequest") -> bool:
+    def splits(self, parsed: RequestFacts) -> bool:
         """See `Handover`."""
         return parsed.endpoint in _SPLIT and parsed.n == 1
 
@@ -148,7 +144,7 @@ class _RoomLegs(Legs):
             Abort(self._pools[leg], self._lines, rid)
 
 
-def _rids(rid: str, parsed: "ParsedRequest") -> Sequence[str]:
+def _rids(rid: str, parsed: RequestFacts) -> Sequence[str]:
     """The ids that an engine makes of one; it aborts what it knows by just that id (`TokenizerManager`)."""
     if parsed.endpoint == "/v1/chat/completions":
         return (rid,)

@@ -10,12 +10,9 @@ them over.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from router.handover.fields import Body, Fields, Piece
-
-if TYPE_CHECKING:
-    from router.gateway.parsing import ParsedRequest
+from router.handover.ports import RequestFacts
 
 PARAMS = "kv_transfer_params"
 
@@ -25,7 +22,7 @@ _CHAT = "/v1/chat/completions"
 _SPLIT = frozenset({_CHAT, "/v1/completions", "/v1/messages"})
 
 
-def splits(parsed: "ParsedRequest") -> bool:
+def splits(parsed: RequestFacts) -> bool:
     """Whether a request may have two legs."""
     return parsed.endpoint in _SPLIT and parsed.n == 1 and len(parsed.paths) <= 1 and not parsed.computes_all
 
@@ -40,7 +37,7 @@ def alone(body: Sequence[Piece]) -> Sequence[Piece]:
     return found.having({PARAMS: b"null"}) if PARAMS in found else body
 
 
-def prefill_only(parsed: "ParsedRequest", body: Body, params: bytes) -> dict[str, bytes]:
+def prefill_only(parsed: RequestFacts, body: Body, params: bytes) -> dict[str, bytes]:
     """Fields that make a request stop after its first token, answer whole, and keep its KV.
 
     Args:

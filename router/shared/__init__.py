@@ -6,6 +6,7 @@ from router.shared.embedded import EmbeddedValkey
 from router.shared.keys import Keys
 from router.shared.lease_account import Charge, Refusal
 from router.shared.leases import Leases
+from router.shared.log_port import LogPort
 from router.shared.ports import Fold, NoListener, Publish, RefusalReason, SharedListener, SkipReason
 from router.shared.state import SharedState
 from router.shared.vitals import Vitals
@@ -17,6 +18,7 @@ __all__ = [
     "Keys",
     "Leases",
     "LogClock",
+    "LogPort",
     "LogStatus",
     "NoListener",
     "Publish",

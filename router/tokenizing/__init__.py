@@ -12,6 +12,7 @@ What tokenizes and renders is an extra, ``cacheway[tokenizers]``, and imported o
 tokenizer.
 """
 
+import asyncio
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from router.fleet import Core
 from router.settings import PlacementSettings
 from router.sources import SettingsError
 
 if TYPE_CHECKING:
-    from router.gateway import Gateway
+    from router.gateway.identity import PromptHasher
     from router.tokenizing.tokenizing import Counts, Tokenizing
 
 ENGINE = "engine"
@@ -57,13 +59,18 @@ def check_tokenizers(placement: PlacementSettings) -> None:
 
 
 def opened_tokenizing(
-    placement: PlacementSettings, gateway: "Gateway", client: httpx.AsyncClient, counts: "Counts"
+    placement: PlacementSettings,
+    core: Core,
+    hasher: "PromptHasher",
+    client: httpx.AsyncClient,
+    counts: "Counts",
 ) -> "Tokenizing | None":
-    """Let a gateway tokenize as the settings say; None if no model has a tokenizer.
+    """Return what tokenizes as the settings say; None if no model has a tokenizer. Inside the event loop.
 
     Args:
         placement: The settings.
-        gateway: Whose prompts.
+        core: The workers that are asked.
+        hasher: Identifies prompts.
         client: Talks to workers.
         counts: Told what became of prompts.
     """
@@ -78,10 +85,10 @@ def opened_tokenizing(
 
     def worker_of(model: str) -> str | None:
         """The base URL of a worker of the model that is well; each in turn."""
-        slots = gateway.registry.eligible(model, gateway.clock.now_us())
+        slots = core.registry.eligible(model, core.log.now_us())
         if not len(slots):
             return None
-        return gateway.registry.at_slot(slots.item(next(turns) % len(slots))).worker.url
+        return core.registry.at_slot(slots.item(next(turns) % len(slots))).worker.url
 
     # Ids of segments, and identities of whole prompts: the latter weigh a hundredth.
     segments = Remembered[bytes, bytes](placement.tokenizing_cache_bytes_max // 10 * 9)
@@ -91,17 +98,15 @@ def opened_tokenizing(
         for model in placement.models.values()
         if model.tokenizer not in ("", ENGINE)
     }
-    tokenizing = Tokenizing(
+    return Tokenizing(
         {
             name: engine if model.tokenizer == ENGINE else folders.get(model.tokenizer)
             for name, model in placement.models.items()
         },
-        gateway.hasher,
-        gateway.loop,
+        hasher,
+        asyncio.get_running_loop(),
         limit_s=placement.tokenizing_s_max,
         threads=placement.tokenizing_threads,
         remembered=Remembered(placement.tokenizing_cache_bytes_max // 10),
         counts=counts,
     )
-    gateway.tokenize_with(tokenizing)
-    return tokenizing

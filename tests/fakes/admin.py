@@ -12,7 +12,7 @@ from fakes.queue_ports import queue_ports
 from policies import DecodeFit, Offload, RoleRules
 from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
 from router.console import EventStream, Pulse
-from router.fleet import LocalWorker, RolePlanner
+from router.fleet import LocalWorker, PlannerRules, RolePlanner
 from router.gateway.offloading import Offloading
 from router.live_settings import LiveSettings
 from router.metrics import Metrics
@@ -58,9 +58,7 @@ class Setup:
         self.live = LiveSettings(
             Loaded(Settings(), {}),
             self.shared.fleet.overrides,
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            replica="r1",
+            self.bench.core.log,
             parts={},
         )
         fleet = MadeUpFleet(0)
@@ -98,17 +96,10 @@ class Setup:
             degraded=lambda: self.degraded,
             hits=lambda worker_id: self.hits.get(worker_id, (0, 0)),
             roles=RolePlanner(
-                self.shared.fleet,
-                self.registry,
+                self.bench.core,
                 self.workers_client,
-                publish=self.shared.publish,
-                now_us=self.time.clock.now_us,
-                replica="r1",
-                replicas=lambda: ("r1",),
-                connected=lambda: True,
                 decode_fit=lambda _: DecodeFit(),
-                mode="recommend",
-                rules=RoleRules(),
+                rules=PlannerRules("recommend", RoleRules()),
             ),
             settings=SettingsPorts("r1", self.live, lambda: self.status),
             gateway=self.bench.gateway,

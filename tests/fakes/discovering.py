@@ -3,11 +3,12 @@
 from typing import Any
 
 from fakes.cluster import Cluster
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from policies import FleetRules, FleetState, Op, Worker, departures
 from router.discovery import Discovery, Selection
 from router.discovery.pods import PodRules
+from router.fleet import Core
 from router.fleet.discovered import Note, note_of
 
 PLAIN = Selection("cluster", "llm", "", "app=engine")
@@ -69,12 +70,11 @@ class Replica:
         self.discovery = Discovery(
             [(selection, cluster) for selection in selections or (PLAIN,)],
             rules or PodRules(),
-            fleet=self.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            replica=name,
-            warm=lambda: self.warm,
+            Core(
+                self.fleet,
+                self.registry,
+                log_port(self.shared, self.time, name, ready=lambda: self.warm),
+            ),
             resync_s=60.0,
             clock=self.time.time,
         )

@@ -9,7 +9,8 @@ import heapq
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -25,16 +26,17 @@ from policies import (
     Placed,
     encode_op,
 )
-from router.fleet import LocalWorker, Registry
-from router.gateway import Gateway, weights
+from router.fleet import Core, LocalWorker, Registry, RegistryRules
+from router.gateway import Gateway, Plugins, RequestReader, Telemetry, starting, weights
 from router.gateway.blame import Failure
 from router.gateway.exchange import RequestExchange
 from router.gateway.spans import Spans
+from router.handover import Handover
 from router.metrics import Metrics
-from router.proxy import ClientRequest, Header, UpstreamSink, WorkerPool
+from router.proxy import ClientConnection, ClientRequest, Exchange, Header, UpstreamSink, WorkerPool
 from router.request_trace import TraceLine
 from router.settings import Settings
-from router.shared import LogClock
+from router.shared import LogClock, LogPort, LogStatus
 from router.tenants import Keyring, Limiter
 
 CALM_S = 3600.0
@@ -42,6 +44,20 @@ CALM_S = 3600.0
 
 EPOCH_S = 1_700_000_000
 """Wall clock when a test begins."""
+
+ALONE_STATUS = LogStatus(
+    connected=True,
+    degraded_reason=None,
+    lag_s=0.0,
+    snapshot_age_s=None,
+    buffered_ops=0,
+    dropped_ops=0,
+    skipped_ops={},
+    replicas=("r1",),
+    ready=True,
+    warming=None,
+)
+"""Of the only replica."""
 
 SSE: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON: list[Header] = [(b"content-type", b"application/json")]
@@ -267,6 +283,26 @@ class FakeShared:
         return [op for op in self.ops if isinstance(op, kind)]
 
 
+class _Publishes(Protocol):
+    def publish(self, op: Op, *more: Op) -> None: ...
+
+
+def log_port(
+    shared: _Publishes,
+    time: VirtualTime,
+    replica: str = "r1",
+    replicas: Callable[[], tuple[str, ...]] = lambda: ("r1",),
+    **status: Any,
+) -> LogPort:
+    """The log of a fake replica; what is said of its status may be asked for anew each time."""
+
+    def now() -> LogStatus:
+        said = {name: value() if callable(value) else value for name, value in status.items()}
+        return replace(ALONE_STATUS, replicas=replicas(), **said)
+
+    return LogPort(replica, shared.publish, time.clock.now_us, now)
+
+
 def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
     """A registry with fake pools."""
     given: dict[str, Any] = {
@@ -279,11 +315,18 @@ def registry(shared: FakeShared, time: VirtualTime, **rules: Any) -> Registry:
         "make_pool": lambda url: cast(WorkerPool, FakePool(url)),
         **rules,
     }
-    return Registry(shared.fleet, publish=shared.publish, now_us=time.clock.now_us, **given)
+    log = log_port(shared, time, given.pop("replica"), given.pop("replicas"))
+    names = ("failure_threshold", "success_threshold", "breaker", "slow_start_s")
+    wanted = RegistryRules(**{name: given.pop(name) for name in names})
+    return Registry(shared.fleet, log, wanted, **given)
 
 
 def pool_of(local: LocalWorker) -> FakePool:
     return cast(FakePool, local.pool)
+
+
+def nobody_encodes(request: ClientRequest, connection: ClientConnection) -> Exchange:
+    raise AssertionError("this bench has no encoders")
 
 
 class Bench:
@@ -323,23 +366,24 @@ class Bench:
         self.log: list[dict[str, object]] = []
         self.trace: list[TraceLine] = []
         self.metrics = Metrics("test")
+        self.handovers: dict[str, Handover] = {}
+        self.core = Core(self.shared.fleet, self.registry, log_port(self.shared, self.time))
         self.gateway = Gateway(
             settings,
-            replica="r1",
-            fleet=self.shared.fleet,
-            registry=self.registry,
-            publish=self.shared.publish,
-            clock=self.time.clock,
-            metrics=self.metrics,
-            request_log=self.log.append,
+            self.core,
+            RequestReader(settings, cached_as=self.registry.cached_as, keys=keys, traced=spans is not None),
+            Telemetry(
+                metrics=self.metrics,
+                request_log=self.log.append,
+                trace_request=self.trace.append,
+                spans=spans,
+            ),
+            Plugins(self.handovers, limiter),
             loop=cast(Any, self.time),
             now_s=self.time.time,
-            trace_request=self.trace.append,
-            keys=keys,
-            limiter=limiter,
             requests_max=requests_max,
-            spans=spans,
         )
+        self._start = starting(self.gateway, nobody_encodes)
         self.clients: list[FakeClient] = []
         for number in range(workers):
             self.add(f"w{number}:80")
@@ -376,7 +420,7 @@ class Bench:
             "127.0.0.1",
             now_s,
         )
-        exchange = self.gateway(request, client)
+        exchange = self._start(request, client)
         assert isinstance(exchange, RequestExchange)
         return exchange, client
 
@@ -412,7 +456,7 @@ class Bench:
             loads.inflight_tokens,
         ):
             assert not column.any()
-        assert self.gateway.inflight == 0
+        assert self.gateway.sending.inflight == 0
         assert all(client.over for client in self.clients)
         assert not any(upstream.live for upstream in self.upstreams)
         said = len(self.shared.ops)

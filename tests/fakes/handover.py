@@ -106,7 +106,7 @@ class PairBench(Bench):
         **sections: dict[str, object],
     ) -> None:
         super().__init__(plain, keys=keys, spans=spans, rules=rules, **sections)
-        self.gateway.handovers = {
+        self.handovers |= {
             name: FakeHandover(name, self.upstreams.append, concurrent=name != "nixl")
             for name in ("sglang", "nixl", "mooncake")
         }

@@ -6,20 +6,23 @@ Blocks have 32 tokens, on both sides. A prompt is named by a number, from which 
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import ALONE_STATUS, FakeShared, VirtualTime, registry
 
 from loadtest.engine.kv_publisher import KvPublisher
 from loadtest.engine.kv_settings import KvEventsSettings
 from policies import FULL_ATTENTION, FleetRules
 from router.destinations import Destinations
-from router.fleet import LocalWorker, ServedModel
+from router.fleet import Core, LocalWorker, ServedModel
 from router.fleet.kv_events import KvEvents
+from router.fleet.kv_events.following import FollowingRules
 from router.gateway.identity import PromptHasher
+from router.shared import LogPort, LogStatus
 
 BLOCK = 32
 
@@ -118,24 +121,19 @@ class Replica:
         self.buffered_ops = 0
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._answer))
         destinations = Destinations()
+        log = LogPort(name, self.shared.publish, self.now_us, self._status)
         self.kv_events = KvEvents(
-            self.registry,
-            self.shared.fleet,
+            Core(self.shared.fleet, self.registry, log),
             self.client,
-            on=on,
-            publish=self.shared.publish,
-            now_us=self.now_us,
-            replica=name,
-            replicas=lambda: self.alive,
-            buffered_ops=lambda: self.buffered_ops,
+            destinations,
+            FollowingRules(on=on, named=frozenset(), timeout_s=2.0),
             root_of=self.hasher.engine_root,
             identifies=lambda model: model == "tiny",
-            named=frozenset(),
-            check_host=destinations.check_host,
-            resolve=destinations.resolve,
-            timeout_s=2.0,
         )
         self._task: asyncio.Task[None] | None = None
+
+    def _status(self) -> LogStatus:
+        return replace(ALONE_STATUS, replicas=self.alive, buffered_ops=self.buffered_ops)
 
     @staticmethod
     def now_us() -> int:

@@ -7,8 +7,8 @@ from fakes.gateway import Bench
 from policies import Shed
 from radix import chain_bytes
 from router.errors import RouterError
+from router.gateway.choosing import choose
 from router.gateway.decision import Decision, Hold
-from router.gateway.dispatching import Dispatching
 from router.gateway.endpoints import Endpoint
 from router.gateway.explaining import Explanation, explain
 from router.gateway.parsing import ParsedRequest
@@ -21,16 +21,16 @@ def digest(bench: Bench) -> tuple[Any, ...]:
     """All that a request may change, as it is seen now: rates fade with time, whoever looks."""
     gateway = bench.gateway
     gateway.fleet.loads.rates(bench.time.clock.now_us())
-    offloading = gateway.decider.offloading
+    offloading = gateway.placing.decider.offloading
     signals = offloading.offload.states._signals
     return (
         bench.shared.fleet.snapshot(),
         len(bench.shared.ops),
-        gateway.decider.placed_count,
-        repr(gateway._attempts),
-        gateway.decisions.cursor,
-        gateway.inflight,
-        [said.request_id for said in gateway.room.tickets()],
+        gateway.placing.decider.placed_count,
+        repr(gateway.placing._attempts),
+        gateway.reports.decisions.cursor,
+        gateway.sending.inflight,
+        [said.request_id for said in gateway.placing.room.tickets()],
         (dict(offloading.counts), list(offloading.latest), dict(offloading._left_to)),
         (
             dict(offloading.offload._surges),
@@ -65,31 +65,22 @@ def parsed_text(blocks: tuple[int, ...], more_bytes: int = 500, **changes: Any) 
     return ParsedRequest(**{**fields, **changes})
 
 
-class Real(Dispatching):
+class Real:
     """A request that is really decided, by the gateway itself, but not sent."""
 
-    __slots__ = ()
-
     def __init__(self, bench: Bench, parsed: ParsedRequest, tenant: Tenant = ANONYMOUS) -> None:
-        gateway = bench.gateway
-        self._gateway = gateway
-        self._arrived_us, self._tried = 0, []
-        flow = gateway.flow_of(parsed, tenant, ())
+        self._gateway = gateway = bench.gateway
+        self._parsed = parsed
+        flow = gateway.reader.flow_of(parsed, tenant, ())
         self._record = RequestRecord(
             gateway, b"", "", gateway.now_s(), 0, parsed=parsed, tenant=tenant, flow=flow
         )
 
     def outcome(self) -> Decision | Hold | Shed | RouterError:
         try:
-            return self._decide("", -1)
+            return choose(self._gateway, self._gateway.placing.decider, self._record, self._parsed)
         except RouterError as error:
             return error
-
-    def _send(self, decision: Decision) -> None:
-        raise AssertionError
-
-    def _fail(self, error: RouterError) -> None:
-        raise AssertionError
 
 
 def explained(bench: Bench, parsed: ParsedRequest, limit: int = 50, **how: Any) -> Explanation:

@@ -52,7 +52,7 @@ class RunningGateway:
         loads = self.process.fleet.loads
         return (
             not loads.requests
-            and self.process.gateway.inflight == 0
+            and self.process.gateway.sending.inflight == 0
             and not loads.prefill_us.any()
             and not loads.inflight_tokens.any()
         )

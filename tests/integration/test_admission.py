@@ -34,7 +34,7 @@ async def test_all_replicas_know_what_one_of_them_read(fleet: Fleet) -> None:
     await until(lambda: all(running(gateway) for gateway in gateways))
     for gateway in gateways:
         (slot,) = [worker.slot for worker in gateway.process.fleet.workers()]
-        assert gateway.process.gateway.admission.running_max(slot) == 2
+        assert gateway.process.gateway.placing.admission.running_max(slot) == 2
     metrics = (await gateways[0].client.get("/metrics")).text
     assert f'cacheway_worker_reported_running_requests{{worker="{worker_id}"}} 1.0' in metrics
     assert f'cacheway_worker_running_max_requests{{worker="{worker_id}"}} 2.0' in metrics
@@ -46,9 +46,9 @@ async def test_what_an_engine_could_not_run_waits_here_and_not_there(fleet: Flee
     gateway = await fleet.gateway(engine.url, admission=LOOKING)
     (slot,) = [worker.slot for worker in gateway.process.fleet.workers()]
     await ask(gateway, "first")
-    await until(lambda: gateway.process.gateway.admission.running_max(slot) == 2)
+    await until(lambda: gateway.process.gateway.placing.admission.running_max(slot) == 2)
     asked = [asyncio.create_task(ask(gateway, f"{number}", max_tokens=100)) for number in range(5)]
-    await until(lambda: len(gateway.process.gateway.room) == 3)
+    await until(lambda: len(gateway.process.gateway.placing.room) == 3)
     assert engine.scheduler.waiting == 0
     await asyncio.gather(*asked)
     assert engine.scheduler.running_max == 2

@@ -244,7 +244,7 @@ async def test_a_client_that_leaves_during_the_prefill_frees_its_worker_too(flee
 
 
 def _paths(gateway: Any) -> list[bytes]:
-    identifier = gateway.process.gateway._identifier
+    identifier = gateway.process.gateway.reader.identifier
     from router.gateway.endpoints import Endpoint
 
     return list(identifier.parse(Endpoint.CHAT, json.dumps(chat(stream=True)).encode()).paths)

@@ -80,11 +80,11 @@ async def test_a_policy_switch_under_load_changes_decisions_on_both_replicas_and
         told = await patch(one, values, comment="compare")
         assert told["shared"]
         assert told["changed"]["placement.policy"] == {"before": "prefix_hash", "after": "round_robin"}
-        await until(lambda: two.process.gateway.decider.policy.name == "round_robin")
+        await until(lambda: two.process.gateway.placing.decider.policy.name == "round_robin")
         for gateway in (one, two):
             assert await most_on_one(gateway) < 12
         await two.client.post("/settings/rollback", json={"change_id": told["change_id"]})
-        await until(lambda: one.process.gateway.decider.policy.name == "prefix_hash")
+        await until(lambda: one.process.gateway.placing.decider.policy.name == "prefix_hash")
         await until(lambda: len(statuses) > 50)
     assert set(statuses) == {200}
 
@@ -98,7 +98,7 @@ async def test_a_restarted_replica_keeps_what_was_changed(fleet: Fleet) -> None:
     third = await fleet.gateway(fleet.engines[0].url, queue={"size": 5})
     await until(lambda: third.process.shared.status.ready)
     assert third.process.settings.queue.size == 7
-    assert third.process.gateway.decider.policy.name == "min_ttft"
+    assert third.process.gateway.placing.decider.policy.name == "min_ttft"
     history = (await third.client.get("/settings/history")).json()
     assert [change["change_id"] for change in history["changes"]] == [
         second["change_id"],

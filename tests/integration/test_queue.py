@@ -66,7 +66,7 @@ async def test_what_came_first_at_any_replica_goes_first(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However slow this machine is, nobody is thought dead."""
-    monkeypatch.setattr("router.gateway.gateway.GRACE_S", 10.0)
+    monkeypatch.setattr("router.gateway.placing.GRACE_S", 10.0)
     engine = await fleet.engine(ENGINE)
     gateways = await replicas(fleet, engine.url, 3, queue={"uncached_weight": 0})
     gone: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ async def test_what_came_first_at_any_replica_goes_first(
         shell.publish = watched
 
     def all_know() -> bool:
-        waiting = sum(len(gateway.process.gateway.room) for gateway in gateways)
+        waiting = sum(len(gateway.process.gateway.placing.room) for gateway in gateways)
         return all(tickets(gateway) == waiting for gateway in gateways)
 
     for gateway in gateways:

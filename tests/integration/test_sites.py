@@ -89,7 +89,7 @@ class Sites:
         return {
             told.verdict.reason
             for replica in self.replicas
-            for told in replica.process.gateway.decider.offloading.latest
+            for told in replica.process.gateway.placing.decider.offloading.latest
         }
 
     async def at_rest(self) -> None:
@@ -98,7 +98,7 @@ class Sites:
             links = replica.process.fleet.links
             await until(lambda replica=replica: replica.idle())  # type: ignore[misc]
             await until(lambda links=links: not links.transfers)  # type: ignore[misc]
-            assert len(replica.process.gateway.link_watch) == 0
+            assert len(replica.process.gateway.sending.link_watch) == 0
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ async def test_long_prompts_are_prefilled_in_the_other_site_and_say_why(
     await sites.at_rest()
     assert sites.reasons() == {OffloadReason.ABOVE_THRESHOLD, OffloadReason.BELOW_THRESHOLD}
     assert link.link.arrived == 6
-    verdict = next(iter(sites.replicas[0].process.gateway.decider.offloading.latest)).verdict
+    verdict = next(iter(sites.replicas[0].process.gateway.placing.decider.offloading.latest)).verdict
     assert verdict.kv_bytes == pytest.approx(verdict.uncached_remote * KV_TOKEN_BYTES, rel=0.01)
     metrics = (await sites.replicas[0].client.get("/metrics")).text
     assert 'reason="above_threshold"' in metrics

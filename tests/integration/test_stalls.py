@@ -19,7 +19,7 @@ FLOOR_S = 0.5
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=PROTOCOLS)
 async def fitted(request: Any) -> AsyncIterator[Pairs]:
     async with open_pairs(request.param, stall_floor_s=FLOOR_S) as pairs:
-        feedback = pairs.replicas["calm"].process.gateway.feedback
+        feedback = pairs.replicas["calm"].process.gateway.placing.feedback
         while not (feedback.knows_prefills("default", 100) and feedback.decode_fit(SLOW_CLASS).known):
             course = await pairs.ask("calm", streamed=False)
             await course.answered()

@@ -105,8 +105,8 @@ async def test_what_is_set_of_remote_prefill_and_links_shows_in_views_and_metric
         offload={"threshold_tokens": 7000, "scarce_above": 0.6, "abundant_below": 0.4, "wait_s_max": 3},
         placement={"models": {"*": {"kv_bytes_per_token": 7}}, "prefill_policy": "round_robin"},
     )
-    assert process.gateway.decider.prefill_policy.name == "round_robin"
-    assert process.gateway.decider.policy.name == "expected_cost"
+    assert process.gateway.placing.decider.prefill_policy.name == "round_robin"
+    assert process.gateway.placing.decider.policy.name == "expected_cost"
     async with running(process) as client:
         offload = (await client.get("/offload")).json()
         (link,) = (await client.get("/links")).json()["links"]
@@ -313,7 +313,7 @@ async def test_fairness_knows_the_weights_of_classes_and_tenants(tmp_path: Path)
 
 async def test_what_is_read_rather_than_counted_is_in_the_metrics() -> None:
     process = await built(fleet={"worker_urls": ["http://a:1", "http://b:1"]})
-    process.gateway.exchanges = {object() for _ in range(7)}  # type: ignore[misc] # only counted
+    process.gateway.sending.exchanges = {object() for _ in range(7)}  # type: ignore[misc] # only counted
     process.fleet.apply(
         Placed("x", process.clock.now_us(), "a:1", "r9", 500_000, 600, 700, (bytes(range(16)),))
     )

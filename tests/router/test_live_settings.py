@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import pytest
+from fakes.gateway import ALONE_STATUS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from router.catalogue import CATALOGUE
 from router.errors import ClientError
 from router.live_settings import LiveSettings, value_of
 from router.settings import Settings
+from router.shared import LogPort
 from router.sources import Loaded, Origin
 
 NOWHERE = "redis://127.0.0.1:1"
@@ -30,9 +32,7 @@ class Replica:
         self.live = LiveSettings(
             Loaded(started, {"queue.size": Origin("flag", "--queue-size")}),
             self.fleet.overrides,
-            publish=self._publish,
-            now_us=self._tick,
-            replica=name,
+            LogPort(name, self._publish, self._tick, lambda: ALONE_STATUS),
             parts={"part": self.told.append},
         )
 
@@ -356,25 +356,30 @@ def other(key: str) -> Any:
 def rules_of(process: GatewayProcess) -> dict[str, Any]:
     """All that a process goes by, as far as settings say it."""
     gateway, registry, fleet = process.gateway, process.registry, process.fleet
-    decider, order = gateway.decider, gateway.decider._order
+    placing, decider = gateway.placing, gateway.placing.decider
+    order, decode_policy = decider._order, placing._matchmaker.policy
     local = registry.all()[0]
     assert local.breaker is None or local.breaker.rules == registry.circuits._rules
     return {
         "gateway": [
-            (gateway.request_timeout_s, gateway.retry_after_s, gateway.expected_output_tokens),
-            (gateway.request_logs, gateway.request_log_ratio),
-            (gateway._at_workers_max, gateway._queues, gateway._default_flow),
+            (
+                gateway.sending.exchanges.timeout_s,
+                gateway.placing.retry_after_s,
+                gateway.placing.decider._expected_output_tokens,
+            ),
+            (gateway.reports.request_logs, gateway.reports.request_log_ratio),
+            (gateway.sending._at_workers_max, gateway.sending._queues, gateway.reader._default_flow),
         ],
-        "redispatch": (gateway.redispatch_rules, gateway.retry_budget.ratio),
-        "exchanges": gateway.exchanges.timeout_s,
-        "feedback": gateway.feedback.bytes_per_token_default,
-        "stalls": (gateway.stalls._factor, gateway.stalls._floor_s),
-        "classes": (gateway.priorities.named(b"1"), gateway.priorities.named(b"0")),
-        "room": gateway.room._rules,
-        "admission": (gateway.admission.rules, gateway.admission._stale_us),
+        "redispatch": (gateway.sending.redispatch_rules, gateway.sending.retry_budget.ratio),
+        "exchanges": gateway.sending.exchanges.timeout_s,
+        "feedback": gateway.placing.feedback.bytes_per_token_default,
+        "stalls": (gateway.sending.stalls._factor, gateway.sending.stalls._floor_s),
+        "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
+        "room": gateway.placing.room._rules,
+        "admission": (gateway.placing.admission.rules, gateway.placing.admission._stale_us),
         "policies": (decider.policy.name, decider.prefill_policy.name, decider._expected_output_tokens),
-        "shadow": gateway._shadowed,
-        "decode_policy": None if gateway._matchmaker.policy is None else gateway._matchmaker.policy.name,
+        "shadow": gateway.placing._shadowed,
+        "decode_policy": None if decode_policy is None else decode_policy.name,
         "order": None
         if order is None
         else (order.k, None if order.rejection is None else order.rejection.level),
@@ -397,12 +402,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "circuits": registry.circuits._rules,
         "health": process.health._rules,
         "engine_metrics": (process._engine_metrics._interval_us, process._engine_metrics._timeout_s),
-        "roles": (
-            process._roles.mode,
-            process._roles.rules,
-            process._roles.interval_s,
-            process._roles.tpot_slo_s,
-        ),
+        "roles": (process._roles.rules,),
         "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
     }
 

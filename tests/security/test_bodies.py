@@ -155,7 +155,7 @@ async def test_bodies_that_wait_or_are_in_flight_are_bounded(fleet: Fleet) -> No
         clients[0].send(post(BODY))
         await asked.wait()
         clients[1].send(post(BODY))
-        await until(lambda: len(gateway.process.gateway.room) == 1)
+        await until(lambda: len(gateway.process.gateway.placing.room) == 1)
         assert held(gateway) == 2 * len(BODY)
         for _ in range(5):
             late = await Attacker.connect(gateway)

@@ -53,14 +53,14 @@ async def test_connections_are_bounded_in_all(fleet: Fleet) -> None:
         held = [await Attacker.connect(gateway, f"127.0.0.{number}") for number in range(2, 7)]
         for each in held:
             each.send(request)
-        await until(lambda: gateway.process.gateway.inflight == 5)
+        await until(lambda: gateway.process.gateway.sending.inflight == 5)
 
         assert await (await Attacker.connect(gateway)).send(HEALTH).received() == b""
         assert await refused(gateway, "connections") == 1
         assert b"cacheway_client_connections 5.0" in gateway.process.metrics.exposition()[0]
 
         answer.set()
-        await until(lambda: gateway.process.gateway.inflight == 0)
+        await until(lambda: gateway.process.gateway.sending.inflight == 0)
         new = await Attacker.connect(gateway)
         assert await new.is_served()
         assert await refused(gateway, "idle") == 1
@@ -154,7 +154,7 @@ async def test_where_no_encoder_is_nothing_is_kept_of_the_calls_to_one(fleet: Fl
         for _ in range(20):
             answer = await gateway.client.post(path, content=REGISTRATION, headers={"x-pad": "x" * 60_000})
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_worker_available")
-    encoding = gateway.process.gateway.encode
+    encoding = gateway.process.encoding
     assert isinstance(encoding, Encoding)
     assert (len(encoding.registrations), encoding.registrations.size_bytes) == (0, 0)
 

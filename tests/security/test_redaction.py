@@ -265,7 +265,7 @@ async def test_nothing_of_a_request_or_an_answer_leaves_the_process_but_to_its_c
             raise RuntimeError("a mistake")
 
         with monkeypatch.context() as patched:
-            patched.setattr(gateway.process.gateway.decider, "decide", crash)
+            patched.setattr(gateway.process.gateway.placing.decider, "decide", crash)
             await ask("/v1/chat/completions", json.dumps({"model": "m", **BODIES[Endpoint.CHAT]}).encode())
         assert any(getattr(record, "event", "") == "request.crashed" for record in caplog.records)
 

@@ -25,15 +25,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
 
-from policies import DP_SIZE_LABEL, FleetState, Op, Tracked, turn_of
+from policies import DP_SIZE_LABEL, Tracked, turn_of
 from radix import RANKS_MAX, Residency, parsed_whole
-from router.destinations import Resolve
+from router.destinations import Destinations
 from router.errors import ClientError
+from router.fleet.core import Core
 from router.fleet.kv_events.follower import Follower
 from router.fleet.kv_sources import (
     EVENTS_LABEL,
@@ -48,7 +50,6 @@ from router.fleet.kv_sources import (
 )
 from router.fleet.local_worker import LocalWorker
 from router.fleet.pages import page
-from router.fleet.registry import Registry
 from router.kv_events_metrics import FollowedSample, KvEventsSample
 
 if TYPE_CHECKING:
@@ -85,65 +86,62 @@ TURNS_MAX = 10_000
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowingRules:
+    """Whom to follow.
+
+    Attributes:
+        on: Whether anybody is followed at all.
+        named: Ids of the workers that the settings name; where these publish is the operator's will.
+        timeout_s: An engine that takes longer does not answer.
+    """
+
+    on: bool
+    named: frozenset[str]
+    timeout_s: float
+
+
 class KvEvents:
     """The loop.
 
     Args:
-        registry: The workers.
-        fleet: The shared state.
+        core: The fleet.
         client: Asks engines where they publish.
-        on: Whether anybody is followed at all.
-        publish: Tells all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
-        replicas: Ids of those that are alive.
-        buffered_ops: How many operations the log has not taken yet.
+        destinations: Where the gateway connects to.
+        rules: Whom to follow.
         root_of: Root of the token ids that an engine caches under a model's name and a salt.
         identifies: Whether prompts for a model are identified by token ids.
-        named: Ids of the workers that the settings name; where these publish is the operator's will.
-        check_host: Raises `ClientError` if the gateway does not connect to a host.
-        resolve: Finds the addresses of a host that the gateway connects to.
-        timeout_s: An engine that takes longer does not answer.
         now_unix_s: Wall clock, to say how late events are.
     """
 
     def __init__(
         self,
-        registry: Registry,
-        fleet: FleetState,
+        core: Core,
         client: httpx.AsyncClient,
+        destinations: Destinations,
+        rules: FollowingRules,
         *,
-        on: bool,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
-        replicas: Callable[[], tuple[str, ...]],
-        buffered_ops: Callable[[], int],
         root_of: Callable[[str, str], int],
         identifies: Callable[[str], bool],
-        named: frozenset[str],
-        check_host: Callable[[str], None],
-        resolve: Resolve,
-        timeout_s: float,
         now_unix_s: Callable[[], float] = time.time,
     ) -> None:
-        self.on = on
-        self.replica = replica
+        self.on = rules.on
+        self.replica = core.log.replica
         self._now_unix_s = now_unix_s
         self.followers: dict[str, Follower] = {}
-        self._registry = registry
-        self._fleet = fleet
+        self._registry = core.registry
+        self._fleet = core.fleet
         self._client = client
-        self._publish = publish
-        self._now_us = now_us
-        self._replicas = replicas
-        self._buffered_ops = buffered_ops
+        self._publish = core.log.publish
+        self._now_us = core.log.now_us
+        self._replicas = core.log.replicas
+        self._status = core.log.status
         self._root_of = root_of
         self._identifies = identifies
-        self._named = named
-        self._check_host = check_host
-        self._resolve = resolve
-        self._timeout_s = timeout_s
+        self._named = rules.named
+        self._check_host = destinations.check_host
+        self._resolve = destinations.resolve
+        self._timeout_s = rules.timeout_s
         self._past: Counter[str] = Counter()
         self._alive: tuple[str, ...] = ()
         self._turns: dict[str, int] = {}
@@ -233,7 +231,7 @@ class KvEvents:
                 await pace.kept()
             if self.followers.get(worker_id) is not follower:
                 continue
-            if self._buffered_ops() > BUFFERED_OPS_MAX or follower.flush() or busy:
+            if self._status().buffered_ops > BUFFERED_OPS_MAX or follower.flush() or busy:
                 self._hot[worker_id] = follower
             else:
                 follower.arm()

@@ -11,6 +11,7 @@ from fakes.rehearsals import digest
 
 from policies import FirstToken, Placed
 from radix import chain_bytes
+from router.gateway.endpoints import Endpoint
 from router.gateway.large import LARGE_BODY_BYTES
 from router.tenants import ANONYMOUS
 
@@ -50,9 +51,7 @@ async def test_a_request_is_explained_and_then_goes_there() -> None:
 async def test_hashes_of_a_trace_are_as_good_as_the_request() -> None:
     """Of the same prompt the same blocks are found, whoever hashed them; as text, in hexadecimal."""
     bench = Bench(workers=3)
-    parsed = bench.gateway.parse(
-        bench.gateway.endpoint_of(b"/v1/chat/completions"), orjson.dumps(chat()), ANONYMOUS
-    )
+    parsed = bench.gateway.reader.parse(Endpoint.CHAT, orjson.dumps(chat()), ANONYMOUS)
     now_us = bench.time.clock.now_us()
     bench.shared.publish(Placed("known", now_us, "w1:80", "r2", 1, 1, 1, parsed.paths))
     bench.shared.publish(FirstToken("known", now_us))
@@ -90,9 +89,7 @@ async def test_a_large_body_gives_the_same_answer_as_a_small_one_would() -> None
     bench = Bench(workers=2)
     text = "word " * (LARGE_BODY_BYTES // 4)
     found = await ask(bench, {"limit": 1, "request": chat(text), "policy": "least_load"})
-    whole = bench.gateway.parse(
-        bench.gateway.endpoint_of(b"/v1/chat/completions"), orjson.dumps(chat(text)), ANONYMOUS
-    )
+    whole = bench.gateway.reader.parse(Endpoint.CHAT, orjson.dumps(chat(text)), ANONYMOUS)
     assert found["request"]["blocks"] == len(whole.paths[0]) // 8
     assert found["request"]["prefix"] == f"{whole.prefix_key:016x}"
     assert (len(found["candidates"]), found["candidates_omitted"]["count"]) == (1, 1)

@@ -25,8 +25,8 @@ class Scene:
         shared, now_us = bench.shared, bench.time.clock.now_us
         self.sights = FleetSights(
             version="1.2.3",
-            recent=bench.gateway.decisions,
-            offloading=bench.gateway.decider.offloading,
+            recent=bench.gateway.reports.decisions,
+            offloading=bench.gateway.placing.decider.offloading,
             queue=queue_ports(shared, bench.registry, bench.time),
             links=LinkPorts(shared.fleet.links, lambda _, __: "abundant", now_us),
             log_status=lambda: self.status,

@@ -128,9 +128,7 @@ async def test_metrics_leave_the_data_port_if_they_have_one_of_their_own(setup: 
     live = LiveSettings(
         Loaded(settings, {}),
         setup.shared.fleet.overrides,
-        publish=setup.shared.publish,
-        now_us=setup.time.clock.now_us,
-        replica="r1",
+        setup.bench.core.log,
         parts={},
     )
     ports = replace(setup.ports, settings=replace(setup.ports.settings, live=live))

@@ -3,7 +3,7 @@
 from typing import Any
 
 import httpx
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 from fastapi import FastAPI
 
 from policies import (
@@ -18,7 +18,7 @@ from policies import (
 )
 from policies.role_plan import NEVER_TOKENS
 from router.admin.role_view import add_role_view, described
-from router.fleet import RolePlanner
+from router.fleet import Core, PlannerRules, RolePlanner
 
 RULES = FleetRules(
     site="dc1", links={"dc2>dc1": LinkRules(1.25e9)}, kv_bytes={"*": KvBytes(17_000.0, state_bytes=1.8e8)}
@@ -32,17 +32,10 @@ class Setup:
         self.registry = registry(self.shared, self.time)
         self.fit = DecodeFit()
         self.planner = RolePlanner(
-            self.shared.fleet,
-            self.registry,
+            Core(self.shared.fleet, self.registry, log_port(self.shared, self.time)),
             httpx.AsyncClient(),
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            replica="r1",
-            replicas=lambda: ("r1",),
-            connected=lambda: True,
             decode_fit=lambda _: self.fit,
-            mode=mode,
-            rules=RoleRules(),
+            rules=PlannerRules(mode, RoleRules()),
             clock=self.time.time,
         )
 

@@ -24,7 +24,7 @@ def counted(bench: Bench) -> dict[str, float]:
 
 async def test_without_a_shadow_nobody_is_asked() -> None:
     bench = Bench()
-    assert bench.gateway.decider.shadow is None
+    assert bench.gateway.placing.decider.shadow is None
     assert await seen(bench) == {"replica": "r1", "enabled": False, "active_policy": "expected_cost"}
 
 
@@ -37,7 +37,10 @@ async def test_what_it_would_have_chosen_is_told_and_counted_and_changes_nothing
             bench.start(chat())
             bench.upstream.answer()
     went = [
-        [decision.attempt and decision.attempt.worker_id for decision in bench.gateway.decisions.since(0)[0]]
+        [
+            decision.attempt and decision.attempt.worker_id
+            for decision in bench.gateway.reports.decisions.since(0)[0]
+        ]
         for bench in (plain, watched)
     ]
     assert went[0] == went[1]
@@ -55,14 +58,14 @@ async def test_what_it_would_have_chosen_is_told_and_counted_and_changes_nothing
 
 async def test_it_may_change_while_the_gateway_serves_and_keeps_what_it_found_if_it_does_not() -> None:
     bench = Bench(placement={"shadow_policy": "least_load", "shadow_ratio": 1.0})
-    first = bench.gateway.decider.shadow
+    first = bench.gateway.placing.decider.shadow
 
     def use(**placement: Any) -> None:
         bench.gateway.use(Settings.model_validate({"placement": placement}))
 
     use(shadow_policy="least_load", shadow_ratio=1.0, congestion_max=1.0)
-    assert bench.gateway.decider.shadow is first
+    assert bench.gateway.placing.decider.shadow is first
     use(shadow_policy="least_load", shadow_ratio=0.5)
-    assert bench.gateway.decider.shadow is not first
+    assert bench.gateway.placing.decider.shadow is not first
     use()
-    assert bench.gateway.decider.shadow is None
+    assert bench.gateway.placing.decider.shadow is None

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from fakes.cluster import Cluster
 from fakes.cluster_api import ClusterApi
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from router.destinations import Destinations
 from router.discovery import Discovery, check_discovery, make_discovery
 from router.discovery.api_server import find_server
 from router.discovery.start import cluster_of
+from router.fleet import Core
 from router.settings import Settings
 from router.sources import SettingsError
 
@@ -30,13 +31,8 @@ def made(settings: Settings) -> Discovery | None:
     shared, time = FakeShared(), VirtualTime()
     return make_discovery(
         settings,
-        fleet=shared.fleet,
-        registry=registry(shared, time),
-        publish=shared.publish,
-        now_us=time.clock.now_us,
-        replica="r1",
-        warm=lambda: True,
-        destinations=Destinations(),
+        Core(shared.fleet, registry(shared, time), log_port(shared, time)),
+        Destinations(),
     )
 
 

@@ -171,4 +171,4 @@ async def test_a_mistake_of_ours_is_an_answer_and_leaves_nothing_behind(
     monkeypatch.setattr("router.encoding.encoding.Encoding.choose", broken)
     answer = await world.gateways[0].client.post("/encode", json={"req_id": "p", "mm_items": ["m"]})
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
-    assert world.gateways[0].process.gateway.inflight == 0
+    assert world.gateways[0].process.gateway.sending.inflight == 0

@@ -3,12 +3,14 @@
 from collections import deque
 
 import pytest
+from fakes.gateway import ALONE_STATUS
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import FleetRules, FleetState, LengthBuckets, Op, OpRefused, Worker, WorkerPut, encode_op
 from router.fleet.changes import INSIST_US, Change, Changes
 from router.fleet.discovered import DISCOVERED_LABEL, NOTE_LABEL, Note, note_of, note_text
+from router.shared import LogPort
 
 WORKER = "a:80"
 NOTED = {
@@ -45,7 +47,7 @@ class Replica:
         self.log, self.name = log, name
         self.unread: deque[Op] = deque()
         self.fleet = FleetState(FleetRules(buckets=LengthBuckets()))
-        self.changes = Changes(publish=self._publish, now_us=lambda: log.now_us, replica=name)
+        self.changes = Changes(LogPort(name, self._publish, lambda: log.now_us, lambda: ALONE_STATUS))
         self.said: list[WorkerPut] = []
 
     def _publish(self, put: WorkerPut) -> None:
@@ -241,7 +243,7 @@ def test_a_change_that_cannot_be_published_is_not_said_again() -> None:
         raise OpRefused("as a test wants")
 
     log = Log(1)
-    changes = Changes(publish=publish, now_us=lambda: 20, replica="r0")
+    changes = Changes(LogPort("r0", publish, lambda: 20, lambda: ALONE_STATUS))
     with pytest.raises(OpRefused):
         changes.say(log.replicas[0].worker, Change(capacity_tokens=10**30))
     log.say(WorkerPut(WORKER, 30, "another", "http://a", knows={"another": 30}))

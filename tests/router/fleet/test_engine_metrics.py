@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 
 import httpx
 import pytest
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 from fakes.running import until
 
 from policies import Finished, Placed, Reported
-from router.fleet import EngineMetrics, LocalWorker, engine_metrics
+from router.fleet import Core, EngineMetrics, LocalWorker, engine_metrics
 
 SECOND = 1_000_000
 PAGE = b"""vllm:num_requests_running{engine="0"} 3
@@ -32,13 +32,12 @@ class Setup:
         self.registry = registry(self.shared, self.time)
         self.client = httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
         self.metrics = EngineMetrics(
-            self.registry,
-            self.shared.fleet,
+            Core(
+                self.shared.fleet,
+                self.registry,
+                log_port(self.shared, self.time, replica, lambda: self.alive),
+            ),
             self.client,
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            replica=replica,
-            replicas=lambda: self.alive,
             interval_s=2.0,
             timeout_s=2.0,
         )
@@ -213,13 +212,12 @@ async def test_the_loop_looks_and_goes_on_whatever_comes() -> None:
 
     setup.client = httpx.AsyncClient(transport=httpx.MockTransport(handle))
     metrics = EngineMetrics(
-        setup.registry,
-        setup.shared.fleet,
+        Core(
+            setup.shared.fleet,
+            setup.registry,
+            log_port(setup.shared, setup.time, "one", lambda: ("one",)),
+        ),
         setup.client,
-        publish=setup.shared.publish,
-        now_us=setup.time.clock.now_us,
-        replica="one",
-        replicas=lambda: ("one",),
         interval_s=0.01,
         timeout_s=60.0,
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime, log_port, registry
 
 from policies import (
     TURNING_LABEL,
@@ -24,7 +24,7 @@ from policies import (
     Started,
 )
 from radix import WHOLE_MAX
-from router.fleet import RolePlanner
+from router.fleet import Core, PlannerRules, RolePlanner
 from router.fleet.role_planner import LEAD_S
 
 
@@ -57,18 +57,20 @@ class Setup:
 
     def planner(self, replica: str, mode: str = "apply") -> RolePlanner:
         planner = RolePlanner(
-            self.shared.fleet,
-            self.registry,
+            Core(
+                self.shared.fleet,
+                self.registry,
+                log_port(
+                    self.shared,
+                    self.time,
+                    replica,
+                    lambda: self.replicas,
+                    connected=lambda: self.connected,
+                ),
+            ),
             self.client,
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
-            replica=replica,
-            replicas=lambda: self.replicas,
-            connected=lambda: self.connected,
             decode_fit=lambda _: self.fit,
-            mode=mode,
-            rules=RoleRules(apply=mode == "apply"),
-            interval_s=0.001,
+            rules=PlannerRules(mode, RoleRules(apply=mode == "apply"), interval_s=0.001),
             turned=self.turned.append,
             clock=self.time.time,
         )
@@ -182,13 +184,13 @@ async def test_of_several_replicas_one_leads_and_the_next_only_after_a_while() -
     setup.replicas = tuple(name for name in setup.replicas if name != plan.replica)
     for _ in range(2):
         for planner in setup.planners:
-            if planner.replica != plan.replica:
+            if planner.core.log.replica != plan.replica:
                 await planner.look()
         assert len(setup.plans()) == 1
         setup.wait(LEAD_S / 2 - 0.1)
     setup.wait(LEAD_S)
     for planner in setup.planners:
-        if planner.replica != plan.replica:
+        if planner.core.log.replica != plan.replica:
             await planner.look()
     assert setup.plans()[1].replica in setup.replicas
     assert setup.role("w2:80") == ("prefill", False, {}), "it goes on where the first one stopped"
@@ -299,7 +301,8 @@ async def test_an_engine_that_began_anew_as_it_was_is_asked_once() -> None:
     setup = Setup(requests=0)
     setup.engine_role = "decode"
     setup.shared.publish(Started("w3:80", setup.time.clock.now_us() + 1, "r1", 7_000, cold=True))
-    for mode in (replace(setup.planners[0].rules, apply=False), setup.planners[0].rules):
+    applied = setup.planners[0].rules
+    for mode in (replace(applied, roles=replace(applied.roles, apply=False)), applied):
         setup.planners[0].rules = mode
         for _ in range(2):
             await setup.planners[0].look()
@@ -317,7 +320,7 @@ async def test_the_loop_looks_again_and_again_until_it_is_cancelled() -> None:
         if len(setup.plans()) == 2:
             twice.set()
 
-    planner.publish = publish
+    planner.core = replace(planner.core, log=replace(planner.core.log, publish=publish))
     task = asyncio.create_task(planner.run())
     async with asyncio.timeout(60):
         await twice.wait()
@@ -329,13 +332,13 @@ async def test_the_loop_looks_again_and_again_until_it_is_cancelled() -> None:
 async def test_a_loop_that_is_told_another_interval_does_not_sleep_out_the_old_one() -> None:
     setup = Setup(mode="recommend")
     planner = setup.planners[0]
-    planner.interval_s = 3600.0
+    planner.rules = replace(planner.rules, interval_s=3600.0)
     task = asyncio.create_task(planner.run())
     try:
         await asyncio.sleep(0)
-        planner.use("off", RoleRules(), 3600.0, 0.05)
-        assert (planner.mode, planner.rules, planner.tpot_slo_s) == ("off", RoleRules(), 0.05)
-        planner.use("recommend", RoleRules(), 0.001, 0.0)
+        planner.use(PlannerRules("off", RoleRules(), 3600.0, 0.05))
+        assert planner.rules == PlannerRules("off", RoleRules(), 3600.0, 0.05)
+        planner.use(PlannerRules("recommend", RoleRules(), 0.001, 0.0))
         async with asyncio.timeout(60):
             while not setup.plans():  # noqa: ASYNC110 - nobody signals a plan
                 await asyncio.sleep(0.005)

@@ -214,7 +214,7 @@ def test_what_no_worker_can_hold_is_refused_with_the_longest_that_one_can() -> N
 def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     """A policy that prices with NaN breaks an assertion in the core."""
     bench = Bench()
-    bench.gateway.decider.policy = NotANumber()
+    bench.gateway.placing.decider.policy = NotANumber()
     _, client = bench.start(chat())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
@@ -224,7 +224,7 @@ def test_a_mistake_of_ours_is_an_answer_too(caplog: pytest.LogCaptureFixture) ->
 def test_a_mistake_of_ours_in_a_redispatch_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     _, client = bench.start(chat())
-    bench.gateway.decider.policy = NotANumber()
+    bench.gateway.placing.decider.policy = NotANumber()
     bench.upstream.fail(unreachable())
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert "request.crashed" in {getattr(record, "event", "") for record in caplog.records}
@@ -288,7 +288,7 @@ def test_without_attempts_left_the_workers_own_answer_passes_through() -> None:
 def test_without_budget_left_the_workers_own_answer_passes_through() -> None:
     """100 redispatches are saved up, and no time passes to earn more."""
     bench = Bench(workers=3, reliability={"retry_budget_ratio": 0.0})
-    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+    while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
     _, client = bench.start(chat())
     bench.upstream.answer(b'{"busy":1}', 503)
@@ -533,7 +533,7 @@ def test_a_deadline_before_the_first_byte_is_an_answer(bench: Bench, headed: boo
     upstream = bench.upstream
     if headed:
         upstream.head(200, SSE)
-    bench.time.advance(bench.gateway.request_timeout_s - 1)
+    bench.time.advance(bench.gateway.sending.exchanges.timeout_s - 1)
     assert client.status is None
     bench.time.advance(1)
     assert upstream.aborted
@@ -545,7 +545,7 @@ def test_a_deadline_within_a_stream_ends_it_with_its_error(bench: Bench) -> None
     upstream = bench.upstream
     upstream.head(200, SSE)
     upstream.data(b"data: 1\n\n")
-    bench.time.advance(bench.gateway.request_timeout_s)
+    bench.time.advance(bench.gateway.sending.exchanges.timeout_s)
     assert upstream.aborted
     assert client.finished
     assert b"request_timeout" in client.body
@@ -555,13 +555,13 @@ def test_a_deadline_within_a_whole_answer_cuts_it_off(bench: Bench) -> None:
     _, client = bench.start(chat())
     bench.upstream.head(200, JSON, 100)
     bench.upstream.data(b"{")
-    bench.time.advance(bench.gateway.request_timeout_s)
+    bench.time.advance(bench.gateway.sending.exchanges.timeout_s)
     assert client.aborted
 
 
 def test_the_deadline_is_the_requests_not_the_attempts(bench: Bench) -> None:
     _, client = bench.start(chat())
-    bench.time.advance(bench.gateway.request_timeout_s - 1)
+    bench.time.advance(bench.gateway.sending.exchanges.timeout_s - 1)
     bench.upstream.fail(unreachable())
     bench.time.advance(1)
     assert (client.status, client.error["code"]) == (504, "request_timeout")
@@ -656,8 +656,8 @@ def _deliver(
         case "deadline":
             exchange.out_of_time()
         case "prediction":
-            assert exchange._reservation is not None
-            exchange._reservation.prefill_ended()
+            if exchange._attempt is not None:
+                exchange._attempt.reservation.prefill_ended()
         case "data" if upstream.live and upstream.headed:
             upstream.data(b"data: 2\n\n")
         case "end" if upstream.live and upstream.headed:
@@ -676,7 +676,7 @@ def test_a_request_is_counted_out_when_its_answer_ends(end: str, monkeypatch: py
     finish, counted = client.finish, []
 
     def begin_the_next() -> None:
-        counted.append((bench.gateway.inflight, len(bench.shared.fleet.loads.requests)))
+        counted.append((bench.gateway.sending.inflight, len(bench.shared.fleet.loads.requests)))
         finish()
 
     monkeypatch.setattr(client, "finish", begin_the_next)
@@ -700,8 +700,8 @@ def test_what_a_worker_answers_moves_its_circuit(bench: Bench) -> None:
     """Five failures in a row open it."""
     local = bench.registry.all()[0]
     bench.registry.change(bench.registry.all()[1].worker.worker_id, draining=True)
-    bench.gateway.retry_budget = type(bench.gateway.retry_budget)(0)
-    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+    bench.gateway.sending.retry_budget = type(bench.gateway.sending.retry_budget)(0)
+    while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
     for _ in range(4):
         bench.start(chat())
@@ -844,12 +844,12 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
                     bench.registry.change(local.worker.worker_id, draining=data.draw(st.booleans()))
             case "gone":
                 bench.registry.remove("w0:80")
-    bench.time.advance(2 * bench.gateway.request_timeout_s)
+    bench.time.advance(2 * bench.gateway.sending.exchanges.timeout_s)
     bench.check()
     for exchange, client in live:
         if not client.left:
             exchange.client_left()
-    bench.time.advance(2 * bench.gateway.request_timeout_s)
+    bench.time.advance(2 * bench.gateway.sending.exchanges.timeout_s)
     bench.check()
 
 
@@ -881,12 +881,12 @@ LARGE = "word " * (LARGE_BODY_BYTES // 5)
 def test_a_large_body_is_placed_after_begin_as_a_small_one_is_within_it(bench: Bench) -> None:
     exchange, client = bench.start(chat(LARGE))
     assert bench.upstreams == []
-    assert bench.gateway.inflight == 1
+    assert bench.gateway.sending.inflight == 1
 
     bench.time.advance(0.0)
 
     (placed,) = bench.shared.said(Placed)
-    assert placed.paths == bench.gateway.parse(Endpoint.CHAT, exchange._request.body, ANONYMOUS).paths
+    assert placed.paths == bench.gateway.reader.parse(Endpoint.CHAT, exchange._request.body, ANONYMOUS).paths
     bench.upstream.answer(b"{}")
     assert client.status == 200
 
@@ -940,7 +940,7 @@ def test_no_worker_for_a_large_body_is_an_answer_too() -> None:
 
 def test_a_mistake_of_ours_with_a_large_body_is_an_answer_too(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
-    bench.gateway.decider.policy = NotANumber()
+    bench.gateway.placing.decider.policy = NotANumber()
     _, client = bench.start(chat(LARGE))
     bench.time.advance(0.0)
     assert (client.status, client.error["code"]) == (500, "internal_error")

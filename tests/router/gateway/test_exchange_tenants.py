@@ -142,9 +142,9 @@ def test_a_tenants_class_is_what_its_requests_have_and_the_most_they_get(
 ) -> None:
     gateway = Bench().gateway
     tenant = Tenant("t", priority=own)
-    parsed = gateway.parse(Endpoint.CHAT, orjson.dumps(chat(**more)), tenant)
+    parsed = gateway.reader.parse(Endpoint.CHAT, orjson.dumps(chat(**more)), tenant)
     headers = [] if header is None else [(b"x-priority", header)]
-    assert gateway.flow_of(parsed, tenant, headers) == flow
+    assert gateway.reader.flow_of(parsed, tenant, headers) == flow
 
 
 def test_only_tenants_of_the_keys_file_are_labels() -> None:

@@ -25,8 +25,9 @@ class Scripted:
         self.asked: list[tuple[ParsedRequest, bytes, Done]] = []
         self.answers: list[int] = []
         self._at_once = at_once
-        self._hasher = bench.gateway.hasher
-        bench.gateway.tokenize_with(self)  # type: ignore[arg-type]
+        self._hasher = bench.gateway.reader.hasher
+        bench.gateway.tokenizing = self
+        bench.gateway.reader.identifier.finds_roots = True
 
     def begin(self, parsed: ParsedRequest, body: bytes, done: Done) -> ParsedRequest | None:
         if self._at_once:
@@ -59,7 +60,7 @@ def test_a_request_is_placed_by_its_ids(at_once: bool, size: int) -> None:
         assert len(body) > size
         done(tokenizing.found(parsed))
     (placed,) = bench.shared.said(Placed)
-    root = bench.gateway.hasher.engine_root("m", "")
+    root = bench.gateway.reader.hasher.engine_root("m", "")
     assert placed.paths == (chain_token_ids(IDS, root, 256),)
     assert placed.uncached_tokens == len(IDS)
     bench.upstream.head(200, SSE)
@@ -126,7 +127,7 @@ def test_what_goes_wrong_afterwards_is_answered(
     bench.registry.described(bench.local("w0:80"), (ServedModel("m"),), "", 0)
     _, client = bench.start({**chat(), "model": model})
     if status == 500:
-        monkeypatch.setattr(bench.gateway.decider, "decide", None)
+        monkeypatch.setattr(bench.gateway.placing.decider, "decide", None)
     ((parsed, _, done),) = tokenizing.asked
     done(parsed)
     assert client.status == status

@@ -107,7 +107,7 @@ def test_what_is_explained_is_what_is_then_done(
     """Beyond 16 candidates prices are columns, below they are numbers."""
     bench = Bench(workers=0)
     policy = make_policy(name)
-    bench.gateway.decider.policy = bench.gateway.decider.prefill_policy = policy
+    bench.gateway.placing.decider.policy = bench.gateway.placing.decider.prefill_policy = policy
     for number, worker in enumerate(workers):
         labels = {"bucket": worker["bucket"]} if worker["bucket"] else {}
         bench.registry.add(f"http://w{number}:80", labels=labels)
@@ -152,7 +152,7 @@ def test_with_pairs_and_links_too(
     )
     bench = PairBench(0, 0, rules=rules)
     policy = make_policy(name)
-    bench.gateway.decider.policy = bench.gateway.decider.prefill_policy = policy
+    bench.gateway.placing.decider.policy = bench.gateway.placing.decider.prefill_policy = policy
     for letter, role, workers, labels in (
         ("p", "prefill", prefill, {}),
         ("f", "prefill", far, {"site": "far", "worker_class": "fast"}),

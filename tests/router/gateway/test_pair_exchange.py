@@ -116,7 +116,7 @@ def test_a_replica_that_was_given_up_goes_on_with_its_pairs(step: str) -> None:
     left_us = bench.time.clock.now_us()
     bench.shared.fleet.apply(Left("r1", left_us))
     assert bench.own == []
-    bench.gateway.given_up(left_us)
+    bench.gateway.sending.given_up(left_us)
     assert bench.own == before
     bench.paired.fail_leg(Leg.DECODE, StreamBroken("reset"))
     if step != "answering":
@@ -173,7 +173,7 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
         reliability={"retry_max_retries": 2},
     )
     if data.draw(st.booleans(), "gives up what stalls"):
-        bench.gateway.feedback.knows_prefills = lambda *_: True  # type: ignore[method-assign]
+        bench.gateway.placing.feedback.knows_prefills = lambda *_: True  # type: ignore[method-assign]
     live: list[tuple[RequestExchange, FakeClient]] = []
     for _ in range(data.draw(st.integers(1, 30), "steps")):
         live = [pair for pair in live if not pair[1].over]
@@ -203,18 +203,18 @@ def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> No
                 bench.time.advance(0.001)
                 left_us = bench.time.clock.now_us()
                 bench.shared.fleet.apply(Left("r1", left_us))
-                bench.gateway.given_up(left_us)
+                bench.gateway.sending.given_up(left_us)
             case "ill":
                 local = data.draw(st.sampled_from(bench.registry.all()))
                 bench.registry.probed(local, ok=False, refused=data.draw(st.booleans()), detail="")
             case "well":
                 for local in bench.registry.all():
                     bench.registry.probed(local, ok=True, refused=False, detail="")
-    bench.time.advance(2 * bench.gateway.request_timeout_s)
+    bench.time.advance(2 * bench.gateway.sending.exchanges.timeout_s)
     assert bench.own == []
     assert not bench.shared.fleet.loads.prefill_us.any()
-    assert bench.gateway.inflight == 0
-    assert bench.gateway._at_workers == 0
+    assert bench.gateway.sending.inflight == 0
+    assert bench.gateway.sending._at_workers == 0
     assert all(client.over for client in bench.clients)
     assert not any(upstream.live for upstream in bench.upstreams)
     for request_id in {op.request_id for op in bench.shared.said(Placed)}:

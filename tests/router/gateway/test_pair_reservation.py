@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
+from router.gateway.attempt import PairAttempt
 from router.gateway.pair_reservation import PairReservation
+from router.gateway.phase import PairPhase
 from router.gateway.usage import Usage
 from router.handover import Leg
 
@@ -21,8 +23,8 @@ from router.handover import Leg
 def reserved(bench: PairBench) -> PairReservation:
     """The reservation of a stream that has just been sent."""
     exchange, _ = bench.start(chat(stream=True))
-    assert isinstance(exchange._reservation, PairReservation)
-    return exchange._reservation
+    assert isinstance(exchange._attempt, PairAttempt)
+    return exchange._attempt.pair
 
 
 def answer(bench: PairBench) -> None:
@@ -33,7 +35,7 @@ def answer(bench: PairBench) -> None:
 
 
 def with_link(reservation: PairReservation) -> PairReservation:
-    """The same request, with a part of a link; nothing is reserved yet."""
+    """The same request, with a part of a link that is not reserved yet."""
     bench_us = reservation.placed.at_us
     shipping = Shipping(
         reservation.decode_placed.request_id, bench_us, "r1", "far>", 5_000_000, bench_us, bench_us + 10**6
@@ -112,7 +114,7 @@ def test_the_link_is_free_when_the_kv_has_arrived() -> None:
     reservation = reserved(bench)
     answer(bench)
     again = with_link(reservation)
-    again.released, again.prefilled, again.arrived = True, False, False
+    again.phase = PairPhase.UNMADE
     since = len(bench.shared.ops)
     again.make()
     again.prefill_over()
@@ -135,7 +137,7 @@ def test_a_pull_is_said_again_when_the_prefill_has_really_ended(protocol: str, s
     reservation = reserved(bench)
     answer(bench)
     again = with_link(reservation)
-    again.released, again.prefilled, again.arrived = True, False, False
+    again.phase = PairPhase.UNMADE
     again.make()
     bench.time.advance(3)
     over_us = bench.time.clock.now_us()
@@ -174,7 +176,6 @@ def test_what_is_reserved_again_is_what_is_still_to_come(steps: int) -> None:
 def test_a_link_that_is_still_used_is_reserved_again() -> None:
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
-    reservation.released = False
     left_us = bench.time.clock.now_us()
     reservation.renew(left_us, left_us + 1)
     (shipping,) = bench.shared.said(Shipping)
@@ -195,7 +196,8 @@ def test_who_watches_the_link_hears_how_the_transfer_ended(
 ) -> None:
     bench = PairBench(1, 1)
     reservation = with_link(reserved(bench))
-    watch = bench.gateway.link_watch
+    reservation.phase = PairPhase.UNMADE
+    watch = bench.gateway.sending.link_watch
     reservation.make()
     reservation.prefill_over()
     assert len(watch) == 1
@@ -258,7 +260,7 @@ def test_a_prefill_has_done_well_when_its_kv_has_arrived() -> None:
         (lambda bench: bench.paired.fail_leg(Leg.DECODE, HandoverFailed("lost")), "decode_failed"),
         (lambda bench: bench.paired.refuse(Leg.PREFILL, 500), "prefill_failed"),
         (lambda bench: bench.paired.refuse(Leg.PREFILL, 400), "refused"),
-        (lambda bench: next(iter(bench.gateway.exchanges)).interrupt(), "client_left"),
+        (lambda bench: next(iter(bench.gateway.sending.exchanges)).interrupt(), "client_left"),
     ],
 )
 def test_how_an_attempt_ended_is_counted(ends: Callable[[PairBench], None], outcome: str) -> None:
@@ -307,7 +309,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     """An SGLang prefill leg ends when its KV is sent, and what of that is exposed was predicted."""
     bench = PairBench(1, 1, protocol=protocol)
     exchange, _ = bench.start(chat(stream=stream))
-    reservation = exchange._reservation
+    reservation = exchange._attempt.reservation
     assert isinstance(reservation, PairReservation)
     chosen = msgspec.structs.replace(
         reservation.attempt.chosen,
@@ -317,7 +319,7 @@ def test_the_cost_model_learns_from_the_prefill_leg_alone(
     reservation.attempt = msgspec.structs.replace(reservation.attempt, chosen=chosen)
     learned: list[tuple[Any, ...]] = []
     decoded: list[tuple[Any, ...]] = []
-    feedback = bench.gateway.feedback
+    feedback = bench.gateway.placing.feedback
     monkeypatch.setattr(feedback, "_learn_service", lambda *values: learned.append(values))
     monkeypatch.setattr(feedback, "decoded", lambda *values: decoded.append(values))
     paired = bench.paired
@@ -348,7 +350,7 @@ def test_a_prefill_leg_that_does_not_say_when_it_ended_teaches_nothing_of_time(
     bench = PairBench(1, 1)
     bench.start(chat())
     for name in ("_learn_service", "decoded"):
-        monkeypatch.setattr(bench.gateway.feedback, name, lambda *_: pytest.fail("learned"))
+        monkeypatch.setattr(bench.gateway.placing.feedback, name, lambda *_: pytest.fail("learned"))
     paired = bench.paired
     bench.time.advance(2.0)
     paired.began()
@@ -365,7 +367,7 @@ EVENTS: dict[str, Callable[[PairReservation], None]] = {
     "fails": lambda reservation: reservation.worker_failed(HandoverFailed("lost")),
     "is released": lambda reservation: reservation.release(abandoned=True),
     "is done": lambda reservation: reservation.release(
-        abandoned=False, prefilled_us=reservation.gateway.clock.now_us()
+        abandoned=False, prefilled_us=reservation.gateway.log.now_us()
     ),
 }
 
@@ -378,9 +380,10 @@ EVENTS: dict[str, Callable[[PairReservation], None]] = {
 def test_each_reservation_is_released_once_in_any_order(events: list[str], end: str) -> None:
     bench = PairBench(1, 1, reliability={"disable_circuit_breaker": True})
     exchange, _ = bench.start(chat(stream=True))
-    reservation = exchange._reservation
-    assert isinstance(reservation, PairReservation)
-    reservation = exchange._record.pair = exchange._reservation = with_link(reservation)
+    attempt = exchange._attempt
+    assert isinstance(attempt, PairAttempt)
+    reservation = with_link(attempt.pair)
+    attempt.reservation = attempt.pair = exchange._record.pair = reservation
     assert reservation.shipping is not None
     bench.shared.publish(reservation.shipping)
     for event in [*events, end]:
@@ -398,7 +401,7 @@ def test_each_reservation_is_released_once_in_any_order(events: list[str], end: 
     assert kinds["d0"]["Shipped"] <= 1
     assert not bench.own
     assert not bench.shared.fleet.loads.prefill_us.any()
-    assert bench.gateway._at_workers == 0
+    assert bench.gateway.sending._at_workers == 0
     exchange.client_left()
     assert not bench.own
 
@@ -409,7 +412,7 @@ def test_if_one_of_the_three_cannot_be_published_none_is_reserved(refused: type[
     reservation = with_link(reserved(bench))
     said, loads = len(bench.shared.ops), bench.shared.fleet.loads
     before = loads.inflight_requests.copy()
-    again = msgspec.structs.replace(reservation, released=True, request=None, prefilled=False, arrived=False)
+    again = msgspec.structs.replace(reservation, phase=PairPhase.UNMADE, request=None)
     bench.shared.refuses = refused
     with pytest.raises(OpRefused):
         again.make()

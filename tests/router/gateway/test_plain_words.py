@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policies import Policy, Reason, make_policy
-from router.gateway.explaining import Candidate
+from router.gateway.candidate import Candidate
 from router.gateway.plain_words import REASONS, listed, lost_because, seconds
 
 COST = make_policy("expected_cost")

@@ -18,7 +18,7 @@ def decision(number: int) -> RecentDecision:
 
 
 def only(bench: Bench) -> RecentDecision:
-    (kept,), missed = bench.gateway.decisions.since(0)
+    (kept,), missed = bench.gateway.reports.decisions.since(0)
     assert missed == 0
     return kept
 
@@ -92,7 +92,7 @@ def test_what_was_saved_is_counted_once_and_only_of_what_was_completed(bench: Be
         bench.upstream.answer(USAGE)
     bench.start(chat())
     bench.upstream.answer(b"{}", status=400)
-    decisions = bench.gateway.decisions
+    decisions = bench.gateway.reports.decisions
 
     for _ in range(2):
         decisions.fold()
@@ -115,10 +115,10 @@ def test_how_long_requests_stay_at_a_worker_is_known_of_those_that_were_complete
         bench.start(chat())
         bench.time.advance(seconds)
         bench.upstream.answer(USAGE)
-    (worker,) = {decision.attempt.worker_id for decision in bench.gateway.decisions.since(0)[0]}
+    (worker,) = {decision.attempt.worker_id for decision in bench.gateway.reports.decisions.since(0)[0]}
     bench.start(b"{")
-    assert bench.gateway.decisions.stay_s(worker) == 2.0
-    assert bench.gateway.decisions.stay_s("another:80") is None
+    assert bench.gateway.reports.decisions.stay_s(worker) == 2.0
+    assert bench.gateway.reports.decisions.stay_s("another:80") is None
 
 
 def test_only_the_newest_stays_count(bench: Bench) -> None:
@@ -126,4 +126,9 @@ def test_only_the_newest_stays_count(bench: Bench) -> None:
         bench.start(chat())
         bench.time.advance(seconds)
         bench.upstream.answer(USAGE)
-    assert bench.gateway.decisions.stay_s(bench.gateway.decisions.since(0)[0][0].attempt.worker_id) == 1.0
+    assert (
+        bench.gateway.reports.decisions.stay_s(
+            bench.gateway.reports.decisions.since(0)[0][0].attempt.worker_id
+        )
+        == 1.0
+    )

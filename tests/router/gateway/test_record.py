@@ -12,7 +12,7 @@ def test_an_answer_that_reports_its_usage_corrects_the_estimates(bench: Bench) -
     """5,000 bytes in 2,500 tokens: two bytes per token instead of four."""
     bench.start(chat())
     bench.upstream.answer(b'{"usage":{"prompt_tokens":2500,"completion_tokens":1}}')
-    assert bench.gateway.feedback.bytes_per_token("m") < 4
+    assert bench.gateway.placing.feedback.bytes_per_token("m") < 4
 
 
 def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:

@@ -27,7 +27,7 @@ def test_nothing_counts_it_and_the_next_real_one_goes_where_it_said() -> None:
 
 def test_turns_are_not_taken() -> None:
     bench, parsed = Bench(workers=3), parsed_text((1,))
-    bench.gateway.decider.policy = make_policy("round_robin")
+    bench.gateway.placing.decider.policy = make_policy("round_robin")
     outcomes = [rehearse(bench.gateway, parsed, ANONYMOUS).outcome for _ in range(3)]
     assert {said(outcome) for outcome in outcomes} == {("place", "w0:80", "", "cold")}
 
@@ -42,7 +42,7 @@ def test_another_policy_can_be_asked() -> None:
     other = rehearse(bench.gateway, parsed, ANONYMOUS, make_policy("least_load")).outcome
 
     assert (said(own)[1], said(other)[1]) == ("w0:80", "w1:80")
-    assert bench.gateway.decider.policy.name == "expected_cost"
+    assert bench.gateway.placing.decider.policy.name == "expected_cost"
 
 
 def test_one_that_would_wait_gets_no_ticket() -> None:

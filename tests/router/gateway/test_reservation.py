@@ -84,8 +84,9 @@ def test_prefills_end_when_predicted_in_whatever_order_they_were_sent(bench: Ben
 def reserved(bench: Bench) -> Reservation:
     """The reservation of a stream that has just been sent."""
     exchange, _ = bench.start(chat(stream=True))
-    assert exchange._reservation is not None
-    return exchange._reservation
+    assert exchange._attempt is not None
+    assert isinstance(exchange._attempt.reservation, Reservation)
+    return exchange._attempt.reservation
 
 
 def test_a_release_counts_once_whatever_is_said_of_it_later(bench: Bench) -> None:
@@ -142,7 +143,7 @@ def test_what_cannot_be_published_reserves_nothing(bench: Bench, stream: bool) -
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert not bench.upstreams
     assert not bench.shared.fleet.loads.inflight_requests.any()
-    assert bench.gateway.admission.closed is False
+    assert bench.gateway.placing.admission.closed is False
     bench.check()
 
 
@@ -153,7 +154,7 @@ def test_a_mistake_behind_the_reservation_releases_it() -> None:
     assert (client.status, client.error["code"]) == (500, "internal_error")
     assert len(bench.shared.said(Finished)) == 1
     assert not bench.shared.fleet.loads.inflight_requests.any()
-    assert bench.gateway.inflight == 0
+    assert bench.gateway.sending.inflight == 0
 
 
 def test_one_absurd_request_leaves_the_sums_of_the_others_exact(bench: Bench) -> None:

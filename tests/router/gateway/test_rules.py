@@ -76,15 +76,15 @@ def test_a_queue_may_be_switched_off_with_requests_in_it_and_on_again() -> None:
     bench = Bench(1)
     send(bench, "first")
     send(bench, "second")
-    assert (len(bench.upstreams), len(bench.gateway.room)) == (1, 1)
+    assert (len(bench.upstreams), len(bench.gateway.placing.room)) == (1, 1)
     told(bench, queue={"disable_queue": True})
     send(bench, "third")
     assert len(bench.upstreams) == 2
     bench.time.advance(1.0)
-    assert (len(bench.upstreams), len(bench.gateway.room)) == (3, 0), "who waited goes, too"
+    assert (len(bench.upstreams), len(bench.gateway.placing.room)) == (3, 0), "who waited goes, too"
     told(bench)
     send(bench, "fourth")
-    assert (len(bench.upstreams), len(bench.gateway.room)) == (3, 1)
+    assert (len(bench.upstreams), len(bench.gateway.placing.room)) == (3, 1)
     finish(bench)
 
 
@@ -183,8 +183,8 @@ def test_failed_requests_are_tried_again_or_not() -> None:
 def test_the_budget_of_retries_follows_its_ratio() -> None:
     bench = Bench(2)
     told(bench, reliability={"retry_budget_ratio": 0.75})
-    assert bench.gateway.retry_budget.ratio == 0.75
-    assert bench.gateway.redispatch_rules.ratio == 0.75
+    assert bench.gateway.sending.retry_budget.ratio == 0.75
+    assert bench.gateway.sending.redispatch_rules.ratio == 0.75
 
 
 def test_so_many_requests_are_at_workers_as_the_new_bound_says() -> None:
@@ -193,10 +193,10 @@ def test_so_many_requests_are_at_workers_as_the_new_bound_says() -> None:
         send(bench, f"{number}", size=4_000)
     told(bench, server={"max_concurrent_requests": 2})
     send(bench, "third", size=4_000)
-    assert (len(bench.upstreams), len(bench.gateway.room)) == (2, 1)
+    assert (len(bench.upstreams), len(bench.gateway.placing.room)) == (2, 1)
     told(bench, server={"max_concurrent_requests": 3})
     bench.time.advance(0.1)
-    assert (len(bench.upstreams), len(bench.gateway.room)) == (3, 0)
+    assert (len(bench.upstreams), len(bench.gateway.placing.room)) == (3, 0)
     finish(bench)
 
 
@@ -236,7 +236,7 @@ def test_what_is_assumed_of_prompts_and_answers_counts_for_the_next_request() ->
 def test_a_stall_is_judged_by_the_new_factor() -> None:
     bench = Bench(1)
     told(bench, reliability={"stall_factor": 2, "stall_floor_s": 3})
-    assert bench.gateway.stalls._limit_s(5.0) == 13.0
+    assert bench.gateway.sending.stalls._limit_s(5.0) == 13.0
 
 
 def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:

@@ -57,14 +57,16 @@ class Fitted(PairBench):
     def learn_decode(self) -> None:
         """Let 0.1 s per token be known of decode workers."""
         for _ in range(100):
-            self.gateway.feedback.decode_fit("default").observe(1.0, 9.9, 100)
+            self.gateway.placing.feedback.decode_fit("default").observe(1.0, 9.9, 100)
 
     def reserved(self, paired: FakePaired) -> PairReservation:
         """What a request has reserved."""
         (pair,) = [
             exchange._record.pair
-            for exchange in self.gateway.exchanges
-            if isinstance(exchange, RequestExchange) and exchange._upstream is paired
+            for exchange in self.gateway.sending.exchanges
+            if isinstance(exchange, RequestExchange)
+            and exchange._attempt is not None
+            and exchange._attempt.upstream is paired
         ]
         assert pair is not None
         return pair
@@ -96,7 +98,7 @@ def test_a_prefill_worker_that_stalls_is_given_up_and_another_pair_answers(proto
     assert bench.clients[-1].status == 200
     assert bench.failures() == {"prefill_stalled": 1}
     assert bench.metrics.exposition()[0].decode().count('reason="prefill_stalled"} 1.0') == 1
-    assert not len(bench.gateway.stalls)
+    assert not len(bench.gateway.sending.stalls)
     bench.check()
 
 
@@ -291,7 +293,7 @@ def test_what_crosses_a_link_may_take_as_long_as_was_planned_for_it() -> None:
     pair.shipping = Shipping(
         pair.decode_placed.request_id, at_us, "r1", "far>", 10**9, at_us, at_us + 30 * 10**6
     )
-    bench.gateway.stalls.prefilling(pair)
+    bench.gateway.sending.stalls.prefilling(pair)
     bench.time.advance(FACTOR * 30.0 + FLOOR_S)
     assert first.live
     bench.time.advance(LIMIT_S - FLOOR_S + LOOK_S)
@@ -332,12 +334,12 @@ def test_nothing_is_given_up_where_that_is_turned_off() -> None:
 def test_an_answer_that_has_begun_is_waited_for_no_more() -> None:
     bench = Fitted(1, 1)
     paired = bench.ask("new")
-    assert len(bench.gateway.stalls) == 1
+    assert len(bench.gateway.sending.stalls) == 1
     paired.leg = Leg.DECODE
     paired.began()
     paired.head(200)
     paired.data(b"data: {}\n\n")
-    assert len(bench.gateway.stalls) == 0
+    assert len(bench.gateway.sending.stalls) == 0
     bench.time.advance(10 * LIMIT_S)
     paired.end()
     bench.check()

@@ -87,7 +87,7 @@ def test_who_came_before_goes_before() -> None:
     bench.shared.publish(
         Waiting("t", now_us, "r2", now_us - 9_000_000, now_us - 9_000_000, "m|", "w0:80", "normal/", 9, 9, 9)
     )
-    bench.gateway.room._lanes.follow(bench.shared.fleet.tickets.lane_totals())
+    bench.gateway.placing.room._lanes.follow(bench.shared.fleet.tickets.lane_totals())
     found = explained(bench, PROMPT)
     assert verdict(found) == ("wait", "others_first")
 

@@ -62,7 +62,7 @@ def finish(bench: Bench) -> None:
         if bench.upstreams[index].live:
             stream(bench, index)
     assert tickets(bench) == 0
-    assert not len(bench.gateway.room)
+    assert not len(bench.gateway.placing.room)
     waits = [op.request_id for op in bench.shared.said(Waiting)]
     ends = [op.request_id for op in bench.shared.ops if isinstance(op, Placed | Finished)]
     assert set(waits) <= set(ends)
@@ -179,7 +179,7 @@ def test_what_waits_is_said_again_when_the_replica_was_given_up() -> None:
     left = Left("r1", bench.time.clock.now_us())
     bench.shared.fleet.apply(left)
     assert tickets(bench) == 0
-    bench.gateway.given_up(left.at_us)
+    bench.gateway.sending.given_up(left.at_us)
     assert tickets(bench) == 1
     bench.shared.ops[:] = [op for op in bench.shared.ops if not (isinstance(op, Placed) and not op.paths)]
     finish(bench)
@@ -190,7 +190,7 @@ def test_a_mistake_of_ours_ends_one_request_only(monkeypatch: pytest.MonkeyPatch
     bench = busy()
     _, broken = start(bench, "broken")
     _, client = start(bench, "sound")
-    monkeypatch.setattr(bench.gateway.decider, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(bench.gateway.placing.decider, "decide", lambda *_: 1 / 0)
     bench.time.advance(0.3)
     assert (broken.status, client.status) == (500, 500)
     monkeypatch.undo()
@@ -294,7 +294,12 @@ def test_a_ticket_says_who_waits(headers: Any, fields: dict[str, Any], flow: str
     bench = busy()
     start(bench, headers=headers, **fields)
     assert bench.shared.said(Waiting)[-1].flow == flow
-    assert bench.gateway.waiting()[["high", "normal", "low"].index(flow.partition("/")[0])][1] == 1
+    assert (
+        bench.gateway.placing.waiting(bench.gateway.reader.priorities.names)[
+            ["high", "normal", "low"].index(flow.partition("/")[0])
+        ][1]
+        == 1
+    )
     finish(bench)
     assert bench.shared.said(Placed)[-1].flow == flow
 

@@ -329,16 +329,14 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
 async def test_a_gateway_tokenizes_as_its_settings_say(tmp_path: Path) -> None:
     bench = Bench()
     async with httpx.AsyncClient() as client:
-        assert (
-            opened_tokenizing(Settings().placement, bench.gateway, client, bench.metrics.tokenizing) is None
-        )
-        assert bench.gateway.tokenizing is None
+        core, hasher, counts = bench.core, bench.gateway.reader.hasher, bench.metrics.tokenizing
+        assert opened_tokenizing(Settings().placement, core, hasher, client, counts) is None
         said = placement(str(write(tmp_path / "m")))
-        bench.gateway.loop = asyncio.get_running_loop()
-        opened = opened_tokenizing(said, bench.gateway, client, bench.metrics.tokenizing)
-    assert opened is bench.gateway.tokenizing is not None
+        opened = opened_tokenizing(said, core, hasher, client, counts)
+    assert opened is not None
+    bench.gateway.reader.identifier.finds_roots = True
     _, body = request("hello")
-    parsed = bench.gateway.parse(Endpoint.CHAT, body, Tenant(""))
+    parsed = bench.gateway.reader.parse(Endpoint.CHAT, body, Tenant(""))
     found = await opened.now(parsed, body)
     assert found.tokenized_bytes == parsed.prompt_bytes > 0
     opened.close()
@@ -354,10 +352,12 @@ async def test_engines_are_asked_in_turn() -> None:
         return httpx.Response(200, json={"tokens": IDS})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        opened = opened_tokenizing(placement("engine"), bench.gateway, client, bench.metrics.tokenizing)
+        core, hasher, counts = bench.core, bench.gateway.reader.hasher, bench.metrics.tokenizing
+        opened = opened_tokenizing(placement("engine"), core, hasher, client, counts)
         assert opened is not None
+        bench.gateway.reader.identifier.finds_roots = True
         for text in ("a", "b", "c"):
             _, body = request(text)
-            await opened.now(bench.gateway.parse(Endpoint.CHAT, body, Tenant("")), body)
+            await opened.now(bench.gateway.reader.parse(Endpoint.CHAT, body, Tenant("")), body)
     assert asked == [f"http://{name}/tokenize" for name in ("w0", "w1", "w0")]
     opened.close()

@@ -13,6 +13,7 @@ from router.errors import (
     WorkerUnreachable,
 )
 from router.fleet import ServedModel
+from router.gateway.attempt import PairAttempt
 from router.gateway.exchange import RequestExchange
 from router.handover import Leg
 
@@ -213,6 +214,12 @@ def far_pair(prefill: int = 1) -> tuple[PairBench, RequestExchange]:
     return bench, exchange
 
 
+def late(exchange: RequestExchange) -> None:
+    """The KV of a pair is late on its link."""
+    assert isinstance(exchange._attempt, PairAttempt)
+    exchange._attempt.late()
+
+
 @pytest.mark.parametrize("prefilled", [False, True])
 def test_a_transfer_that_is_late_makes_way_for_a_prefill_on_this_side(prefilled: bool) -> None:
     """Neither worker is to blame."""
@@ -221,7 +228,7 @@ def test_a_transfer_that_is_late_makes_way_for_a_prefill_on_this_side(prefilled:
     first = bench.paired
     if prefilled:
         first.prefilled()
-    exchange._transfer_late()
+    late(exchange)
     assert first.aborted
     second = bench.paired
     assert pair_of(second) == {Leg.PREFILL: "p0:80", Leg.DECODE: "d0:80"}
@@ -237,10 +244,10 @@ def test_a_transfer_that_is_late_makes_way_for_a_prefill_on_this_side(prefilled:
 def test_a_transfer_that_is_late_is_waited_for_while_there_is_no_other_way() -> None:
     bench, exchange = far_pair(2)
     paired = bench.paired
-    exchange._transfer_late()
+    late(exchange)
     assert not paired.aborted
     paired.began()
-    exchange._transfer_late()
+    late(exchange)
     paired.answer(b"data: [DONE]\n\n")
     assert bench.clients[0].status == 200
     bench.check()
@@ -249,9 +256,9 @@ def test_a_transfer_that_is_late_is_waited_for_while_there_is_no_other_way() -> 
 def test_a_transfer_that_is_late_is_waited_for_without_budget_for_another_attempt() -> None:
     bench, exchange = far_pair()
     bench.add_half("p0:80", "prefill")
-    while bench.gateway.retry_budget.withdraw(bench.time.time()):
+    while bench.gateway.sending.retry_budget.withdraw(bench.time.time()):
         pass
-    exchange._transfer_late()
+    late(exchange)
     assert not bench.paired.aborted
     bench.paired.began()
     bench.paired.answer(b"data: [DONE]\n\n")

@@ -1,0 +1,240 @@
+"""One attempt of a request at its worker, or at the two that share it: what is reserved, and its answer.
+
+    sent ──head──> held back ──first body byte──> passed on ──> end
+             └ 4xx, 5xx ──redispatched?──┐              └──fails──> the stream ends with its error
+      └──fails──────────redispatched?────┴──no──> the client gets it
+
+Nothing of an answer goes to the client before the worker's first body byte (or the end of an empty body), so
+that until then a failure can be redispatched unseen. An attempt that is left for another one is aborted and
+hears nothing more.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from router.errors import RouterError, UpstreamError
+from router.gateway.answer import answered_error
+from router.gateway.blame import Failure
+from router.gateway.gateway import Gateway
+from router.gateway.pair_reservation import PairReservation
+from router.gateway.parsing import ParsedRequest
+from router.gateway.phase import NEXT, Phase, Step
+from router.gateway.record import RequestRecord
+from router.gateway.reservation import Reservation
+from router.gateway.stream_events import SPEAKS_EARLY, has_token, is_over
+from router.gateway.usage import TailBuffer
+from router.gateway.whole_events import BLANK, WholeEvents
+from router.proxy import ClientConnection, UpstreamRequest
+
+_PACKED = b"content-encoding: "
+
+
+class AnswerHead(msgspec.Struct, frozen=True):
+    """The head of a worker's answer.
+
+    Attributes:
+        status: HTTP status; 0 before it came.
+        lines: Header lines.
+        length: Of the body, if it is known.
+    """
+
+    status: int
+    lines: bytes
+    length: int | None
+
+
+NO_HEAD = AnswerHead(0, b"", None)
+
+
+class Owner(Protocol):
+    """The request of an attempt (`router.gateway.exchange.RequestExchange`)."""
+
+    def redispatched(self, attempt: "WorkerAttempt", error: UpstreamError, status: int | None) -> bool:
+        """Make another attempt in its place, if the rule allows; True if that has taken over."""
+
+    def transfer_late(self, attempt: "PairAttempt") -> None:
+        """Make another attempt in its place: its KV is late on its link."""
+
+    def failed_at(self, failures: Sequence[Failure], *, last: bool) -> None:
+        """Find out whether the worker or the request is at fault."""
+
+    def answers_well(self) -> None:
+        """A worker answers well, after others failed."""
+
+    def prompt_is_sent(self) -> None:
+        """The request is sent to no other worker any more: its body is needed no more."""
+
+    def finish(self, outcome: str, status: int, error: RouterError | None = None) -> None:
+        """Nothing more happens to the request."""
+
+    def fail(self, error: RouterError) -> None:
+        """Answer with an error; nothing was sent yet."""
+
+    def break_off(self, attempt: "WorkerAttempt", error: RouterError) -> None:
+        """End a half-sent answer."""
+
+
+class WorkerAttempt(msgspec.Struct, eq=False):
+    """Passes a worker's answer on (`router.proxy.UpstreamSink`).
+
+    Attributes:
+        gateway: What all requests share.
+        record: What is known of the request.
+        parsed: The request.
+        client: Gets the answer.
+        owner: The request.
+        reservation: What is reserved for it.
+        upstream: The request on its way; None until it is sent.
+        head: Of the answer.
+        events: Holds back what is no whole event, of a stream of events.
+    """
+
+    gateway: Gateway
+    record: RequestRecord
+    parsed: ParsedRequest
+    client: ClientConnection
+    owner: Owner
+    reservation: Reservation | PairReservation
+    upstream: UpstreamRequest | None = None
+    head: AnswerHead = NO_HEAD
+    events: WholeEvents | None = None
+
+    def abort(self) -> None:
+        """Let go of the workers; nothing more is heard."""
+        if self.upstream is not None:
+            self.upstream.abort()
+
+    def said_all(self) -> bool:
+        """Whether the worker has sent the last event of a stream, and only has to end it."""
+        tail, status = self.record.tail, self.head.status
+        if not status or status >= 400 or not tail:
+            return False
+        end = tail.bytes() if isinstance(tail, TailBuffer) else tail
+        return self.parsed.stream and is_over(self.parsed.endpoint, end)
+
+    # From the worker's side (`router.proxy.UpstreamSink`).
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """Hold the head back until the first body byte; a retriable status may go elsewhere."""
+        if status >= 400 and self.owner.redispatched(self, answered_error(status), status):
+            return
+        self.head = AnswerHead(status, lines, length)
+        # What has a length, or is packed, cannot take an error event.
+        if length is None and b"content-type: text/event-stream" in lines.lower() and _PACKED not in lines:
+            self.events = WholeEvents()
+
+    def upstream_data(self, data: bytes) -> None:
+        """Pass bytes on; the first ones end the prefill, unless they are all: then the end says so.
+
+        A few streams begin before that (`router.gateway.stream_events`).
+        """
+        record = self.record
+        record.bytes_sent += len(data)
+        record.pieces += 1
+        tail = record.tail
+        if isinstance(tail, TailBuffer):
+            tail.append(data)
+        elif tail is None:
+            record.tail = data
+        else:
+            record.tail = TailBuffer()
+            record.tail.append(tail)
+            record.tail.append(data)
+        events = self.events
+        if events is not None and not (events.between and data.endswith(BLANK)):
+            data = events.passed(data)
+            if not data:
+                return
+        if record.first_byte_s:
+            self.client.send_body(data)
+            return
+        parsed = self.parsed
+        if (
+            (parsed.endpoint not in SPEAKS_EARLY and data[:1] != b":")
+            or not parsed.stream  # bytes of a whole answer belong to a token
+            or has_token(parsed.endpoint, data)
+        ):
+            record.first_byte_s = self.gateway.now_s()
+        if record.phase is Phase.ANSWERING:
+            self.client.send_body(data)
+        else:
+            self._send_head(data)
+        if record.first_byte_s and len(data) != self.head.length:
+            # It is sent to nobody any more, and a long answer must not keep a long prompt.
+            self.owner.prompt_is_sent()
+            self.reservation.prefill_ended()
+
+    def upstream_end(self) -> None:
+        """The answer is complete: learn from it."""
+        gateway, record, reservation = self.gateway, self.record, self.reservation
+        if not record.first_byte_s:
+            record.first_byte_s = gateway.now_s()
+        held = b"" if self.events is None else self.events.held
+        if record.phase is not Phase.ANSWERING:
+            self._send_head(held)
+        elif held:
+            self.client.send_body(held)
+        status = self.head.status
+        local, placed_us = reservation.local, reservation.attempt.placed_us
+        now_us = gateway.log.now_us()
+        if status < 500:
+            gateway.registry.circuits.succeeded(local, now_us, placed_us)
+        else:
+            error = answered_error(status)
+            self.owner.failed_at([Failure(local, placed_us, error.code, error.asked)], last=True)
+        if status < 400:
+            reservation.release(abandoned=False, prefilled_us=now_us)
+        else:
+            if record.pair is not None:
+                record.pair.refused(status)
+            reservation.release(abandoned=True)  # an error is no sign that anything was computed
+        self.owner.finish("completed" if status < 400 else "worker_error", status)
+        self.client.finish()
+        if status < 400:
+            # Last: whatever it makes of it, the request is counted out.
+            record.answered(status, now_us, self.parsed, reservation.attempt)
+
+    def upstream_failed(self, error: Exception) -> None:
+        """Redispatch if the client has seen nothing yet, else end its answer with the error."""
+        assert isinstance(error, UpstreamError)
+        if self.record.phase is Phase.ANSWERING:
+            self.owner.failed_at(self.reservation.worker_failed(error), last=True)
+            self.reservation.release(abandoned=not self.record.first_byte_s)
+            self.owner.break_off(self, error)
+        elif not self.owner.redispatched(self, error, None):
+            self.owner.fail(error)
+
+    def _send_head(self, body: bytes) -> None:
+        record, head = self.record, self.head
+        record.phase = NEXT[record.phase][Step.ANSWER]
+        if record.attempts > 1 and head.status < 400:
+            self.owner.answers_well()
+        self.client.send_head(head.status, head.lines + record.lines(), length=head.length, body=body)
+
+
+class PairAttempt(WorkerAttempt, eq=False, kw_only=True):
+    """The same of two workers that share a request (`router.handover.PairSink`).
+
+    Attributes:
+        pair: What is reserved for it.
+    """
+
+    pair: PairReservation
+
+    def prefill_ended(self) -> None:
+        """The prefill worker has done its part."""
+        self.pair.prefill_over()
+        if self.record.spans is not None:
+            self.record.spans.leg_over(self.gateway.now_s())
+
+    def shipped(self) -> None:
+        """The KV is at the decode worker."""
+        self.pair.shipped()
+        if self.record.spans is not None:
+            self.record.spans.leg_over(self.gateway.now_s())
+
+    def late(self) -> None:
+        """The KV is late on its link, and a prefill on this side now the sooner."""
+        self.owner.transfer_late(self)

@@ -1,0 +1,145 @@
+"""What is on its way: how many requests there may be, how often they may be tried, who looks after the slow.
+
+Inflight ── timeouts       PrefillEnds ── predicted ends      Stalls ── workers that stand still
+LinkWatch ── KV on links   RetryBudget ── what retries cost
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+
+from policies import RetryBudget
+from router.errors import RequestRejected, RouterError
+from router.fleet import Core, LinkWatch
+from router.gateway.inflight import Inflight, Timed
+from router.gateway.placing import Placing
+from router.gateway.prefill_ends import PrefillEnds
+from router.gateway.rules import redispatch_rules
+from router.gateway.stalls import Stalls
+from router.handover import Handover
+from router.metrics import Metrics
+from router.settings import Settings
+
+RENEWED_AT_ONCE = 200
+"""Reservations renewed in one turn of the loop, a few milliseconds."""
+
+
+class Sending:
+    """The requests of one replica that have begun and not ended.
+
+    Args:
+        settings: The effective settings.
+        core: The fleet.
+        placing: Is told when no more requests may be sent, and learns.
+        metrics: Told of what is sent twice.
+        loop: Runs timers.
+        now_s: Monotonic seconds.
+        handovers: By protocol, how prefill workers hand over to decode workers.
+        requests_max: For how many requests there are open files.
+
+    Attributes:
+        exchanges: All of them, waiting or sent.
+        link_watch: Watches KV on links.
+        prefill_ends: Ends prefills of which no answer tells.
+        redispatch_rules: What may be tried again.
+        retry_budget: What that may cost.
+        stalls: Gives up legs of workers that stand still.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        core: Core,
+        placing: Placing,
+        metrics: Metrics,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        now_s: Callable[[], float],
+        handovers: Mapping[str, Handover],
+        requests_max: int = sys.maxsize,
+    ) -> None:
+        self._loop, self._now_s, self._metrics = loop, now_s, metrics
+        self._admission = placing.admission
+        self._now_us = core.log.now_us
+        self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
+        self.prefill_ends = PrefillEnds(loop, now_s)
+        self.link_watch = LinkWatch(
+            core.fleet, publish=core.log.publish, now_us=core.log.now_us, replica=core.log.replica
+        )
+        self.retry_budget = RetryBudget(settings.reliability.retry_budget_ratio)
+        self.stalls = Stalls(
+            core.fleet,
+            placing.feedback,
+            handovers,
+            factor=settings.reliability.stall_factor,
+            floor_s=settings.reliability.stall_floor_s,
+            loop=loop,
+            now_s=now_s,
+            now_us=core.log.now_us,
+        )
+        self._requests_max = requests_max
+        self._at_workers = 0
+        self.use(settings)
+
+    def use(self, settings: Settings) -> None:
+        """Send by these settings from now on; what is in flight keeps its worker."""
+        reliability = settings.reliability
+        self.exchanges.timeout_s = settings.server.request_timeout_s
+        self.redispatch_rules = redispatch_rules(settings)
+        self.retry_budget.ratio = reliability.retry_budget_ratio
+        self.stalls.use(reliability.stall_factor, reliability.stall_floor_s)
+        self._at_workers_max = settings.server.max_concurrent_requests
+        self._queues = not settings.queue.disable_queue
+        self.at_workers(0)
+
+    @property
+    def inflight(self) -> int:
+        """Exchanges that have not ended."""
+        return len(self.exchanges)
+
+    def at_workers(self, change: int) -> None:
+        """One request more, or one less, is at a worker."""
+        self._at_workers += change
+        self._admission.closed = 0 < self._at_workers_max <= self._at_workers
+
+    def admit(self, refusal: RouterError | None = None) -> None:
+        """Check the limits of concurrent requests for one that has just begun.
+
+        Args:
+            refusal: Why its body was not read, if it was not.
+
+        Raises:
+            RouterError: The refusal, if there is one.
+            RequestRejected: If there are files open for no more, or too many are sent and none may wait.
+        """
+        if refusal is not None:
+            raise refusal
+        full = 0 < self._at_workers_max <= self._at_workers and not self._queues
+        if full or len(self.exchanges) > self._requests_max:
+            raise RequestRejected(
+                f"{self.inflight - 1} requests are in flight already.",
+                retry_after_s=1.0,
+                code="too_many_requests",
+            )
+
+    def may_resend(self) -> bool:
+        """Whether a request that met a stale connection may be sent once more; counts and pays for it."""
+        if self.redispatch_rules.retries_max == 0 or not self.retry_budget.withdraw(self._now_s()):
+            return False
+        self._metrics.redispatched("stale_connection")
+        return True
+
+    def given_up(self, left_us: int) -> None:
+        """The others gave this replica up although it lives: reserve again what is in flight.
+
+        Args:
+            left_us: Log time up to which its placements were dropped (`policies.Left`).
+        """
+        self._renew(list(self.exchanges), left_us)
+
+    def _renew(self, exchanges: list[Timed], left_us: int) -> None:
+        """Renew some reservations now and the rest a moment later, so that no request waits for all."""
+        for exchange in exchanges[:RENEWED_AT_ONCE]:
+            exchange.renew(left_us, max(self._now_us(), left_us + 1))
+        if len(exchanges) > RENEWED_AT_ONCE:
+            self._loop.call_later(0, self._renew, exchanges[RENEWED_AT_ONCE:], left_us)

@@ -1,0 +1,109 @@
+"""What requests say of themselves: who is let in, under which id, and with which view of the prompt."""
+
+from typing import Any
+
+import pytest
+from fakes.gateway import Bench
+
+from policies import Placed
+from router.gateway.endpoints import Endpoint
+from router.gateway.reader import ENDPOINTS, is_proxied
+from router.proxy import Header
+
+TEXT = "word " * 1000
+
+
+def chat(text: str = TEXT, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": text}], **more}
+
+
+@pytest.mark.parametrize("endpoint", Endpoint)
+def test_every_endpoint_is_proxied_by_post_only(endpoint: Endpoint) -> None:
+    path = endpoint.value.encode()
+    assert is_proxied(b"POST", path)
+    assert not is_proxied(b"GET", path)
+    assert not is_proxied(b"POST", path + b"/")
+    assert ENDPOINTS[path] is endpoint
+
+
+# The key.
+
+
+@pytest.mark.parametrize(
+    ("headers", "admitted"),
+    [
+        ([], False),
+        ([(b"authorization", b"Bearer ours")], True),
+        ([(b"authorization", b"bearer  ours ")], True),
+        ([(b"authorization", b"Bearer other")], False),
+        ([(b"authorization", b"Bearer ")], False),
+        ([(b"authorization", b"ours")], False),
+        ([(b"x-api-key", b"ours")], True),
+        ([(b"x-api-key", b"other")], False),
+        ([(b"authorization", b"Basic eA=="), (b"x-api-key", b"ours")], True),
+        ([(b"x-api-key", "öurs".encode())], False),
+    ],
+)
+def test_a_key_is_asked_for_if_there_is_one(headers: list[Header], admitted: bool) -> None:
+    bench = Bench(server={"api_key": "ours"})
+    _, client = bench.start(chat(), headers=headers)
+    if admitted:
+        bench.upstream.answer()
+        assert client.status == 200
+    else:
+        assert (client.status, client.error["code"]) == (401, "invalid_api_key")
+    assert Bench().gateway.reader.door.is_admin(headers)
+    bench.check()
+
+
+# Ids.
+
+
+@pytest.mark.parametrize(
+    ("headers", "request_id"),
+    [
+        ([(b"x-request-id", b"mine")], b"mine"),
+        ([(b"x-correlation-id", b"b"), (b"x-request-id", b"a")], b"a"),
+        ([(b"x-trace-id", b"c")], b"c"),
+        ([(b"x-request-id", b"m" * 256)], b"m" * 256),
+    ],
+)
+def test_the_clients_request_id_is_kept(headers: list[Header], request_id: bytes) -> None:
+    assert Bench().gateway.reader.request_id_of(headers) == request_id
+
+
+@pytest.mark.parametrize("value", [b"", b"m" * 257, "ümläut".encode()])
+def test_an_id_that_does_not_fit_into_every_log_line_is_replaced(value: bytes) -> None:
+    gateway = Bench().gateway
+    first, second = (gateway.reader.request_id_of([(b"x-request-id", value)]) for _ in range(2))
+    assert first.startswith(b"req-")
+    assert first != second
+
+
+# The prompt.
+
+
+def placed(bench: Bench, body: dict[str, Any], *headers: Header) -> Placed:
+    bench.start(body, headers=headers)
+    bench.upstream.answer()
+    bench.check()
+    last = bench.shared.said(Placed)[-1]
+    assert isinstance(last, Placed)
+    return last
+
+
+def test_a_prompt_is_cut_into_blocks_of_the_configured_size() -> None:
+    """5,000 bytes of text: four bytes for each token of a block."""
+    assert len(placed(Bench(), chat()).paths[0]) == 8 * 4
+    small = placed(Bench(placement={"block_tokens": 16}), chat())
+    assert len(small.paths[0]) == 8 * (5000 // 64)
+    assert small.paths[0] != placed(Bench(placement={"block_tokens": 16}), chat("x" + TEXT)).paths[0]
+
+
+def test_tenants_share_nothing() -> None:
+    bench = Bench()
+    nobody = placed(bench, chat())
+    one = placed(bench, chat(), (b"x-tenant-id", b"one"))
+    other = placed(bench, chat(), (b"x-tenant-id", b"other"))
+    assert placed(bench, chat(), (b"x-tenant-id", b"one")).paths == one.paths
+    assert len({nobody.paths, one.paths, other.paths}) == 3
