@@ -1,7 +1,6 @@
 """Run the policy study and fill its figures into docs/policy-study.md.
 
     python -m loadtest.study                                  all of it, about 35 minutes on two cores
-    python -m loadtest.study --confirm                        the results, by a few cells simulated again
     python -m loadtest.study --quick                          two scenarios, figures on the terminal only
     python -m loadtest.study --report-only                    the document from the results that are there
     python -m loadtest.study --dynamo-python DIR/bin/python   with Dynamo's offline replay beside it
@@ -16,21 +15,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loadtest.study import confirm, cross_check, queueing, report, tables
+from loadtest.study import cross_check, report, tables
 from loadtest.study.design import Cell, cells
-from loadtest.study.queue_page import QueueCell, QueueRow
 from loadtest.study.results import Row, Store
-from loadtest.study.revision import ROOT, present
-from loadtest.study.runs import run, simulated
+from loadtest.study.runs import run
 from loadtest.study.traffic import CONVERSATION_FILE, TRACES
 from loadtest.traces import TraceError
+from loadtest.unchanged.revision import ROOT, present
 
 DOCUMENT = ROOT / "docs" / "policy-study.md"
 
@@ -43,8 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [cell for cell in wanted if not options.parts or cell.part in options.parts]
     try:
         store: Store[Cell, Row] = Store(options.results, present(), Row)
-        if options.confirm:
-            return 0 if _confirm(store, wanted, options, console) else 1
         if not options.report_only:
             _simulate(chosen, store, options, console)
         rows = store.rows(wanted)
@@ -59,24 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"error: {exc}", style="red", markup=False)
         return 1
     return 0
-
-
-def _confirm(
-    store: Store[Cell, Row], wanted: Sequence[Cell], options: argparse.Namespace, console: Console
-) -> bool:
-    """Confirm the results of the study and, beside them, of the queue."""
-    queue: Store[QueueCell, QueueRow] = Store(options.results.with_name("queue.jsonl"), store.code, QueueRow)
-    found = confirm.again(store, wanted, simulated, options.traces, options.jobs)
-    found += confirm.again(queue, queueing.cells(), queueing.simulated, options.traces, options.jobs)
-    for one in found:
-        console.print(f"{'same decisions' if one.same else 'other decisions'}: {one.cell}", markup=False)
-    if not found or not all(one.same for one in found):
-        console.print("not confirmed: run make study", style="red")
-        return False
-    store.restamp(lambda row, code: replace(row, code=code))
-    queue.restamp(lambda row, code: replace(row, code=code))
-    console.print(f"results are of decisions {store.code.decisions}; now run the study with --report-only")
-    return True
 
 
 def _simulate(
@@ -125,11 +102,6 @@ def _parser() -> argparse.ArgumentParser:
         help="results, kept and reused (%(default)s)",
     )
     parser.add_argument("--traces", type=Path, default=TRACES, help="folder of the traces (%(default)s)")
-    parser.add_argument(
-        "--confirm",
-        action="store_true",
-        help="simulate a few cells again; if all decide the same, say that all results are of this code",
-    )
     parser.add_argument("--report-only", action="store_true", help="simulate nothing")
     parser.add_argument("--dynamo-python", type=Path, help="Python of an environment with ai-dynamo")
     return parser

@@ -16,10 +16,10 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from loadtest.study.design import SEEDS
 from loadtest.study.report import fill
-from loadtest.study.revision import Revision
 from loadtest.study.shipped import K
 from loadtest.study.tables import percent, seconds, table
 from loadtest.study.verdict import interval_of
+from loadtest.unchanged.revision import Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,6 @@ class QueueRow:
     code: Revision
     cell: QueueCell
     figures: Figures
-
-    @property
-    def digest(self) -> str:
-        """Hash of all decisions in their order."""
-        return self.figures.digest
 
 
 INK = "#24292f"

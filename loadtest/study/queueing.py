@@ -41,10 +41,10 @@ from loadtest.study.design import SEEDS
 from loadtest.study.open_loop import RAMP_S, opened
 from loadtest.study.queue_page import Figures, QueueCell, QueueRow, write
 from loadtest.study.results import Store
-from loadtest.study.revision import ROOT, Revision, present
 from loadtest.study.shipped import TIMEOUT_S, K
 from loadtest.study.traffic import AGENTIC_FILE, TRACES, TRAFFIC
 from loadtest.traces import TraceError
+from loadtest.unchanged.revision import ROOT, Revision, present
 from policies import ServiceLevel
 
 FOLDER = ROOT / "docs" / "policy-study"

@@ -2,11 +2,11 @@
 
     {"code": {"decisions": "5f2c...", "model": "90ab..."}, "cell": {...}, "figures": {...}}
 
-A line is good for the code that made it (`loadtest.study.revision`). The study simulates what other code made
-again, and forgets what its design has no more.
+A line is good for the code that made it, and for code that decides the same (`loadtest.unchanged.revision`).
+The study simulates again what other code made, and forgets what its design has no more.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from loadtest.study.design import Cell
-from loadtest.study.revision import Revision
+from loadtest.unchanged.revision import Revision, confirmed
 
 Figure = float | int | str | None
 
@@ -38,11 +38,6 @@ class Row:
         value = self.figures.get(name)
         return float(value) if isinstance(value, int | float) else float("nan")
 
-    @property
-    def digest(self) -> str:
-        """Hash of all decisions in their order; empty if it was not recorded."""
-        return str(self.figures.get("decisions_digest") or "")
-
 
 CellT_co = TypeVar("CellT_co", bound=Hashable, covariant=True)
 
@@ -57,10 +52,6 @@ class Kept(Protocol[CellT_co]):
     @property
     def cell(self) -> CellT_co:
         """What was simulated."""
-
-    @property
-    def digest(self) -> str:
-        """Hash of all decisions in their order."""
 
 
 CellT = TypeVar("CellT", bound=Hashable)
@@ -91,7 +82,9 @@ class Store(Generic[CellT, RowT]):
 
     def missing(self, cells: Iterable[CellT]) -> list[CellT]:
         """Those that have no result of this code yet, each once."""
-        done = {cell for cell, row in self._rows.items() if row.code == self.code}
+        listed = confirmed()
+        good = {self.code, *(listed if self.code in listed else ())}
+        done = {cell for cell, row in self._rows.items() if row.code in good}
         return [cell for cell in dict.fromkeys(cells) if cell not in done]
 
     def add(self, row: RowT) -> None:
@@ -104,11 +97,6 @@ class Store(Generic[CellT, RowT]):
         """Forget the results of all other cells."""
         wanted = set(cells)
         self._rows = {cell: row for cell, row in self._rows.items() if cell in wanted}
-        self._write()
-
-    def restamp(self, stamped: Callable[[RowT, Revision], RowT]) -> None:
-        """Say of all results that they are of the present code."""
-        self._rows = {cell: stamped(row, self.code) for cell, row in self._rows.items()}
         self._write()
 
     def _write(self) -> None:

@@ -26,9 +26,9 @@ from loadtest.simulator.workload import Workload
 from loadtest.study.buckets import BUCKETS, parted
 from loadtest.study.design import Cell
 from loadtest.study.results import Figure, Row, Store
-from loadtest.study.revision import Revision
 from loadtest.study.shipped import shipped_queue
 from loadtest.study.traffic import ENGINES, TRAFFIC
+from loadtest.unchanged.revision import Revision
 
 
 def run(

@@ -19,8 +19,8 @@ from loadtest.simulator.mooncake import read_mooncake
 from loadtest.simulator.workload import Workload
 from loadtest.study import cross_check
 from loadtest.study.design import MANY_RANKS
-from loadtest.study.revision import ROOT
 from loadtest.study.steady import steady
+from loadtest.unchanged.revision import ROOT
 
 TRACES = ROOT.parent / "shared" / "traces"
 

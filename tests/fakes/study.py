@@ -8,8 +8,8 @@ from pathlib import Path
 
 from loadtest.study.design import Cell
 from loadtest.study.results import Row
-from loadtest.study.revision import Revision
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, CONVERSATION_FILE
+from loadtest.unchanged.revision import Revision
 
 CODE = Revision("decisions", "model")
 

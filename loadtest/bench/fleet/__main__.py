@@ -33,7 +33,7 @@ from loadtest.bench.fleet.runs import Pace, run
 from loadtest.bench.fleet.script import Traces
 from loadtest.bench.peers.machine import Machine
 from loadtest.processes import ChildFailed
-from loadtest.study.revision import present
+from loadtest.unchanged.revision import present
 
 REPOSITORY = Path(__file__).parents[3]
 SHARED = REPOSITORY.parent / "shared"

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.unchanged.revision import confirmed, same_decisions
+
 LATE_RATIO_MAX = 0.05
 
 
@@ -15,7 +17,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         cell: Its key.
         router: Its key.
         repetition: From 0; all routers of a repetition get the same requests.
-        revision: Fingerprint of the decision code that was measured (`loadtest.study.revision`).
+        revision: Fingerprint of the decision code that was measured (`loadtest.unchanged.revision`).
         date: Day, ISO 8601.
         seconds: Trace time in which requests were sent.
         speed: Trace seconds in a second.
@@ -93,5 +95,6 @@ def read(path: Path) -> list[Outcome]:
 
 
 def of_revision(outcomes: Iterable[Outcome], revision: str) -> list[Outcome]:
-    """Return the runs of one revision."""
-    return [outcome for outcome in outcomes if outcome.revision == revision]
+    """Return the runs of one revision, and of those that decide the same."""
+    listed = confirmed()
+    return [outcome for outcome in outcomes if same_decisions(outcome.revision, revision, listed)]

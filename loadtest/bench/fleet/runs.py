@@ -16,7 +16,7 @@ from loadtest.bench.fleet.worker import WorkerPlan, WorkerReport
 from loadtest.bench.gateway_stage import started
 from loadtest.bench.process_tree import cpu_s
 from loadtest.processes import ChildFailed
-from loadtest.study.revision import present
+from loadtest.unchanged.revision import present
 
 WORKERS = 8
 WINDOW_STEP_S = 300.0

@@ -6,8 +6,6 @@ import pytest
 from fakes.study import cell, write_traces
 
 from loadtest.study import __main__ as command
-from loadtest.study import queueing
-from loadtest.study.revision import Revision
 
 
 @pytest.fixture
@@ -33,22 +31,6 @@ def test_the_report_alone_simulates_nothing(small: list[str], tmp_path: Path) ->
     assert command.main([*small, "--report-only"]) == 0
 
     assert (tmp_path / "results.jsonl").read_text() == ""
-
-
-@pytest.mark.parametrize(("digest", "status", "stamp"), [("", 0, "new"), ("other", 1, "old")])
-def test_results_of_other_code_are_confirmed_only_if_decisions_are_equal(
-    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digest: str, status: int, stamp: str
-) -> None:
-    monkeypatch.setattr(queueing, "cells", list)
-    monkeypatch.setattr(command, "present", lambda: Revision("old", "model"))
-    assert command.main(small) == 0
-    results = tmp_path / "results.jsonl"
-    results.write_text(results.read_text().replace('"decisions_digest":"', f'"decisions_digest":"{digest}'))
-
-    monkeypatch.setattr(command, "present", lambda: Revision("new", "model"))
-
-    assert command.main([*small, "--confirm"]) == status
-    assert results.read_text().count(f'"decisions":"{stamp}"') == 2
 
 
 def test_only_the_parts_that_are_asked_for_are_simulated_and_the_others_are_kept(

@@ -9,7 +9,7 @@ from fakes.study import CODE, cell, row
 
 from loadtest.study.design import Cell
 from loadtest.study.results import Row, Store, by_scenario
-from loadtest.study.revision import Revision
+from loadtest.unchanged.revision import Revision
 
 NEWER = Revision("newer", "model")
 

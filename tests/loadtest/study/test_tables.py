@@ -7,8 +7,8 @@ from fakes.study import cell, row
 
 from loadtest.study import tables
 from loadtest.study.cross_check import Row as CrossRow
-from loadtest.study.revision import Revision
 from loadtest.study.verdict import verdicts
+from loadtest.unchanged.revision import Revision
 
 
 def test_seconds_have_three_digits_that_count() -> None:

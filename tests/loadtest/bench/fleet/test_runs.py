@@ -6,7 +6,7 @@ from pathlib import Path
 from loadtest.bench.fleet.cells import CELLS, Router
 from loadtest.bench.fleet.runs import Pace, run
 from loadtest.bench.fleet.script import Traces
-from loadtest.study.revision import present
+from loadtest.unchanged.revision import present
 
 
 async def test_a_run_of_cacheway_from_start_to_outcome(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.study.revision import present, syntax_of
+from loadtest.unchanged.revision import Revision, confirm, confirmed, present, same_decisions, syntax_of
 
 SOURCE = '''"""Module."""
 LIMIT = 3
@@ -57,3 +57,15 @@ def test_decisions_and_model_have_fingerprints_of_their_own(tmp_path: Path) -> N
     assert present(tmp_path).model != before.model
     deciding.write_text("x = 2")
     assert present(tmp_path).decisions != before.decisions
+
+
+def test_listed_code_decides_the_same_as_other_listed_code(tmp_path: Path) -> None:
+    path = tmp_path / "same.txt"
+    confirm([Revision("one", "m"), Revision("two", "m"), Revision("two", "m")], path)
+
+    listed = confirmed(path)
+
+    assert listed == [Revision("one", "m"), Revision("two", "m")]
+    assert same_decisions("one", "two", listed)
+    assert same_decisions("other", "other", listed)
+    assert not same_decisions("one", "other", listed)

@@ -6,16 +6,22 @@ room of the gateway, the engines and the simulator. A run of the study renews re
 but no test asks for it.
 
 A fingerprint is taken of the syntax without comments, docstrings and layout. A reworded sentence changes
-none; a pure refactoring does, and ``python -m loadtest.study --confirm`` shows that it decides the same.
+none; a pure refactoring does. If it decides as the recorded baseline, `loadtest.unchanged` adds its
+fingerprints to ``same.txt``, and figures of any code listed there stay published.
+
+    5f2c0e93ab4d1f00 90ab17c2d3e4f566      decisions and model of one revision
 """
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+
+SAME = Path(__file__).with_name("same.txt")
+"""The revisions that decide as the baseline."""
 
 DECIDING = ("policies", "radix")
 """Folders of the code that places requests."""
@@ -27,7 +33,6 @@ SHOWING = (
     "__main__.py",
     "chart.py",
     "claims.py",
-    "confirm.py",
     "design.py",
     "queue_page.py",
     "report.py",
@@ -54,6 +59,37 @@ def present(root: Path = ROOT) -> Revision:
     """Fingerprints of the code as it is."""
     showing = {root / "loadtest" / "study" / name for name in SHOWING}
     return Revision(_fingerprint(root, DECIDING, ()), _fingerprint(root, MODEL, showing))
+
+
+def same_decisions(one: str, other: str, listed: Collection[Revision] | None = None) -> bool:
+    """True if two fingerprints are of code that decides the same.
+
+    Args:
+        one: A fingerprint of `DECIDING`.
+        other: Another one.
+        listed: Code that is known to decide the same; None: that of `SAME`.
+    """
+    known = {revision.decisions for revision in (confirmed() if listed is None else listed)}
+    return one == other or {one, other} <= known
+
+
+def confirmed(path: Path = SAME) -> list[Revision]:
+    """Read the revisions that are known to decide the same; none if there is no file.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Revision(*line.split()) for line in lines]
+
+
+def confirm(revisions: Iterable[Revision], path: Path = SAME) -> None:
+    """Write the revisions that are known to decide the same.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path.write_text("".join(f"{one.decisions} {one.model}\n" for one in dict.fromkeys(revisions)))
 
 
 def _fingerprint(root: Path, folders: Iterable[str], without: Iterable[Path]) -> str:
