@@ -33,10 +33,10 @@ from prometheus_client.registry import Collector
 
 from policies import Judged
 from router import metric_families as families
-from router.discovery_metrics import DiscoveryMetrics
-from router.kv_events_metrics import KvEventsMetrics
+from router.discovery_metrics import DiscoveryMetrics, DiscoverySample
+from router.kv_events_metrics import KvEventsMetrics, KvEventsSample
 from router.metric_families import Family
-from router.pair_metrics import PairMetrics
+from router.pair_metrics import LinkSample, PairMetrics, PlanSample
 from router.shared import SkipReason
 from router.tallies import BatchHistogram, Count, Distribution, Sum, Sums, Total
 from router.tokenizing_metrics import TokenizingMetrics
@@ -521,6 +521,25 @@ class Metrics:
         """Set how the limits of tenants were kept since the start of this process."""
         self._limit_rounds.follow(rounds)
         self._limit_shares.follow(shares)
+
+    # What is asked at each scrape.
+
+    def ask(
+        self,
+        hooks: Iterable[Callable[[], None]],
+        *,
+        workers: Callable[[], Iterable[WorkerSample]],
+        links: Callable[[], Iterable[LinkSample]],
+        plan: Callable[[], PlanSample | None],
+        kv_events: Callable[[], KvEventsSample],
+        discovery: Callable[[], DiscoverySample | None],
+        tenant_keys_end: Callable[[], Iterable[tuple[str, float]]],
+    ) -> None:
+        """Ask these at each scrape from now on; the hooks first, which set gauges and totals."""
+        self.collect_hooks += hooks
+        self.workers, self.tenant_keys_end = workers, tenant_keys_end
+        self.pairs.links, self.pairs.plan = links, plan
+        self.kv_events.sample, self.discovery.sample = kv_events, discovery
 
     # Towards Prometheus.
 

@@ -32,8 +32,6 @@ class WorkerKey:
         destinations: Knows hosts that the settings name.
         urls: Of the workers that the settings name.
         scopes: Of discovery's selections (`router.discovery.Selection.scope`).
-
-    Attributes:
         discovers: Whether discovery sees a pod at a URL without a path.
     """
 
@@ -44,12 +42,13 @@ class WorkerKey:
         *,
         urls: Iterable[str] = (),
         scopes: Iterable[str] = (),
+        discovers: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._key = key
         self._destinations = destinations
         self._named = frozenset(map(_origin_of, urls))
         self._scopes = frozenset(scopes)
-        self.discovers: Callable[[str], bool] = lambda _: False
+        self._discovers = discovers
         self._discovered: dict[str, str] = {}
         """Ids of workers that discovery found, by origin."""
         self._withheld: set[str] = set()
@@ -98,7 +97,7 @@ class WorkerKey:
         return (
             origin in self._named
             or origin in self._discovered
-            or self.discovers(origin)
+            or self._discovers(origin)
             or self._destinations.entrusts(urlsplit(origin).hostname or "")
         )
 

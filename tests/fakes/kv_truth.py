@@ -78,7 +78,7 @@ class Known:
 
     @property
     def follower(self) -> Follower | None:
-        kv_events = self.gateway.process._kv_events
+        kv_events = self.gateway.process.kv_events
         assert kv_events is not None
         found: Follower | None = kv_events.followers.get(self.worker_id)
         return found

@@ -70,7 +70,7 @@ async def test_a_limit_is_the_same_over_three_gateways(
     """A request that Redis was too slow for, on a busy machine, is decided by a share: one too many."""
     async with limited(redis_url, namespace, keys_file, 3) as fleet:
         got = await statuses(fleet.gateways, "acme", 90)
-        alone = sum(gateway.process.leases.alone for gateway in fleet.gateways)
+        alone = sum(gateway.process.tenants.leases.alone for gateway in fleet.gateways)
         assert 40 <= got[200] <= 40 + alone
         assert got[200] + got[429] == 90
         rejected = await asked(fleet.gateways[0], "acme")
@@ -95,7 +95,7 @@ async def test_tokens_are_settled_by_what_was_used(redis_url: str, namespace: st
         (gateway,) = fleet.gateways
         first = await asked(gateway, "small", max_tokens=150)
         used = first.json()["usage"]["total_tokens"]
-        account = gateway.process.leases._accounts["small"]
+        account = gateway.process.tenants.leases._accounts["small"]
         await until(lambda: account.used_tokens == used)
         assert (await asked(gateway, "small", max_tokens=150)).status_code == 200
         too_large = await asked(gateway, "small", max_tokens=400, n=3)
@@ -110,10 +110,12 @@ async def test_without_redis_each_gateway_keeps_to_its_share(namespace: str, key
         for gateway in fleet.gateways:
             assert (await statuses([gateway], "acme", 30)) == {200: 20, 429: 10}
         gateway = fleet.gateways[0]
-        await until(lambda: gateway.process.leases.degraded_reason)
+        await until(lambda: gateway.process.tenants.leases.degraded_reason)
         assert 'cacheway_degraded{component="limits"} 1.0' in (await gateway.client.get("/metrics")).text
         await valkey.start()
-        accounts = [gateway.process.leases.known("acme") for gateway in fleet.gateways]
+        accounts = [gateway.process.tenants.leases.known("acme") for gateway in fleet.gateways]
         await until(lambda: not any(account is None or account.active for account in accounts))
-        await until(lambda: not any(gateway.process.leases.degraded_reason for gateway in fleet.gateways))
+        await until(
+            lambda: not any(gateway.process.tenants.leases.degraded_reason for gateway in fleet.gateways)
+        )
         assert (await statuses(fleet.gateways, "acme", 4)) == {429: 4}

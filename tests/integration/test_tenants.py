@@ -166,7 +166,7 @@ async def test_keys_change_while_the_gateway_serves(fleet: Fleet, keys: Path) ->
         answer = await gateway.client.get("/tenants", headers=bearer("ours"))
         return dict(answer.json())
 
-    watch = gateway.process._keys
+    watch = gateway.process.tenants.keys
     assert watch is not None
     assert [await status(key) for key in ("acme", "guest", "new", "ours")] == [200, 200, 401, 200]
     written(keys, acme="", new="")
@@ -239,7 +239,7 @@ async def test_the_guides_commands_do_what_it_says(fleet: Fleet, tmp_path: Path)
     environ["GATEWAY"] = environ["ADMIN"] = gateway.url
     assert await run(ask) == "200\n"
     assert "2 of 2 keys valid now, one until 2999-12-31" in await run(rotate)
-    watch = gateway.process._keys
+    watch = gateway.process.tenants.keys
     assert watch is not None
     await until(lambda: watch.loaded_count == 2)
     assert await run(ask) == "200\n"

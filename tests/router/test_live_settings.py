@@ -396,13 +396,20 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
             fleet.fairness._slack_ratio,
             [fleet.fairness.weight_of(name) for name in ("high", "normal", "low")],
         ),
-        "bodies": process._held._bytes_max,
-        "clients": (process.protocol.limits, process._clients._quota, process.protocol.watches_requests),
+        "bodies": process.clients.held._bytes_max,
+        "clients": (
+            process.protocol.limits,
+            process.clients.clients._quota,
+            process.protocol.watches_requests,
+        ),
         "registry": (registry._failure_threshold, registry._success_threshold, registry._ramp_us),
         "circuits": registry.circuits._rules,
-        "health": process.health._rules,
-        "engine_metrics": (process._engine_metrics._interval_us, process._engine_metrics._timeout_s),
-        "roles": (process._roles.rules,),
+        "health": process.workers.health._rules,
+        "engine_metrics": (
+            process.workers.engine_metrics._interval_us,
+            process.workers.engine_metrics._timeout_s,
+        ),
+        "roles": (process.roles.rules,),
         "pools": (local.pool.timeouts, local.pool._idle_s_max, local.pool._look_s),
     }
 

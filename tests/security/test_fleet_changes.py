@@ -237,7 +237,7 @@ async def test_another_key_reaches_connections_that_are_there(fleet: Fleet, tmp_
     async with listener() as (url, heads):
         gateway = await fleet.gateway(url, fleet={"worker_api_key": "former"})
         await until(lambda: any(b"Bearer former" in head for head in heads))
-        gateway.process._use_worker_key(b"newer")
+        gateway.process.workers.use_key(b"newer")
         await until(lambda: b"Bearer newer" in heads[-1])
         await gateway.client.post("/v1/completions", json=MESSAGE)
         request = next(head for head in heads if head.startswith(b"POST"))

@@ -64,14 +64,14 @@ async def test_connections_are_bounded_in_all(fleet: Fleet) -> None:
         new = await Attacker.connect(gateway)
         assert await new.is_served()
         assert await refused(gateway, "idle") == 1
-        assert gateway.process._clients.connections == 5
+        assert gateway.process.clients.clients.connections == 5
         for each in (*held, new):
             each.close()
 
 
 async def test_without_a_limit_connections_are_bounded_by_the_files_there_are(fleet: Fleet) -> None:
     gateway = await fleet.gateway()
-    quota = gateway.process._clients._quota
+    quota = gateway.process.clients.clients._quota
     assert quota.connections_max == gateway.server.config.files.requests_max
 
 

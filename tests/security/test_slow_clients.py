@@ -152,7 +152,7 @@ async def test_an_answer_that_nobody_takes_is_dropped_when_it_is_complete(fleet:
         protocol.limits = replace(protocol.limits, stall_s_max=0.5)
         client = await streaming(gateway)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await until(lambda: gateway.process._clients.connections == 0)
+        await until(lambda: gateway.process.clients.clients.connections == 0)
         client.close()
 
 
@@ -162,4 +162,4 @@ async def test_connections_on_which_nothing_is_asked_close(fleet: Fleet) -> None
     assert all([await each.is_served() for each in idle[:10]])  # ten were used once, ten never
     for each in idle:
         assert await each.received() == b""
-    assert gateway.process._clients.connections == 0
+    assert gateway.process.clients.clients.connections == 0

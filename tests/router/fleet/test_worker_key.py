@@ -76,7 +76,7 @@ def test_workers_of_this_replicas_selections_are_shown_it_until_they_are_gone() 
 def test_a_pod_that_discovery_sees_is_shown_it_whatever_its_note_says() -> None:
     """Another selector is another scope, and notes are not written anew for it."""
     known, seen = key(), set[str]()
-    known.discovers = seen.__contains__
+    known._discovers = seen.__contains__
     assert known.line_for(noted("http://10.0.0.7:8000", "former")) == b""
     seen.add("http://10.0.0.7:8000")
     assert known.line_for(noted("http://10.0.0.7:8000", "former")) == LINE

@@ -1,0 +1,118 @@
+"""The client's side of one process: connections and their limits, on the data port and on the others."""
+
+import socket
+import ssl
+import time
+
+from fastapi import FastAPI
+
+from router.admin import AdminPorts, Listener, admin_tls, make_admin_api, make_metrics_api, serve_metrics
+from router.metrics import Metrics
+from router.open_files import OpenFiles
+from router.process.loops import Loop
+from router.proxy import (
+    ClientLimits,
+    ClientQuota,
+    Clients,
+    Ending,
+    GatewayProtocol,
+    HeldBytes,
+    IsProxied,
+    JudgeHead,
+    Refusal,
+    StartExchange,
+    make_protocol,
+)
+from router.rules import client_limits, client_quota, held_bytes_max, scrape_limits
+from router.settings import Settings
+
+
+class ClientSide:
+    """Who may connect, send and hold how much. Make it inside a running event loop.
+
+    Args:
+        settings: The effective settings.
+        metrics: Counts who is refused, and is served on a port of its own if there is one.
+        files: For how many connections there are open files.
+
+    Attributes:
+        ending: Tells readiness and all client connections when the process ends.
+        clients: Counts what clients have.
+        held: Counts the bytes of bodies.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, files: OpenFiles) -> None:
+        self._settings, self._metrics, self._files = settings, metrics, files
+        self.ending = Ending()
+        self.clients = Clients(
+            client_quota(settings.server, files.requests_max), time.monotonic, metrics.client_refused
+        )
+        self.held = HeldBytes(
+            held_bytes_max(settings.server), lambda: self.clients.refuse(Refusal.HELD_BYTES)
+        )
+        self._protocols: list[type[GatewayProtocol]] = []
+        self._listeners: list[tuple[Listener, bool]] = []
+        """Beside the data port, and whether each is for scrapes only."""
+        self._loops: list[Loop] = []
+        if settings.observability.prometheus_port is not None:
+            self._listen_for_scrapes(
+                settings.observability.prometheus_host, settings.observability.prometheus_port
+            )
+
+    def protocol(
+        self, start: StartExchange, is_proxied: IsProxied, judge: JudgeHead | None
+    ) -> type[GatewayProtocol]:
+        """Make the class for ``uvicorn.Config(http=...)``; see `make_protocol`."""
+        made = make_protocol(
+            start,
+            is_proxied,
+            client_limits(self._settings.server),
+            self.ending,
+            self.clients,
+            judge,
+            self.held,
+        )
+        self._protocols.append(made)
+        return made
+
+    def listen_for_admins(self, ports: AdminPorts, listener: socket.socket) -> None:
+        """Serve the admin API on a port of its own.
+
+        Args:
+            ports: What the API may see and do.
+            listener: Bound to the port.
+        """
+        tls = admin_tls(self._settings.admin)
+        admin = self._listener(make_admin_api(ports), client_limits(self._settings.server), tls)
+        self._listeners.append((admin, False))
+        # A copy, so that there is a port to start again with if it ever fails.
+        self._loops.append(("admin listener", lambda: admin.serve(listener.dup())))
+
+    def loops(self) -> list[Loop]:
+        """What must run while the process serves."""
+        return self._loops
+
+    def use(self, new: Settings) -> None:
+        """Let clients ask and have what these settings say from now on."""
+        self._settings = new
+        self.clients.use(client_quota(new.server, self._files.requests_max))
+        self.held.use(held_bytes_max(new.server))
+        for protocol in self._protocols:
+            protocol.limits = client_limits(new.server)
+            protocol.watches_requests = self.clients.watches_requests
+        for listener, scrapes in self._listeners:
+            listener.use(scrape_limits(new.server) if scrapes else client_limits(new.server))
+
+    def _listen_for_scrapes(self, host: str, port: int) -> None:
+        api = make_metrics_api(self._metrics.exposition)
+        scrapes = self._listener(api, scrape_limits(self._settings.server))
+        self._listeners.append((scrapes, True))
+        alone = self._settings.server.workers == 1
+        self._loops.append(("metrics listener", lambda: serve_metrics(scrapes, host, port, alone=alone)))
+
+    def _listener(self, api: FastAPI, limits: ClientLimits, tls: ssl.SSLContext | None = None) -> Listener:
+        """A listener beside the data port."""
+        server = self._settings.server
+        quota = ClientQuota(self._files.listener_connections_max, trusted_proxies=server.trusted_proxies)
+        clients = Clients(quota, time.monotonic, self._metrics.client_refused)
+        return Listener(api, clients, limits, server.keepalive_s, tls)

@@ -1,0 +1,89 @@
+"""What a replica does once a second beside its requests: forget, let go, give up, compare.
+
+`Housekeeping.run` is started by `router.app`, restarted if it ever fails, and ends when it is cancelled.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from policies import CONVERTIBLE_LABEL, departures
+from router.fleet import Core, normal_url, worker_id_of
+from router.gateway import Gateway
+from router.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 1.0
+
+
+class Housekeeping:
+    """The loop.
+
+    Args:
+        core: The fleet.
+        gateway: Its requests are reserved again if this replica was given up.
+        settings: As they are now.
+    """
+
+    def __init__(self, core: Core, gateway: Gateway, settings: Callable[[], Settings]) -> None:
+        self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
+        self._gateway, self._settings = gateway, settings
+
+    async def run(self) -> None:
+        """Once a second: forget what is too old, release what nobody finished (a bug, so an error).
+
+        See whether a snapshot says that this replica was given up: the log says so by itself. And without
+        Redis give up the others, as they do this one, when their heartbeats would have expired.
+        """
+        known_us = 0
+        heard_s = time.monotonic()
+        compared = False
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            if self._log.status().ready and not compared:
+                compared = True
+                self._compare_roles()
+            left_us = self._fleet.loads.left_us(self._log.replica)
+            if left_us > known_us:
+                known_us = left_us
+                self._gateway.sending.given_up(left_us)
+            if self._log.status().connected:
+                heard_s = time.monotonic()
+                self._let_go()
+            elif time.monotonic() - heard_s > self._settings().shared.heartbeat_ttl_s:
+                for left in self._fleet.cut_off(self._log.replica, self._log.now_us()):
+                    self._log.publish(left)
+                self._gateway.placing.room.changed()
+            self._gateway.reports.decisions.fold()
+            expired = self._fleet.collect(self._log.now_us())
+            if expired:
+                logger.error(
+                    "reservations were never released",
+                    extra={"event": "reservation.expired", "count": expired},
+                )
+
+    def _let_go(self) -> None:
+        """Remove workers that were to go when they had drained."""
+        replicas = self._log.status().replicas
+        for gone in departures(self._fleet, self._log.replica, replicas, self._log.now_us()):
+            self._log.publish(gone)
+            logger.info("a drained worker left", extra={"event": "worker.left", "worker_id": gone.worker})
+
+    def _compare_roles(self) -> None:
+        """Say it if a worker that the settings name has another role in the shared state, which wins."""
+        for named in self._settings().fleet.workers:
+            local = self._registry.get(worker_id_of(normal_url(named.url)))
+            if local is None or local.worker.role == named.role:
+                continue
+            if local.worker.labels.get(CONVERTIBLE_LABEL) != "true":
+                logger.warning(
+                    "a worker keeps the role that the shared state knows; change it with PUT /workers",
+                    extra={
+                        "event": "worker.role_kept",
+                        "worker_id": local.worker.worker_id,
+                        "role": local.worker.role,
+                        "role_in_settings": named.role,
+                    },
+                )

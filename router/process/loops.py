@@ -1,0 +1,42 @@
+"""Tasks of a process that run for as long as it serves; each is restarted, loudly, if it ever fails."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+
+logger = logging.getLogger(__name__)
+
+RESTART_S = 1.0
+"""Between the end of a task that must not end and its next start."""
+
+Loop = tuple[str, Callable[[], Awaitable[None]]]
+"""A name for the log, and what runs for ever."""
+
+
+class Loops:
+    """Tasks that run together."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, loops: Iterable[Loop]) -> None:
+        """Start these, in this order."""
+        self._tasks += [asyncio.create_task(_forever(name, run), name=name) for name, run in loops]
+
+    async def end(self) -> None:
+        """Cancel all of them, and wait for them."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forever(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    """Run a loop that must not end; if it does, say so and start it again."""
+    while True:
+        try:
+            await run()
+            logger.error("task ended", extra={"event": "task.ended", "task": name})
+        except Exception:
+            logger.exception("task failed", extra={"event": "task.failed", "task": name})
+        await asyncio.sleep(RESTART_S)

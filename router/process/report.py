@@ -1,0 +1,144 @@
+"""What metrics read rather than count: told at each scrape, by one function for each part of a process."""
+
+from collections.abc import Callable, Mapping
+
+from router.discovery import Discovery
+from router.fleet import Core, Health
+from router.gateway import Gateway
+from router.handover import Handover
+from router.live_settings import LiveSettings
+from router.logs import lines_dropped
+from router.metrics import Component, Metrics
+from router.process.client_side import ClientSide
+from router.process.log_listener import LogListener
+from router.process.tenant_side import TenantSide
+from router.process.worker_side import WorkerSide
+from router.request_trace import RequestTrace
+
+Report = Callable[[Metrics], None]
+
+
+def reports_of(*parts: Report | None) -> list[Report]:
+    """Leave out what a process has not."""
+    return [part for part in parts if part is not None]
+
+
+def report_requests(gateway: Gateway) -> Report:
+    """Return what tells of requests under way and of the queue."""
+
+    def report(metrics: Metrics) -> None:
+        room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
+        metrics.inflight(gateway.sending.inflight)
+        metrics.queue(
+            gateway.placing.waiting(gateway.reader.priorities.names),
+            drain_s=room.longest_drain_s(),
+            inversions=inversions.count,
+            inversion_s_max=inversions.us_max / 1e6,
+            rooms_overdue=room.overdue,
+        )
+        metrics.pairs.offload_decided(gateway.placing.decider.offloading.counts)
+
+    return report
+
+
+def report_clients(clients: ClientSide) -> Report:
+    """Return what tells of connections and bodies."""
+
+    def report(metrics: Metrics) -> None:
+        metrics.client_connections(clients.clients.connections)
+        metrics.held_bytes(clients.held.count)
+
+    return report
+
+
+def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Report:
+    """Return what tells of workers and of what they are asked."""
+
+    def report(metrics: Metrics) -> None:
+        core = workers.core
+        healthy = all(local.health is Health.HEALTHY for local in core.registry.all())
+        metrics.degraded(Component.WORKERS, on=not healthy)
+        metrics.spared(len(core.registry.circuits.spared))
+        metrics.engine_reports(
+            reports=workers.engine_metrics.reports, failures=workers.engine_metrics.failures
+        )
+        metrics.probes_rebuilt(workers.health.rebuilt)
+        metrics.tree(blocks=core.fleet.tree.blocks, nodes=core.fleet.tree.nodes)
+        for name, handover in handovers.items():
+            metrics.pairs.handover_events(name, handover.counts)
+
+    return report
+
+
+def report_log(core: Core, ops: LogListener) -> Report:
+    """Return what tells of the shared log."""
+
+    def report(metrics: Metrics) -> None:
+        status = core.log.status()
+        metrics.degraded(Component.REDIS, on=status.degraded_reason is not None)
+        metrics.shared_log(
+            lag_s=status.lag_s,
+            snapshot_age_s=status.snapshot_age_s,
+            buffered_ops=status.buffered_ops,
+            published_ops=ops.published_ops,
+            applied_ops=ops.applied_ops,
+            dropped_ops=status.dropped_ops,
+            skipped_ops=status.skipped_ops,
+            snapshots_refused=ops.snapshots_refused,
+        )
+
+    return report
+
+
+def report_settings(live: LiveSettings) -> Report:
+    """Return what tells of settings that were changed."""
+
+    def report(metrics: Metrics) -> None:
+        refused = len(live.refused)
+        metrics.degraded(Component.SETTINGS, on=refused > 0)
+        metrics.settings_overridden(used=len(live.overrides.values()) - refused, refused=refused)
+
+    return report
+
+
+def report_tenants(tenants: TenantSide) -> Report | None:
+    """Return what tells of keys and limits; None without a keys file."""
+    keys, leases = tenants.keys, tenants.leases
+    if keys is None:
+        return None
+
+    def report(metrics: Metrics) -> None:
+        metrics.degraded(Component.KEYS, on=keys.problem is not None)
+        metrics.keys_read(loaded=keys.loaded_count, refused=keys.refused_count)
+        metrics.degraded(Component.LIMITS, on=leases.degraded_reason is not None)
+        metrics.limits(rounds=leases.rounds, shares=leases.alone)
+
+    return report
+
+
+def report_discovery(discovery: Discovery | None) -> Report | None:
+    """Return what tells of discovery; None where it is off."""
+    if discovery is None:
+        return None
+
+    def report(metrics: Metrics) -> None:
+        metrics.degraded(Component.KUBERNETES, on=discovery.problem is not None)
+        metrics.discovery.report()
+
+    return report
+
+
+def report_lines(trace: RequestTrace | None) -> Report:
+    """Return what tells of lines that were dropped."""
+
+    def report(metrics: Metrics) -> None:
+        metrics.log_lines_dropped(lines_dropped())
+        if trace is not None:
+            metrics.trace_lines_dropped(trace.dropped)
+
+    return report
+
+
+def report_kv_events(metrics: Metrics) -> None:
+    """Tell of cache events."""
+    metrics.kv_events.report()

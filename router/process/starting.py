@@ -1,0 +1,63 @@
+"""What a process finds out, opens and waits for when it starts."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+
+from router.discovery import Discovery
+from router.fleet import Health
+from router.process.worker_side import WorkerSide
+from router.request_trace import RequestTrace
+from router.settings import ObservabilitySettings, Settings
+
+logger = logging.getLogger(__name__)
+
+FIRST_PROBES_S = 3.0
+"""How long the start waits for the first round of health checks."""
+
+
+def replica_id(settings: Settings) -> str:
+    """Id of this replica: the one in the settings, or one that no other process has."""
+    if settings.shared.replica_id:
+        several = settings.server.workers > 1
+        return f"{settings.shared.replica_id}-{os.getpid()}" if several else settings.shared.replica_id
+    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def opened_trace(observability: ObservabilitySettings) -> RequestTrace | None:
+    """Open the trace of requests, if the settings name one."""
+    if not observability.request_trace:
+        return None
+    return RequestTrace(observability.request_trace, observability.request_trace_bytes_max)
+
+
+def warn_of_unpriced_links(settings: Settings) -> None:
+    """Say it if prompts could be prefilled in another site and never will be."""
+    weighed = any(
+        model.kv_bytes_per_token or model.window_bytes_per_token or model.state_bytes
+        for model in settings.placement.models.values()
+    )
+    if settings.fleet.links and not weighed:
+        logger.warning(
+            "nothing is prefilled in another site: placement.models does not say what any model's KV weighs",
+            extra={"event": "links.unpriced"},
+        )
+
+
+async def first_probes(workers: WorkerSide, discovery: Discovery | None) -> None:
+    """Wait until each worker was probed once, but not for long; nothing ends because this does."""
+    try:
+        async with asyncio.timeout(FIRST_PROBES_S):
+            if discovery is not None:
+                await discovery.first_settled.wait()
+            await workers.health.all_probed()
+    except TimeoutError:
+        pass
+    unwell = [w.worker.worker_id for w in workers.core.registry.all() if w.health is not Health.HEALTHY]
+    if unwell:
+        logger.warning(
+            "some workers are not healthy yet",
+            extra={"event": "worker.missing", "worker_ids": unwell[:20], "count": len(unwell)},
+        )

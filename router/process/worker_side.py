@@ -1,0 +1,133 @@
+"""The workers of one process: how they are reached, asked and looked after."""
+
+from collections.abc import Callable
+
+from policies import FleetState
+from router.discovery import scopes_of
+from router.fleet import (
+    Asker,
+    Core,
+    EngineMetrics,
+    HealthChecks,
+    LocalWorker,
+    Registry,
+    WorkerKey,
+    asking_client,
+)
+from router.open_files import probes_max
+from router.process.loops import Loop
+from router.proxy import WorkerPool
+from router.rules import destinations_of, health_rules, registry_rules, upstream_timeouts
+from router.settings import Settings
+from router.shared import LogPort
+from router.tls import worker_context
+
+
+class WorkerSide:
+    """What belongs to the workers.
+
+    Args:
+        settings: The effective settings.
+        fleet: What all replicas know.
+        log: Where changes are published.
+        discovers: Whether discovery sees a pod at a URL.
+        may_resend: Whether a request that met a stale connection may be sent once more.
+        connected: Told of each new connection, and how long it took to make it, in seconds.
+
+    Attributes:
+        destinations: Where workers may be.
+        client: Asks them.
+        core: The fleet, with its registry.
+        health: Probes them.
+        engine_metrics: Reads what they say of their load.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: FleetState,
+        log: LogPort,
+        *,
+        discovers: Callable[[str], bool],
+        may_resend: Callable[[], bool],
+        connected: Callable[[LocalWorker, float], None],
+    ) -> None:
+        self._settings = settings
+        self._may_resend = may_resend
+        worker_key = settings.fleet.worker_api_key
+        self._tls = worker_context(settings.upstream)
+        self.destinations = destinations_of(settings.fleet)
+        self._worker_key = WorkerKey(
+            worker_key.get_secret_value() if worker_key else None,
+            self.destinations,
+            urls=(worker.url for worker in settings.fleet.workers),
+            scopes=scopes_of(settings.discovery),
+            discovers=discovers,
+        )
+        asker = Asker(self.destinations, self._tls, key_at=self._worker_key.shown_at)
+        self.client = asking_client(asker, timeout_s=settings.fleet.health_check_timeout_s)
+        registry = Registry(
+            fleet,
+            log,
+            registry_rules(settings),
+            make_pool=self._pool,
+            check_host=self.destinations.check_host,
+            check_engine_host=self.destinations.check_engine_host,
+            worker_key=self._worker_key,
+        )
+        self.core = Core(fleet, registry, log)
+        self.health = HealthChecks(
+            registry,
+            asker,
+            health_rules(settings),
+            connected,
+            replicas=log.replicas,
+            places=probes_max(),
+        )
+        self.engine_metrics = EngineMetrics(
+            self.core,
+            self.client,
+            interval_s=settings.admission.engine_metrics_interval_s,
+            timeout_s=settings.fleet.health_check_timeout_s,
+        )
+
+    def loops(self) -> list[Loop]:
+        """What must run while the process serves."""
+        return [("health checks", self.health.run), ("engine metrics", self.engine_metrics.run)]
+
+    def use(self, new: Settings) -> None:
+        """Look after workers by these settings from now on."""
+        self._settings = new
+        self.core.registry.use(registry_rules(new))
+        self.health.use(health_rules(new))
+        self.engine_metrics.use(new.admission.engine_metrics_interval_s, new.fleet.health_check_timeout_s)
+        timeouts = upstream_timeouts(new)
+        for local in self.core.registry.all():
+            local.pool.use(timeouts, new.upstream.keepalive_s)
+
+    def use_key(self, key: bytes) -> None:
+        """Show workers another key."""
+        self._worker_key.use(key.decode())
+        self.core.registry.key_changed()
+
+    def add_named(self) -> None:
+        """Add the workers that the settings name."""
+        for worker in self._settings.fleet.workers:
+            self.core.registry.add(worker.url, role=worker.role, labels=dict(worker.labels), static=True)
+
+    def _pool(self, url: str) -> WorkerPool:
+        """The connections to a worker."""
+        upstream = self._settings.upstream
+        pool = WorkerPool(
+            url,
+            connections_max=upstream.connections_max,
+            # A burst of new streams waits while its connections are made.
+            waiting_max=upstream.connections_max,
+            idle_s_max=upstream.keepalive_s,
+            timeouts=upstream_timeouts(self._settings),
+            ssl=self._tls,
+            resolve=self.destinations.resolve,
+            answer_headers=[name.encode() for name in upstream.answer_headers],
+        )
+        pool.may_resend = self._may_resend
+        return pool

@@ -1,0 +1,49 @@
+"""Tasks that run for as long as a process serves."""
+
+import asyncio
+
+import pytest
+from fakes.process import events
+
+from router.process import loops
+from router.process.loops import Loops
+
+
+async def test_a_task_that_fails_or_ends_is_started_again_and_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops, "RESTART_S", 0.0)
+    started, thrice = 0, asyncio.Event()
+
+    async def run() -> None:
+        nonlocal started
+        started += 1
+        if started == 1:
+            raise ZeroDivisionError
+        if started == 3:
+            thrice.set()
+            await asyncio.Event().wait()
+
+    running = Loops()
+    running.start([("fragile", run)])
+    async with asyncio.timeout(60):
+        await thrice.wait()
+    await running.end()
+    assert events(caplog) == ["task.failed", "task.ended"]
+    assert running._tasks == []
+
+
+async def test_at_the_end_all_tasks_are_over() -> None:
+    ended: list[str] = []
+
+    async def run(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    running = Loops()
+    running.start([(name, lambda name=name: run(name)) for name in ("a", "b")])  # type: ignore[misc]
+    await asyncio.sleep(0)
+    await running.end()
+    assert ended == ["a", "b"]

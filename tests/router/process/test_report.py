@@ -1,0 +1,30 @@
+"""What metrics read rather than count."""
+
+from fakes.process import built
+
+from policies import Placed
+from router.process.report import report_discovery, report_kv_events, report_tenants, reports_of
+
+
+async def test_what_is_read_rather_than_counted_is_in_the_metrics() -> None:
+    process = await built(fleet={"worker_urls": ["http://a:1", "http://b:1"]})
+    process.gateway.sending.exchanges = {object() for _ in range(7)}  # type: ignore[misc] # only counted
+    process.fleet.apply(
+        Placed("x", process.clock.now_us(), "a:1", "r9", 500_000, 600, 700, (bytes(range(16)),))
+    )
+    text = process.metrics.exposition()[0].decode()
+    assert "cacheway_inflight_requests 7.0" in text
+    assert 'cacheway_degraded{component="workers"} 1.0' in text
+    assert 'cacheway_inflight_tokens{worker="a:1"} 700.0' in text
+    assert 'cacheway_held_tokens{worker="a:1"} 512.0' in text
+    assert 'cacheway_inflight_tokens{worker="b:1"} 0.0' in text
+    for local in process.registry.all():
+        process.registry.probed(local, ok=True, refused=False, detail="")
+    assert 'cacheway_degraded{component="workers"} 0.0' in process.metrics.exposition()[0].decode()
+
+
+async def test_what_a_process_has_not_is_not_reported() -> None:
+    process = await built()
+    assert report_tenants(process.tenants) is None
+    assert report_discovery(process.discovery) is None
+    assert reports_of(None, report_kv_events, None) == [report_kv_events]

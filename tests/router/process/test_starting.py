@@ -1,0 +1,37 @@
+"""What a process finds out, says and waits for when it starts."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+from fakes.process import built, events, running
+
+
+async def test_a_replica_has_a_name_of_its_own() -> None:
+    """Also several processes on one host that share a name in their settings."""
+    names = {(await built()).replica for _ in range(3)}
+    assert len(names) == 3
+    assert (await built(shared={"replica_id": "r1"})).replica == "r1"
+    several = await built(shared={"replica_id": "r1"}, server={"workers": 2})
+    assert several.replica == f"r1-{os.getpid()}"
+
+
+async def test_a_link_whose_kv_nobody_has_weighed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    links = {"site": "a", "links": {"b>a": {"gbps": 80}}}
+    await built(fleet=links, placement={"models": {"*": {"kv_bytes_per_token": 7}}})
+    assert "links.unpriced" not in events(caplog)
+    await built(fleet=links, placement={"models": {"m": {"attention": "linear"}}})
+    assert "links.unpriced" in events(caplog)
+
+
+async def test_a_worker_that_answers_nothing_does_not_hold_up_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The kernel connects and nobody answers; a probe may take a minute, the start takes three seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        process = await built(fleet={"worker_urls": [url], "health_check_timeout_s": 60})
+        async with asyncio.timeout(60), running(process) as client:
+            assert (await client.get("/health")).status_code == 200
+    assert "worker.missing" in events(caplog)
