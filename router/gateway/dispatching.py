@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
-from policies import GiveUp, Redispatch, Shed, redispatch
+from policies import Claim, Decision, GiveUp, Hold, Redispatch, Shed, lane_of, redispatch
 from router.errors import (
     HandoverFailed,
     NoWorker,
@@ -26,12 +26,11 @@ from router.errors import (
 from router.fleet import LocalWorker
 from router.gateway.answer import crashed
 from router.gateway.blame import Blame, Failure
-from router.gateway.decision import Claim, Decision, Hold, refusal_of
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.pair_reservation import PairReservation
-from router.gateway.queue_lanes import lane_of
 from router.gateway.record import RequestRecord
 from router.gateway.reservation import Reservation
+from router.gateway.waiting_room import refusal_of
 from router.proxy import UpstreamRequest
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from policies import Decision
 from router.errors import (
     Overloaded,
     RequestExpired,
@@ -35,7 +36,6 @@ from router.errors import (
 from router.fleet import LocalWorker
 from router.gateway.answer import answered_error, crashed, error_event, without_worker
 from router.gateway.blame import Failure
-from router.gateway.decision import Decision
 from router.gateway.dispatching import Dispatching
 from router.gateway.edits import edited
 from router.gateway.endpoints import Endpoint

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from policies import (
     Candidates,
+    Decision,
     Partner,
     Policy,
     RequestView,
@@ -28,7 +29,6 @@ from policies import (
     priced,
 )
 from router.gateway.bystanders import Absence, Bystander, bystanders
-from router.gateway.decision import Decision
 from router.gateway.plain_words import explained, lost_because, seconds
 from router.gateway.rehearsal import Rehearsed
 from router.gateway.verdict import Verdict

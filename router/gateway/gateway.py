@@ -12,25 +12,32 @@ from typing import TYPE_CHECKING
 
 from policies import (
     ANY_BUCKET,
+    GRACE_LAGS,
+    GRACE_S,
     Admission,
+    Decider,
     EarlyRejection,
     FleetState,
+    Lanes,
     Matchmaker,
     Offload,
+    Offloading,
+    Order,
     Pairing,
     RetryBudget,
     Shadow,
     Slots,
+    WaitEnd,
     Waiting,
     class_of,
     exceeded_tokens,
     make_policy,
+    model_and_bucket,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker, RequestRejected, RouterError
 from router.fleet import LinkWatch, Registry
 from router.gateway.deadlines import TIMEOUT_HEADER, timeout_s_of
-from router.gateway.decision import Decider, Order
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint
 from router.gateway.exchange import RequestExchange
 from router.gateway.feedback import Feedback
@@ -40,11 +47,9 @@ from router.gateway.identity import PromptHasher
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.lane import Lane
 from router.gateway.large import Parsing, parse_in_steps
-from router.gateway.offloading import Offloading
 from router.gateway.parsing import Identifier, ParsedRequest
 from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.priorities import PRIORITY_HEADER, Priorities
-from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.recent_decisions import RecentDecisions
 from router.gateway.refusals import Refusals
 from router.gateway.request_ids import request_ids
@@ -60,7 +65,7 @@ from router.gateway.rules import (
 )
 from router.gateway.stalls import Stalls
 from router.gateway.tracer import Tracer
-from router.gateway.waiting_room import WaitEnd, WaitingRoom
+from router.gateway.waiting_room import WaitingRoom
 from router.handover import Handover
 from router.metrics import Metrics
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange
@@ -75,12 +80,6 @@ if TYPE_CHECKING:
 
 RENEWED_AT_ONCE = 200
 """Reservations renewed in one turn of the loop, a few milliseconds."""
-
-GRACE_S = 0.05
-GRACE_LAGS = 4.0
-"""How long a worker's room is left to another replica whose request is the best for it: so many times what
-the log takes, and no less than a busy event loop may hold it up. Meanwhile it has most of its target backlog
-to do."""
 
 REQUEST_ID_BYTES_MAX = 256
 """A longer request id from a client is ignored: it would go into every log line."""

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from policies import Policy, Shed, Weighed
+from policies import Decision, Hold, Policy, Shed, Weighed
 from router.errors import RouterError
-from router.gateway.decision import Decision, Hold
 from router.gateway.dispatching import Dispatching
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from policies import Finished, FirstToken, Placed
+from policies import Attempt, Finished, FirstToken, Placed
 from router.errors import UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.blame import Failure
-from router.gateway.feedback import Attempt
 from router.gateway.parsing import ParsedRequest
 
 if TYPE_CHECKING:

@@ -11,10 +11,9 @@ from fakes.handover import PairBench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim
+from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim, Usage
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
 from router.gateway.pair_reservation import PairReservation
-from router.gateway.usage import Usage
 from router.handover import Leg
 
 
