@@ -27,9 +27,9 @@ What arrived sooner than planned has crossed all the same: it stays where it was
 What is late still uses the link: a transfer that did not arrive when it was predicted keeps its rate, a
 quarter of its time at a time, for at most `OVERDUE_US_MAX`. Beyond that it is stuck and sends nothing.
 
-The capacity is what is configured or, if less was measured (`router.fleet.link_watch`), that. A measurement
-grows old: what it allows doubles every `RECOVERY_S`, since nobody sees that a link could carry more than is
-sent.
+The capacity is what is configured or, if less was measured (`policies.disaggregation.link_watch`), that. A
+measurement grows old: what it allows doubles every `RECOVERY_S`, since nobody sees that a link could carry
+more than is sent.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping

@@ -400,7 +400,7 @@ class Metrics:
 
         Args:
             class_name: Of the request.
-            outcome: A `router.gateway.waiting_room.WaitEnd`.
+            outcome: A `policies.WaitEnd`.
             wait_s: How long it was.
         """
         self._waits.add((class_name, outcome))

@@ -18,12 +18,11 @@ import time
 from dataclasses import dataclass
 from random import Random
 
-from policies import Chosen, Finished, Placed
+from policies import Attempt, Chosen, Finished, Placed
 from router.app import GatewayProcess
 from router.console import EventStream
 from router.fleet import Health
 from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Attempt
 from router.gateway.recent_decisions import RecentDecision
 from router.settings import Settings
 

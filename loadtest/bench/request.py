@@ -49,6 +49,9 @@ WORKERS = 4
 EVENTS = 100
 PROMPT_BYTES = 1024
 
+UNBOUNDED = {"backlog_target_s": 1e6, "backlog_target_s_max": 1e6}
+"""A slow machine teaches long prefills: no request may wait for them here."""
+
 ANSWER = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"bench","choices":[{"index":0,'
     b'"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}],'
@@ -105,7 +108,7 @@ class Stage:
         self._asked: dict[str, list[WorkerConnection]] = {role: [] for role in roles}
         self._socket = socket.socket()  # never connected: it only takes options
         traces = {"enable_trace": traced, "trace_ratio": 1.0, "otlp_traces_endpoint": "http://127.0.0.1:1"}
-        settings = {"observability": traces} if traced else {}
+        settings = {"admission": UNBOUNDED} | ({"observability": traces} if traced else {})
         process = GatewayProcess(Settings.model_validate(settings), redis_url="redis://127.0.0.1:1/0")
         workers = [role for role, count in roles.items() for _ in range(count)]
         for port, role in enumerate(workers, 1):

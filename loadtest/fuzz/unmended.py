@@ -4,6 +4,7 @@ Each puts the way back in which the gateway once went wrong. It is done to this 
 gateway starts; the gateway itself knows nothing of it.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
@@ -11,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from policies import Decoded, Op
+from policies import Decider, Decoded, Op
 from router import logs
 from router.discovery import pods, settling
 from router.encoding.encoding import Encoding
 from router.encoding.registrations import Registrations
 from router.fleet import engine_info
-from router.gateway import decision, parsing
+from router.gateway import parsing
 from router.proxy import client_protocol
 from router.shared import reader
 from router.shared.state import SharedState
@@ -56,7 +57,7 @@ def _publish(self: SharedState, op: Op, *more: Op) -> None:
 
 def _numbers() -> None:
     _put(parsing, COUNT_MAX=inf, ANSWERS_MAX=inf, WHOLE_MAX=inf)
-    _put(decision, TOKENS_MAX=inf, whole=lambda value, most: round(value))
+    _put(sys.modules[Decider.__module__], TOKENS_MAX=inf, whole=lambda value, most: round(value))
     _put(SharedState, publish=_publish)
 
 

@@ -22,7 +22,7 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import Dispatch, Replica
 from loadtest.simulator.site_links import SiteLink, Transfer
 from loadtest.simulator.workload import SimRequest
-from router.gateway.usage import Usage
+from policies import Usage
 
 
 class Watcher(Protocol):

@@ -33,8 +33,9 @@ import numpy as np
 from loadtest.simulator.identity import HASH_BYTES, FreshBlocks, Hashes, answer_blocks, hashes_of
 from loadtest.simulator.workload import ENGINE_BLOCK_TOKENS, Session, SimRequest, Workload
 from loadtest.traces import TraceError, opened_trace
-from router.gateway.endpoints import Endpoint
-from router.request_trace import TraceLine
+
+EMBEDDINGS = "/v1/embeddings"
+"""Path whose answers have no tokens."""
 
 _DEMAND = (429, 499)
 """Of the client errors these say nothing against the request: too many at a time, and the client left."""
@@ -47,6 +48,23 @@ _CLOSE_S = 0.01
 
 _CONSIDERED = 64
 """Requests of a session among which the one that is continued is looked for, the latest first."""
+
+
+class LoggedRequest(msgspec.Struct, frozen=True, gc=False):
+    """What is read of a line; `router.request_trace.TraceLine` is what is written."""
+
+    arrived_unix_s: float
+    duration_s: float
+    status: int
+    endpoint: str
+    model: str
+    session: str
+    prompt_tokens: int
+    estimated: bool
+    output_tokens: int | None
+    block_tokens: int
+    prompt_blocks: float
+    blocks: bytes
 
 
 def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) -> Workload:
@@ -82,10 +100,10 @@ def read_gateway_log(path: Path, *, start_s: float = 0.0, end_s: float = inf) ->
     return Workload(path.name, tuple(sessions), notes=notes)
 
 
-def _lines(path: Path) -> tuple[list[TraceLine], int]:
+def _lines(path: Path) -> tuple[list[LoggedRequest], int]:
     """The lines of a file, and how many were cut off."""
-    decoder = msgspec.json.Decoder(TraceLine)
-    lines: list[TraceLine] = []
+    decoder = msgspec.json.Decoder(LoggedRequest)
+    lines: list[LoggedRequest] = []
     torn = 0
     with opened_trace(path) as texts:
         for number, text in enumerate(texts, start=1):
@@ -106,7 +124,7 @@ def _lines(path: Path) -> tuple[list[TraceLine], int]:
     return lines, torn
 
 
-def _continued(lines: Sequence[TraceLine]) -> list[int | None]:
+def _continued(lines: Sequence[LoggedRequest]) -> list[int | None]:
     """For every row the row that it continues."""
     continued: list[int | None] = []
     by_session: dict[str, list[int]] = defaultdict(list)
@@ -119,7 +137,7 @@ def _continued(lines: Sequence[TraceLine]) -> list[int | None]:
     return continued
 
 
-def _continues(line: TraceLine, other: TraceLine) -> bool:
+def _continues(line: LoggedRequest, other: LoggedRequest) -> bool:
     return (
         other.blocks != b""
         and line.prompt_tokens >= other.prompt_tokens
@@ -128,7 +146,7 @@ def _continues(line: TraceLine, other: TraceLine) -> bool:
     )
 
 
-def _requests(lines: Sequence[TraceLine], continued: Sequence[int | None]) -> list[SimRequest]:
+def _requests(lines: Sequence[LoggedRequest], continued: Sequence[int | None]) -> list[SimRequest]:
     """The requests of all rows, without pauses."""
     tokens_per_block = _tokens_per_block(lines)
     usual_tokens = round(median([n for line in lines if (n := line.output_tokens)] or [_OUTPUT_TOKENS]))
@@ -139,7 +157,7 @@ def _requests(lines: Sequence[TraceLine], continued: Sequence[int | None]) -> li
         range(len(lines))
     ):  # What continues a request is made before it, and lends it blocks.
         line = lines[row]
-        output_tokens = line.output_tokens or (1 if line.endpoint == Endpoint.EMBEDDINGS else usual_tokens)
+        output_tokens = line.output_tokens or (1 if line.endpoint == EMBEDDINGS else usual_tokens)
         blocks = line.prompt_tokens // ENGINE_BLOCK_TOKENS
         more = answer_blocks(line.prompt_tokens, output_tokens, ENGINE_BLOCK_TOKENS)
         if row in successor:
@@ -158,7 +176,7 @@ def _requests(lines: Sequence[TraceLine], continued: Sequence[int | None]) -> li
     return [requests[row] for row in range(len(lines))]
 
 
-def _tokens_per_block(lines: Sequence[TraceLine]) -> dict[str, float]:
+def _tokens_per_block(lines: Sequence[LoggedRequest]) -> dict[str, float]:
     """Mean tokens per gateway block of each model, as engines counted them; else the nominal number."""
     tokens: dict[str, float] = defaultdict(float)
     blocks: dict[str, float] = defaultdict(float)
@@ -171,7 +189,7 @@ def _tokens_per_block(lines: Sequence[TraceLine]) -> dict[str, float]:
     return {model: tokens[model] / blocks[model] if blocks[model] else nominal[model] for model in nominal}
 
 
-def _engine_blocks(line: TraceLine, blocks: int, tokens_per_block: float) -> bytes:
+def _engine_blocks(line: LoggedRequest, blocks: int, tokens_per_block: float) -> bytes:
     """Packed hashes of a prompt's leading engine blocks, as far as gateway blocks cover them."""
     paths = np.frombuffer(line.blocks, dtype=np.uint64)
     numbers = np.arange(blocks, dtype=np.uint64)
@@ -184,7 +202,7 @@ def _engine_blocks(line: TraceLine, blocks: int, tokens_per_block: float) -> byt
 
 def _session(
     rows: Sequence[int],
-    lines: Sequence[TraceLine],
+    lines: Sequence[LoggedRequest],
     continued: Sequence[int | None],
     requests: Sequence[SimRequest],
 ) -> tuple[SimRequest, ...]:

@@ -1,6 +1,6 @@
 """How requests wait in a simulated gateway: what its settings say of queue and admission, as plain data.
 
-The parts are the production ones (`router.gateway.waiting_room`, `policies.Admission`, `policies.Tickets`),
+The parts are the production ones (`policies.WaitingRoom`, `policies.Admission`, `policies.Tickets`),
 on virtual time. One thing differs: a simulation lets more time pass than a gateway does between two looks at
 all workers, and until requests that wait decide afresh although it is not their turn, since that costs
 processor time. A worker whose load fell is looked at at once in either.
@@ -9,8 +9,7 @@ processor time. A worker whose load fell is looked at at once in either.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from policies import AdmissionRules, ServiceLevel, class_of
-from router.gateway.waiting_room import RoomRules
+from policies import AdmissionRules, RoomRules, ServiceLevel, class_of
 
 LOOK_S = 0.05
 """Between two looks at all workers: an order below the backlog that a worker is given."""

@@ -30,43 +30,53 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.shared_log import SharedLog
 from policies import (
     ALONE,
+    GRACE_LAGS,
+    GRACE_S,
     HAND_OVERS,
     HANDOVER_LABEL,
     Admission,
+    Attempt,
+    BareRequest,
+    Claim,
+    Decider,
+    Decision,
     EarlyRejection,
+    Expired,
+    Feedback,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
+    Hold,
+    Lanes,
+    LinkWatch,
+    LogClock,
     Matchmaker,
     Offload,
+    Offloading,
     OffloadRules,
     Op,
+    Order,
     Pairing,
     Partners,
     Policy,
+    QueueRefusal,
+    RequestFacts,
     RoleMember,
     Shed,
     Shipped,
+    Usage,
+    WaitEnd,
     Waiting,
+    WaitingRoom,
     Worker,
     WorkerPut,
+    lane_of,
+    model_and_bucket,
     plan_roles,
     role_demand,
 )
 from radix import AttentionProfile
-from router.errors import RequestExpired, RouterError
-from router.fleet import LinkWatch
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order
-from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Attempt, Feedback
-from router.gateway.offloading import Offloading
-from router.gateway.parsing import ParsedRequest
-from router.gateway.placing import GRACE_LAGS, GRACE_S
-from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
-from router.gateway.usage import Usage
-from router.gateway.waiting_room import WaitEnd, WaitingRoom
-from router.shared import LogClock
 
 BYTES_PER_TOKEN = 4
 """Also what a gateway assumes until it has learned (``placement.bytes_per_token``)."""
@@ -128,13 +138,13 @@ class Dispatch:
     """A request on its way, as its replica remembers it.
 
     Attributes:
-        parsed: The request as the gateway read it.
+        parsed: The request.
         attempt: How it was placed.
         decode_attempt: How it was placed on a decode worker; None without one.
         ships: Whether the log was told of a link that its KV crosses.
     """
 
-    parsed: ParsedRequest
+    parsed: RequestFacts
     attempt: Attempt
     decode_attempt: Attempt | None = None
     ships: bool = False
@@ -243,10 +253,9 @@ class Replica:
             case Decision() as decision:
                 request.dispatched(decision)
             case Hold() as hold:
-                try:
-                    self.room.enter(request, hold)
-                except RouterError as error:
-                    request.refused(error)
+                full = self.room.begin(request, hold)
+                if full is not None:
+                    request.refused(full)
             case Shed():
                 caller.refused(Outcome.REJECTED)
 
@@ -267,7 +276,7 @@ class Replica:
             self._pairing_of(lane),
         )
 
-    def reserve(self, parsed: ParsedRequest, decision: Decision) -> Dispatch:
+    def reserve(self, parsed: RequestFacts, decision: Decision) -> Dispatch:
         """Reserve on the chosen workers, and on the link between them."""
         self.publish(decision.placed)
         if decision.decode is None:
@@ -416,26 +425,16 @@ class Replica:
             self.fleet.apply(op)
         self.room.changed()
 
-    def _parsed(self, blocks: bytes, tokens: int) -> ParsedRequest:
+    def _parsed(self, blocks: bytes, tokens: int) -> RequestFacts:
         """What the gateway would make of the prompt."""
         path = np.frombuffer(blocks, dtype="<u8")[self._step - 1 :: self._step].tobytes()
         key = xxhash.xxh3_64_intdigest(blocks[-BLOCK_BYTES:] + tokens.to_bytes(8, "little"))
-        return ParsedRequest(
-            endpoint=Endpoint.CHAT,
-            model=MODEL,
-            stream=True,
-            output_tokens_max=None,
-            n=1,
-            include_usage=True,
-            priority=0,
-            tenant="",
-            session="",
-            lora=None,
-            paths=(path,),
-            prompt_bytes=tokens * BYTES_PER_TOKEN,
-            prompt_token_ids=0,
-            key=key,
-            prefix_key=int.from_bytes(path[:BLOCK_BYTES], "little") if path else key,
+        return BareRequest(
+            MODEL,
+            (path,),
+            tokens * BYTES_PER_TOKEN,
+            key,
+            int.from_bytes(path[:BLOCK_BYTES], "little") if path else key,
         )
 
 
@@ -449,11 +448,11 @@ def _takes_whole(protocol: str) -> bool:
 
 
 class _Request:
-    """One request, as long as it has no worker (`router.gateway.waiting_room.Waiter`)."""
+    """One request, as long as it has no worker (`policies.dispatch.waiting_room.Waiter`)."""
 
     __slots__ = ("_caller", "_replica", "arrived_us", "flow", "parsed")
 
-    def __init__(self, replica: Replica, parsed: ParsedRequest, flow: str, caller: Caller) -> None:
+    def __init__(self, replica: Replica, parsed: RequestFacts, flow: str, caller: Caller) -> None:
         self._replica = replica
         self._caller = caller
         self.parsed = parsed
@@ -466,6 +465,6 @@ class _Request:
     def dispatched(self, decision: Decision) -> None:
         self._caller.dispatched(self._replica.reserve(self.parsed, decision))
 
-    def refused(self, error: RouterError) -> None:
-        expired = isinstance(error, RequestExpired)
+    def refused(self, refusal: QueueRefusal) -> None:
+        expired = isinstance(refusal, Expired)
         self._caller.refused(Outcome.EXPIRED if expired else Outcome.REJECTED)

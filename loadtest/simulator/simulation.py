@@ -54,7 +54,7 @@ HOUSEKEEPING_S = 5.0
 """Between two looks at the fleet; replicas forget what is old, and the timeline gets a row."""
 
 LINKS_S = 0.25
-"""Between two looks at what crosses links (`router.fleet.link_watch`)."""
+"""Between two looks at what crosses links (`policies.LinkWatch`)."""
 
 PLAN_S = 30.0
 """Between two rounds of the slow loop (``roles.interval_s``)."""

@@ -30,8 +30,7 @@ from loadtest.simulator.simulation import SimulationConfig, simulate
 from loadtest.simulator.workload import Workload
 from loadtest.study.traffic import AGENTIC_FILE, AZURE_FILE, CONVERSATION_FILE
 from loadtest.unchanged.facts import Facts
-from policies import POLICIES, ServiceLevel
-from router.gateway.waiting_room import RoomRules
+from policies import POLICIES, RoomRules, ServiceLevel
 
 SEEDS = (1, 2, 3)
 

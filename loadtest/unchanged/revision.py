@@ -1,9 +1,8 @@
 """The code that a result is of, as two fingerprints.
 
 ``decisions`` covers `policies` and `radix`: the code that places requests. A published table of other
-decision code is stale, and a test fails. ``model`` covers what the decisions are simulated with: the waiting
-room of the gateway, the engines and the simulator. A run of the study renews results of another model too,
-but no test asks for it.
+decision code is stale, and a test fails. ``model`` covers what the decisions are simulated with: the
+engines and the simulator. A run of the study renews results of another model too, but no test asks for it.
 
 A fingerprint is taken of the syntax without comments, docstrings and layout. A reworded sentence changes
 none; a pure refactoring does. If it decides as the recorded baseline, `loadtest.unchanged` adds its
@@ -26,7 +25,7 @@ SAME = Path(__file__).with_name("same.txt")
 DECIDING = ("policies", "radix")
 """Folders of the code that places requests."""
 
-MODEL = ("router/gateway", "loadtest/engine", "loadtest/simulator", "loadtest/study")
+MODEL = ("loadtest/engine", "loadtest/simulator", "loadtest/study")
 """Folders of the code that decisions are simulated with."""
 
 SHOWING = (

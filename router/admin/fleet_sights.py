@@ -10,14 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from policies import ANY_BUCKET, NEVER_TOKENS
+from policies import ANY_BUCKET, NEVER_TOKENS, Offloading
 from router.admin.bucket_view import bucket_rows
 from router.admin.decisions_view import described as described_decision
 from router.admin.link_view import LinkPorts, described
 from router.admin.queue_view import QueuePorts, census
 from router.admin.replica_sights import ReplicaSights
 from router.console import Conditions, Decisions, ReplicaSight, WorkerFacts, WorkerLoad
-from router.gateway.offloading import Offloading
 from router.gateway.recent_decisions import RecentDecision, RecentDecisions
 from router.settings import Settings
 from router.shared import LogStatus

@@ -10,8 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS
-from router.gateway.offloading import Offloading, Told
+from policies import NEVER_TOKENS, Offloading, Told
 from router.gateway.plain_words import explained
 from router.settings import OffloadSettings
 

@@ -12,9 +12,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import ANY_BUCKET, Admission, FleetState, Ticket, class_of
+from policies import ANY_BUCKET, Admission, FleetState, Ticket, class_of, model_and_bucket
 from router.fleet import LocalWorker, Registry
-from router.gateway.queue_lanes import model_and_bucket
 from router.gateway.refusals import Refusals
 from router.gateway.waiting_room import WaitingRoom
 from router.settings import QueueSettings

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request
 
-from policies import ANY_BUCKET, Expire, Ticket
+from policies import ANY_BUCKET, Expire, Ticket, model_and_bucket
 from router.admin.audit import note_change
 from router.admin.ports import AdminPorts
 from router.admin.queue_view import STEP
 from router.errors import ClientError
-from router.gateway.queue_lanes import model_and_bucket
 
 LISTED_MAX = 1000
 

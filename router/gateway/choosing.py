@@ -8,12 +8,10 @@ There is no await between looking at the fleet and reserving, so nothing changes
 
 from collections.abc import Sequence
 
-from policies import Shed
-from router.gateway.decision import Claim, Decider, Decision, Hold
+from policies import Claim, Decider, Decision, Hold, Shed, lane_of
 from router.gateway.gateway import Gateway
 from router.gateway.options import keeping_apart, splitting, untried
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import lane_of
 from router.gateway.record import RequestRecord
 
 

@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from policies import GiveUp, Redispatch, Shed, redispatch
+from policies import Decision, GiveUp, Hold, Redispatch, Shed, redispatch
 from router.errors import (
     HandoverFailed,
     NoWorker,
@@ -28,12 +28,12 @@ from router.gateway.answer import crashed
 from router.gateway.attempt import PairAttempt, WorkerAttempt
 from router.gateway.blame import Blame, Failure
 from router.gateway.choosing import choose
-from router.gateway.decision import Decision, Hold, refusal_of
 from router.gateway.gateway import Gateway
 from router.gateway.options import splitting, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Step
 from router.gateway.record import RequestRecord
+from router.gateway.waiting_room import refusal_of
 
 logger = logging.getLogger(__name__)
 

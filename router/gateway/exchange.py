@@ -21,6 +21,7 @@ from functools import partial
 
 import msgspec
 
+from policies import Decision
 from router.errors import (
     Overloaded,
     RequestExpired,
@@ -33,7 +34,6 @@ from router.errors import (
 from router.gateway.answer import crashed, error_event, without_worker
 from router.gateway.attempt import PairAttempt, WorkerAttempt
 from router.gateway.blame import Failure
-from router.gateway.decision import Decision
 from router.gateway.dispatcher import Dispatcher
 from router.gateway.edits import edited
 from router.gateway.endpoints import ENCODER_PATHS, Endpoint

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from policies import (
     Candidates,
+    Decision,
     Policy,
     RequestView,
     Shed,
@@ -26,7 +27,6 @@ from policies import (
 )
 from router.gateway.bystanders import Absence, Bystander, bystanders
 from router.gateway.candidate import Candidate, DecodeCandidate
-from router.gateway.decision import Decision
 from router.gateway.gateway import Gateway
 from router.gateway.plain_words import explained, lost_because, seconds
 from router.gateway.rehearsal import Rehearsed

@@ -19,16 +19,25 @@ from math import inf
 
 import msgspec
 
-from policies import HAND_OVERS, Finished, FirstToken, OffloadVerdict, Placed, Shipped, Shipping
+from policies import (
+    HAND_OVERS,
+    Attempt,
+    Finished,
+    FirstToken,
+    OffloadVerdict,
+    Patience,
+    Placed,
+    Shipped,
+    Shipping,
+    Usage,
+)
 from router.errors import TransferFailed, UpstreamError
-from router.fleet import LocalWorker, Patience
+from router.fleet import LocalWorker
 from router.gateway.answer import answered_error
 from router.gateway.blame import Failure
-from router.gateway.feedback import Attempt
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
-from router.gateway.usage import Usage
 from router.handover import Leg, PairedRequest
 from router.pair_metrics import PairEnd
 

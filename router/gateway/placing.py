@@ -12,25 +12,28 @@ from itertools import count
 from policies import (
     ANY_BUCKET,
     Admission,
+    Decider,
     EarlyRejection,
+    Lanes,
     Matchmaker,
     Offload,
+    Offloading,
+    Order,
     Pairing,
     Shadow,
     Slots,
+    WaitEnd,
     Waiting,
     class_of,
     exceeded_tokens,
     make_policy,
+    model_and_bucket,
 )
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core
-from router.gateway.decision import Decider, Order
 from router.gateway.feedback import Feedback
-from router.gateway.offloading import Offloading
 from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes, model_and_bucket
 from router.gateway.rules import (
     admission_rules,
     decode_worker_policy,
@@ -40,7 +43,7 @@ from router.gateway.rules import (
     room_rules,
     service_level,
 )
-from router.gateway.waiting_room import WaitEnd, WaitingRoom
+from router.gateway.waiting_room import WaitingRoom
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 

@@ -17,10 +17,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from policies import OffloadVerdict, SavingsWindow, Served
+from policies import Attempt, OffloadVerdict, SavingsWindow, Served, Usage
 from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Attempt
-from router.gateway.usage import Usage
 
 KEPT_MAX = 4096
 

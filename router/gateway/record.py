@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from policies import Attempt, Usage
 from router.errors import RequestExpired, RouterError
 from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Attempt
 from router.gateway.gateway import Gateway
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import Phase
 from router.gateway.recent_decisions import TEXT_CHARS_MAX, RecentDecision
 from router.gateway.tracer import Tracer
-from router.gateway.usage import TailBuffer, Usage, find_usage
+from router.gateway.usage import TailBuffer, find_usage
 from router.shared import Charge
 from router.tenants import ANONYMOUS, Limiter, Tenant
 

@@ -12,10 +12,9 @@ Not asked are the limits of its tenant (a look would be a charge) and how full t
 
 import msgspec
 
-from policies import Policy, Shed, Weighed
+from policies import Decision, Hold, Policy, Shed, Weighed
 from router.errors import RouterError
 from router.gateway.choosing import choose
-from router.gateway.decision import Decision, Hold
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord

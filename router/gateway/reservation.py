@@ -11,11 +11,10 @@ same two places.
 
 import msgspec
 
-from policies import Finished, FirstToken, Placed
+from policies import Attempt, Finished, FirstToken, Placed
 from router.errors import UpstreamError
 from router.fleet import LocalWorker
 from router.gateway.blame import Failure
-from router.gateway.feedback import Attempt
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 

@@ -6,11 +6,11 @@ from policies import (
     OffloadRules,
     Policy,
     RedispatchRules,
+    RoomRules,
     ServiceLevel,
     decode_policy,
     make_policy,
 )
-from router.gateway.waiting_room import RoomRules
 from router.settings import PlacementSettings, Settings
 
 

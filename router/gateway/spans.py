@@ -30,9 +30,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from router.gateway.feedback import Attempt
+from policies import Attempt, Usage
 from router.gateway.forwarding import CONTEXT_HEADERS
-from router.gateway.usage import Usage
 from router.proxy import Header
 
 CLOSE_TIMEOUT_S = 2.0

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from router.gateway.feedback import Attempt, Feedback
+from policies import Attempt, Usage
+from router.gateway.feedback import Feedback
 from router.gateway.identity import PromptHasher
 from router.gateway.parsing import ParsedRequest
-from router.gateway.usage import Usage
 from router.request_trace import TraceLine
 
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from policies import Usage
 from router.gateway.endpoints import Endpoint
 
 TAIL_BYTES_MAX = 16 << 10
@@ -38,20 +39,6 @@ _OBJECT = re.compile(rb"\s*:\s*(?=\{)")
 _decode_any = json.JSONDecoder().raw_decode
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
-
-
-class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Token counts as the engine reported them, for the last prompt if there was a batch.
-
-    Attributes:
-        prompt_tokens: Prompt length.
-        cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
-        completion_tokens: Tokens generated; None if the engine does not say.
-    """
-
-    prompt_tokens: int
-    cached_tokens: int | None
-    completion_tokens: int | None
 
 
 class _Details(msgspec.Struct, gc=False):

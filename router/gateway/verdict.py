@@ -5,13 +5,12 @@
     reject   nobody may take it, or what is promised would be broken
 
 Said is what the decision was made of. Why one waits is found by the questions that the decision asks, in
-their order (`router.gateway.decision`). What is left when all others are answered is that it follows a
+their order (`policies.Decider`). What is left when all others are answered is that it follows a
 prompt that is just prefilled (`policies.followers`).
 """
 
-from policies import Chosen, Reason, Shed
+from policies import SLO_UNREACHABLE, Chosen, Decision, Hold, Reason, Shed
 from router.errors import RouterError
-from router.gateway.decision import SLO_UNREACHABLE, Decision, Hold
 from router.gateway.gateway import Gateway
 from router.gateway.plain_words import REASONS, seconds
 from router.gateway.rehearsal import Rehearsed

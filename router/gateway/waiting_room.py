@@ -1,139 +1,38 @@
-"""The waiting room: this replica's requests for which no worker has room, and when each goes on.
+"""The queue of one replica (`policies.WaitingRoom`), whose outcomes become errors that clients are told.
 
-All replicas' waiting requests are tickets in the log, and every replica sees the same queue
-(`policies.waiting`). Each moves only its own: nobody is asked, and nobody asks.
-
-    enter ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
-                         ^                       └── not yet: Waiting again, if line or key have changed
-                         ├── deadline, or an operator's word ──Finished──> `refused`, 408
-                         ├── another request has a better claim to the place ──Finished──> `refused`, 429
-                         ├── nobody serves it any more ──Finished──> `refused`, 503
-                         └── client leaves ──Finished──> (forgotten)
-
-**Looking.** A worker whose load fell is looked at soon (`changed`), all of them every `LOOK_S`, since a
-backlog also drains with time. While a worker has room:
-
-* The best ticket for it is ours: that request decides afresh, for the cache may have changed, and goes.
-* None, and the worker stands idle: the same holds for the best of its lanes, whatever worker it waits for. It
-  goes if starting there is predicted cheaper than waiting; if not, it is offered no idle worker for
-  ``ask_s``.
-* It is another replica's: that one sees the same, and will use the room. If it has not within the grace time
-  it is thought dead or elsewhere, or its request declines, and the best of the other replicas is next, ours
-  or not. Were it the best of ours, each replica would send one.
-
-Who declines (its worker is another now, or it waits for what another one is prefilling) leaves the room to
-the next one.
-
-**Decode workers.** Where another worker decodes what one begins, there must be room at both
-(`router.gateway.queue_lanes`). A request that lacks only the room to be decoded is *gated*: it waits for any
-worker of its lane, and when decode workers are relieved the best of its lane is asked, whatever worker is
-chosen then. The best one waits for as much room as it needs, and nobody smaller slips past it: with the room
-that each of them takes it would wait for ever. An empty decode worker takes any request, so none stands idle.
-
-**Links.** Who waits until a link has room for its KV (`router.gateway.offloading`) waits for a worker behind
-it, which may stand idle meanwhile. So it is asked again after `PACED_US` only, and lets others pass.
-
-**Asking again.** When a prompt is placed, by any replica, those here that share more of its start than they
-would find cached decide afresh: they follow it cheaply, and their key says so. Beside them a few do each
-look, those first that did longest ago: their worker may have left, or nobody serves them any more.
-
-No clock, timer or socket of its own: the gateway runs it on its event loop, the simulator in virtual
-time. A look takes on `MOVED_MAX` requests and leaves the rest to the next turn of the loop.
+the core      QueueFull  Displaced  Expired  Unserved  Unpublished  Shed
+the client    429        429        408      its own   500          429 or 503
 """
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
-from functools import partial
-from heapq import heapify, heappop, heappush
-from itertools import islice
-from typing import Protocol
+from typing import Protocol, assert_never
 
-import msgspec
-import numpy as np
-
-from policies import Admission, Finished, FleetState, Op, OpRefused, Shed, Ticket, Waiting
-from router.errors import NoWorker, RequestDisplaced, RequestExpired, RequestRejected, RouterError
+import policies
+from policies import (
+    SLO_UNREACHABLE,
+    Decision,
+    Displaced,
+    Expired,
+    Hold,
+    QueueFull,
+    QueueRefusal,
+    Shed,
+    Unpublished,
+    Unserved,
+)
+from router.errors import NoWorker, Overloaded, RequestDisplaced, RequestExpired, RequestRejected, RouterError
 from router.gateway.answer import crashed
-from router.gateway.decision import Decision, Hold, refusal_of
-from router.gateway.prompt_starts import PromptStarts
-from router.gateway.queue_lanes import Lanes
 
-LOOK_S = 0.01
-"""Between two looks at all workers. A worker that has room still has most of its target backlog to do, which
-is many times that."""
-
-MOVED_MAX = 32
-"""Requests that one look dispatches, some milliseconds of work."""
-
-ASKED_MAX = 2
-ASKED_S = 0.25
-"""So many are asked again in one look, and none sooner than that: 200 a second, two percent of a core."""
-
-FOLLOWERS_MAX = 8
-SHARING_MAX = 32
-"""A look asks about so many; and of those who start like one prompt, this many are considered, those who
-share most with it first."""
-
-CHANGE_MIN = 0.05
-"""Relative change of a request's predicted work worth saying again: fits move by less all the time."""
-
-BEYOND_MAX = 4
-"""Requests of another side that an idle worker is offered to in one look."""
-
-DECLINED_MAX = 64
-"""So many may decline in one look, and so many idle workers in ``ask_s``; what room is left then is offered
-again later. Of so many it is remembered."""
-
-GATED_MAX = 2
-"""Gated requests of a lane that are asked in one look and do not go: the best one, as a rule, has to wait."""
-
-ROUNDED = 1.0
-"""A request may be so many tokens shorter than its ticket says, which has whole ones."""
-
-UNMOVED_MAX = 16
-"""Where decode workers are what is lacking, most others have room all the time: a look ends after so many of
-them for whom nobody goes, and the next one begins behind them."""
-
-PACED_US, PACED_EACH_US = 20_000, 2_000
-"""Who waits for a link is asked again after so long, times those who do: 500 a second, a tenth of a core."""
-
-SPARE = 1000
-"""Deadlines of ended waits that are kept, beside as many as still wait."""
-
-RETRY_AFTER_S_MAX = 600.0
-"""A client that is sent away is asked to come back within ten minutes: by then nobody knows the load."""
-
-
-class WaitEnd(StrEnum):
-    """How a wait ends: a label of metrics."""
-
-    DISPATCHED = "dispatched"
-    EXPIRED = "expired"
-    DISPLACED = "displaced"
-    LEFT = "left"
-    """By its client, or because this replica ended."""
-    NO_WORKER = "no_worker"
-    REJECTED = "rejected"
-    """It was not let in, or would have missed what is promised."""
-
-
-class Timer(Protocol):
-    """A call that has not been made yet."""
-
-    def cancel(self) -> None:
-        """Do not call."""
+UNSERVED = Unserved()
 
 
 class Waiter(Protocol):
     """A request that waits."""
 
     def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
-        """Decide afresh (`router.gateway.decision.Claim`).
+        """Decide afresh (`policies.Claim`).
 
         Raises:
-            RouterError: If nobody may take it any more.
+            RouterError: If no worker may take it any more.
         """
 
     def dispatched(self, decision: Decision) -> None:
@@ -143,515 +42,78 @@ class Waiter(Protocol):
         """The wait is over, and nothing will come of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoomRules:
-    """How much may wait.
-
-    Attributes:
-        requests_max: Requests over all replicas; 0: nobody.
-        tokens_max: Their uncached tokens; one request may go beyond. 0 for no bound.
-        drain_s_max: Predicted time that those of one lane will take, likewise. 0 for no bound.
-        timeout_s: Longest wait of a request.
-        look_s: Between two looks at all workers.
-        ask_s: A request decides afresh no sooner than that, unless it is its turn.
-    """
-
-    requests_max: int = 10_000
-    tokens_max: int = 0
-    drain_s_max: float = 0.0
-    timeout_s: float = 60.0
-    look_s: float = LOOK_S
-    ask_s: float = ASKED_S
-
-
-BestOf = Callable[..., Ticket | None]
-"""Who is next for a room, with the keywords of `policies.Tickets.best`."""
-
-
-class _Place(msgspec.Struct, gc=False, eq=False):
-    """One request here.
-
-    Attributes:
-        waiter: The request.
-        op: What was last said of it.
-        safe_blocks: How much of its prompt was cached where it wants to go when it last decided.
-        entered_us: Log time at which it began to wait.
-        asked_us: Log time at which it last decided.
-        deadline_us: When it will be expired.
-    """
-
-    waiter: Waiter
-    op: Waiting
-    safe_blocks: int
-    entered_us: int
-    asked_us: int
-    deadline_us: int
-
-
-class WaitingRoom:
-    """The requests that wait in one replica.
-
-    Args:
-        replica: Its id.
-        fleet: What is known of the fleet, with everybody's tickets.
-        admission: Who has room.
-        lanes: Who serves whom.
-        rules: How much may wait.
-        publish: Applies an operation, and tells the other replicas.
-        now_us: Log time.
-        call_later: Calls after so many seconds.
-        grace_s: How long a room is left to another replica: what the log takes, with something to spare.
-        ended: Told of every wait that ended: what was last said of it, how, and after how many seconds.
-
-    Attributes:
-        overdue: Rooms that another replica left unused for longer than the grace time.
-    """
-
-    def __init__(
-        self,
-        *,
-        replica: str,
-        fleet: FleetState,
-        admission: Admission,
-        lanes: Lanes,
-        rules: RoomRules,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        grace_s: Callable[[], float],
-        ended: Callable[[Waiting, WaitEnd, float], None],
-    ) -> None:
-        self._replica = replica
-        self._fleet = fleet
-        self._admission = admission
-        self._lanes = lanes
-        self._rules = rules
-        self._publish = publish
-        self._now_us = now_us
-        self._call_later = call_later
-        self._grace_s = grace_s
-        self._ended = ended
-        self._places: dict[str, _Place] = {}
-        self._round: deque[str] = deque()
-        self._starts = PromptStarts()
-        self._deadlines: list[tuple[int, str]] = []
-        self._left_to: dict[int | str, dict[str, tuple[str, int]]] = {}
-        """Slot with room, or gated lane: of the replicas that it was left to, their best ticket for it, and
-        since when."""
-        self._gated: set[str] = set()
-        """Lanes in which somebody here lacks only the room to be decoded."""
-        self._paced: dict[str, int] = {}
-        """Tickets of those that wait for a link, and until when they are not offered a room."""
-        self._resting: dict[str, int] = {}
-        """Tickets that declined an idle worker, and until when they are offered none."""
-        self._turned = 0
-        self._expires_seen = fleet.expires.revision
-        self._timer: Timer | None = None
-        self._soon: Timer | None = None
-        self.overdue = 0
-
-    def __len__(self) -> int:
-        """How many wait here."""
-        return len(self._places)
-
-    def use(self, rules: RoomRules) -> None:
-        """Go by other rules from now on; who waits already keeps its deadline."""
-        self._rules = rules
-
-    def tickets(self) -> list[Waiting]:
-        """What was last said of those that wait here."""
-        return [place.op for place in self._places.values()]
-
-    # What requests do.
+class WaitingRoom(policies.WaitingRoom):
+    """The requests that wait in this replica."""
 
     def enter(
         self, waiter: Waiter, hold: Hold, deadline_us: int | None = None, *, again: bool = False
     ) -> None:
-        """Begin to wait.
-
-        Args:
-            waiter: The request.
-            hold: What was decided of it.
-            deadline_us: Log time of the request's own deadline, if it has one.
-            again: Whether it was let in before, and a worker failed it: then it is not turned away.
+        """Begin to wait (see `policies.WaitingRoom.begin`).
 
         Raises:
             RequestRejected: If too many wait already, and none of them here has a lesser claim.
             OpRefused: Its ticket cannot be published: it does not wait.
         """
-        op = hold.waiting
-        if not again:
-            self._make_room(op)
-        latest_us = op.at_us + round(self._rules.timeout_s * 1e6)
-        place = _Place(
-            waiter, op, hold.safe_blocks, op.at_us, op.at_us, min(latest_us, deadline_us or latest_us)
-        )
-        self._publish(op)
-        self._places[op.request_id] = place
-        self._round.append(op.request_id)
-        self._starts.add(op.request_id, hold.path)
-        heappush(self._deadlines, (place.deadline_us, op.request_id))
-        if hold.gated:
-            self._gated.add(op.lane)
-        if hold.paced:
-            self._pace(op.request_id, op.at_us)
-        if not self._lanes.knows(op.lane):
-            self._lanes.follow(self._fleet.tickets.lane_totals())
-        if self._timer is None:
-            self._fleet.placed_paths.clear()
-            self._timer = self._call_later(self._rules.look_s, self._look_at_all)
+        full = self.begin(_Translated(waiter), hold, deadline_us, again=again)
+        if full is not None:
+            raise _full(full)
 
-    def leave(self, ticket_id: str) -> None:
-        """A request waits no more, for a reason of its own."""
-        place = self._places.get(ticket_id)
-        if place is not None:
-            self._end(place, WaitEnd.LEFT)
 
-    def say_again(self, ticket_id: str, left_us: int, now_us: int) -> None:
-        """This replica was given up although it lives: say of a request again that it waits.
+class _Translated:
+    """A waiter, as the core sees it."""
 
-        Args:
-            ticket_id: Of the request.
-            left_us: Log time up to which its tickets were dropped.
-            now_us: Log time, later than that.
-        """
-        place = self._places.get(ticket_id)
-        if place is not None and place.op.at_us <= left_us:
-            self._say(place, msgspec.structs.replace(place.op, at_us=now_us))
+    __slots__ = ("_error", "_waiter")
 
-    # What the owner tells.
+    def __init__(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._error: RouterError | None = None
 
-    def changed(self) -> None:
-        """Operations were applied: look at the workers whose load fell, in this turn of the loop's next."""
-        if not self._places:
-            self._fleet.relieved.clear()
-        elif self._fleet.relieved and self._soon is None:
-            self._soon = self._call_later(0.0, self._look_at_relieved)
-
-    def drain_s(self, lane: str) -> float:
-        """How long what waits in a lane will take those who serve it, predicted seconds."""
-        total = self._fleet.tickets.lane_totals().get(lane)
-        return 0.0 if total is None else total.service_us / 1e6 / max(len(self._lanes.serving(lane)), 1)
-
-    def longest_drain_s(self) -> float:
-        """The same of the lane where it is longest; 0 if nothing waits."""
-        return max(map(self.drain_s, self._fleet.tickets.lane_totals()), default=0.0)
-
-    def is_full(self, lane: str) -> bool:
-        """Whether so much waits that one more of a lane would be rejected, or displace another."""
-        rules, tickets = self._rules, self._fleet.tickets
-        return (
-            tickets.count >= rules.requests_max
-            or 0 < rules.tokens_max <= tickets.tokens
-            or 0 < rules.drain_s_max <= self.drain_s(lane)
-        )
-
-    # Looking.
-
-    def _look_at_relieved(self) -> None:
-        self._soon = None
-        relieved = self._fleet.relieved
-        slots = sorted(relieved)
-        relieved.clear()
-        now_us = self._now_us()
-        self._serve_gated(now_us)
-        self._serve(slots, now_us)
-
-    def _look_at_all(self) -> None:
-        """Look at all workers, and again after a while; also if a mistake of ours ends this look early."""
-        self._timer = None
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
         try:
-            self._look_once(self._now_us())
-        finally:
-            if self._places:
-                self._timer = self._call_later(self._rules.look_s, self._look_at_all)
-            else:
-                self._left_to.clear()
-                self._gated.clear()
-
-    def _look_once(self, now_us: int) -> None:
-        self._expire(now_us)
-        if self._places:
-            self._lanes.follow(self._fleet.tickets.lane_totals())
-            self._serve_gated(now_us)
-            slots = self._admission.with_room(self._lanes.slots, now_us)
-            if self._lanes.pairs:
-                slots = np.roll(self._lanes.open(slots, now_us), -self._turned)
-            slots = slots.tolist()
-            if self._left_to:
-                keys = (*slots, *self._gated)
-                self._left_to = {key: left for key in keys if (left := self._left_to.get(key))}
-            self._serve(slots, now_us)
-            self._ask_followers(now_us)
-            self._ask_some(now_us)
-
-    def _serve(self, slots: list[int], now_us: int) -> None:
-        """Let those go for whom workers have room."""
-        moved, unmoved = 0, 0
-        declined = {ticket_id for ticket_id, until_us in self._paced.items() if now_us < until_us}
-        admission, lanes = self._admission, self._lanes
-        for slot in slots:
-            before = moved
-            while self._places and admission.has_room(slot, now_us) and lanes.is_open(slot, now_us):
-                ticket_id, overdue = self._next(slot, now_us, declined)
-                if not ticket_id or not self._fits(slot, ticket_id, now_us):
-                    break
-                if self._ask(ticket_id, slot, now_us):
-                    moved += 1
-                    self.overdue += overdue
-                else:
-                    declined.add(ticket_id)
-                    self._rest(ticket_id, slot, now_us)
-                if moved >= MOVED_MAX:
-                    self._fleet.relieved.update(slots)
-                    self.changed()
-                    return
-            else:
-                self._left_to.pop(slot, None)
-            unmoved += moved == before
-            if lanes.pairs and unmoved >= UNMOVED_MAX:
-                self._turned += unmoved
-                return
-
-    def _rest(self, ticket_id: str, slot: int, now_us: int) -> None:
-        """Offer a request no idle worker for a while that prefers to wait for another one."""
-        place = self._places.get(ticket_id)
-        if place is not None and place.op.worker not in ("", self._fleet.at_slot(slot).worker_id):
-            self._resting.pop(ticket_id, None)
-            self._resting[ticket_id] = now_us + round(self._rules.ask_s * 1e6)
-
-    def _wake(self, now_us: int) -> None:
-        """Let those rest no longer who have rested for long enough; they are in the order of their times."""
-        resting = self._resting
-        while resting and resting[ticket_id := next(iter(resting))] <= now_us:
-            del resting[ticket_id]
-
-    def _fits(self, slot: int, ticket_id: str, now_us: int) -> bool:
-        """Whether what a request would begin on a worker could be decoded, if that takes another one."""
-        ticket = self._fleet.tickets.get(ticket_id) if self._lanes.pairs else None
-        return ticket is None or self._lanes.is_open(slot, now_us, ticket.context_tokens - ROUNDED)
-
-    def _serve_gated(self, now_us: int) -> None:
-        """Let those go that lacked only the room to be decoded."""
-        for lane in sorted(self._gated):
-            self._serve_lane(lane, now_us)
-
-    def _serve_lane(self, lane: str, now_us: int) -> None:
-        tickets, lanes = self._fleet.tickets, self._lanes
-        best_of: BestOf = partial(tickets.best_of_lanes, (lane,))
-        moved, declined = 0, set[str]()
-        while lanes.can_decode(lane, 1.0, now_us) and not self._admission.closed:
-            best = best_of(now_us, skip=declined)
-            ticket_id, overdue = self._ours(lane, best, best_of, now_us, declined)
-            ticket = tickets.get(ticket_id)
-            if ticket is None:
-                if best_of(now_us, replica=self._replica) is None:
-                    self._gated.discard(lane)
-                return
-            if not lanes.can_decode(lane, ticket.context_tokens - ROUNDED, now_us):
-                return
-            self._gated.discard(lane)
-            if self._ask(ticket_id, -1, now_us):
-                self._gated.add(lane)
-                self.overdue += overdue
-                moved += 1
-                if moved >= MOVED_MAX:
-                    self._fleet.relieved.update(lanes.serving(lane)[:1].tolist())
-                    self.changed()
-                    return
-            else:
-                declined.add(ticket_id)
-                if lane not in self._gated or len(declined) >= GATED_MAX:
-                    return
-
-    def _next(self, slot: int, now_us: int, declined: set[str]) -> tuple[str, bool]:
-        """Which request here may take the room of a worker now, and whether others left it unused.
-
-        The request is empty if there is none.
-        """
-        if len(declined) > DECLINED_MAX + len(self._paced):
-            return "", False
-        tickets, lanes = self._fleet.tickets, self._lanes.of(slot)
-        best_of: BestOf = partial(tickets.best, slot, lanes)
-        best = best_of(now_us, skip=declined)
-        if best is None:
-            if not self._admission.idle(np.array([slot]), now_us):
-                return "", False
-            self._wake(now_us)
-            if len(self._resting) > DECLINED_MAX:
-                return "", False
-            declined = declined | self._resting.keys()
-            best_of = partial(tickets.best_of_lanes, lanes)
-            best = best_of(now_us, skip=declined)
-            beyond = self._lanes.beyond(slot)
-            if best is None and beyond and len(declined) < BEYOND_MAX:
-                best_of = partial(tickets.best_of_lanes, beyond)
-                best = best_of(now_us, skip=declined)
-        return self._ours(slot, best, best_of, now_us, declined)
-
-    def _ours(
-        self, room: int | str, best: Ticket | None, best_of: BestOf, now_us: int, declined: set[str]
-    ) -> tuple[str, bool]:
-        """The same of a room, whose best ticket is known."""
-        tickets = self._fleet.tickets
-        passed = set[str]()
-        while best is not None and best.replica != self._replica:
-            if not self._unused(room, best, now_us):
-                return "", False
-            passed.add(best.replica)
-            others = tickets.replicas() - passed
-            firsts = (best_of(now_us, replica=replica, skip=declined) for replica in others)
-            best = min((ticket for ticket in firsts if ticket is not None), default=None)
-        if best is None:
-            return "", False
-        if best.request_id not in self._places:  # of a former life of this replica
-            self._publish(Finished(best.request_id, now_us))
-            return self._ours(room, best_of(now_us, skip=declined), best_of, now_us, declined)
-        return best.request_id, bool(passed)
-
-    def _unused(self, room: int | str, best: Ticket, now_us: int) -> bool:
-        """Whether another replica, whose ticket is the best for a room, has left it unused for too long."""
-        left_to = self._left_to.setdefault(room, {})
-        known = left_to.get(best.replica)
-        if known is None or known[0] != best.request_id:
-            left_to[best.replica] = (best.request_id, now_us)
-            return False
-        return now_us - known[1] > self._grace_s() * 1e6
-
-    def _ask_followers(self, now_us: int) -> None:
-        """Let those decide afresh who share more with a prompt that was placed than they would have found."""
-        placed_paths = self._fleet.placed_paths
-        asked = 0
-        while placed_paths and asked < FOLLOWERS_MAX:
-            sharing = list(islice(self._starts.sharing(placed_paths.popleft()), SHARING_MAX))
-            for ticket_id, blocks in sharing:
-                place = self._places.get(ticket_id)
-                if place is not None and blocks > place.safe_blocks:
-                    self._ask(ticket_id, -1, now_us)
-                    asked += 1
-
-    def _ask_some(self, now_us: int) -> None:
-        """Let those decide afresh who did longest ago."""
-        latest_us = now_us - round(self._rules.ask_s * 1e6)
-        asked = 0
-        while self._round and asked < ASKED_MAX:
-            place = self._places.get(self._round[0])
-            if place is not None and place.asked_us > latest_us:
-                return
-            ticket_id = self._round.popleft()
-            if place is not None:
-                self._round.append(ticket_id)
-                self._ask(ticket_id, -1, now_us)
-                asked += 1
-
-    def _ask(self, ticket_id: str, turn: int, now_us: int) -> bool:
-        """Let a request decide afresh, and see to what it decides; True if it goes."""
-        place = self._places[ticket_id]
-        place.asked_us = now_us
-        declined = self._fleet.tickets.declined
-        declined.discard(ticket_id)
-        try:
-            decided = place.waiter.decide(ticket_id, turn)
+            return self._waiter.decide(ticket_id, turn)
         except RouterError as error:
-            self._refuse(place, WaitEnd.NO_WORKER, error)
-            return False
-        match decided:
-            case Decision():
-                self._forget(place, WaitEnd.DISPATCHED)
-                place.waiter.dispatched(decided)
-                return True
-            case Hold(waiting=op, safe_blocks=safe_blocks, gated=gated, paced=paced):
-                self._paced.pop(ticket_id, None)
-                if paced:
-                    self._pace(ticket_id, now_us)
-                place.safe_blocks = safe_blocks
-                if gated:
-                    self._gated.add(op.lane)
-                if self._differs(place.op, op):
-                    try:
-                        self._say(place, op)
-                    except OpRefused:
-                        self._refuse(place, WaitEnd.NO_WORKER, crashed())
-                        return False
-                lets_pass = turn >= 0 and op.worker == self._fleet.at_slot(turn).worker_id
-                if lets_pass and len(declined) < DECLINED_MAX:
-                    declined.add(ticket_id)
-            case Shed() as shed:
-                refusal = refusal_of(shed)
-                how = WaitEnd.NO_WORKER if isinstance(refusal, NoWorker) else WaitEnd.REJECTED
-                self._refuse(place, how, refusal)
-        return False
+            self._error = error
+            return UNSERVED
 
-    def _pace(self, ticket_id: str, now_us: int) -> None:
-        """A request waits for a link: it is asked again soon, the later the more there are."""
-        self._paced[ticket_id] = now_us + max(PACED_US, PACED_EACH_US * len(self._paced))
+    def dispatched(self, decision: Decision) -> None:
+        self._waiter.dispatched(decision)
 
-    @staticmethod
-    def _differs(said: Waiting, op: Waiting) -> bool:
-        """Whether it is worth saying what a request waits for now."""
-        changed_us = abs(op.service_us - said.service_us)
-        if op.link != said.link:
-            return True
-        return op.worker != said.worker or op.lane != said.lane or changed_us > CHANGE_MIN * said.service_us
+    def refused(self, refusal: QueueRefusal) -> None:
+        self._waiter.refused(self._error_of(refusal))
 
-    def _say(self, place: _Place, op: Waiting) -> None:
-        self._publish(op)
-        place.op = op
+    def _error_of(self, refusal: QueueRefusal) -> RouterError:
+        match refusal:
+            case Shed():
+                return refusal_of(refusal)
+            case Unserved():
+                assert self._error is not None
+                return self._error
+            case Displaced(retry_after_s=retry_after_s):
+                return RequestDisplaced(retry_after_s=retry_after_s)
+            case Expired(waited_s=waited_s, by_operator=by_operator):
+                return RequestExpired(waited_s, by_operator=by_operator)
+            case Unpublished():
+                return crashed()
+            case QueueFull():
+                return _full(refusal)
+            case never:
+                assert_never(never)
 
-    # Bounds.
 
-    def _make_room(self, op: Waiting) -> None:
-        """Let in a request, if need be in the place of others (`Tickets.worst`).
+def _full(full: QueueFull) -> RequestRejected:
+    return RequestRejected(
+        f"{full.requests} requests with {full.tokens} uncached tokens are waiting already.",
+        retry_after_s=full.retry_after_s,
+        code="queue_full",
+    )
 
-        Raises:
-            RequestRejected: If there is no place for it.
-        """
-        tickets = self._fleet.tickets
-        while self.is_full(op.lane):
-            worst = tickets.worst(self._replica, op.flow, op.service_us)
-            place = None if worst is None else self._places.get(worst.request_id)
-            retry_after_s = min(max(self.drain_s(op.lane), 1.0), RETRY_AFTER_S_MAX)
-            if place is None:
-                self._ended(op, WaitEnd.REJECTED, 0.0)
-                raise RequestRejected(
-                    f"{tickets.count} requests with {tickets.tokens} uncached tokens are waiting already.",
-                    retry_after_s=retry_after_s,
-                    code="queue_full",
-                )
-            self._refuse(place, WaitEnd.DISPLACED, RequestDisplaced(retry_after_s=retry_after_s))
 
-    def _expire(self, now_us: int) -> None:
-        """End the waits whose deadline has passed, and those that an operator wants to end."""
-        expires = self._fleet.expires
-        if expires.revision != self._expires_seen:
-            self._expires_seen = expires.revision
-            for op in expires:
-                place = self._places.get(op.request_id)
-                if place is not None:
-                    waited_s = (now_us - place.op.arrived_us) / 1e6
-                    self._refuse(place, WaitEnd.EXPIRED, RequestExpired(waited_s, by_operator=True))
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_us:
-            place = self._places.get(heappop(deadlines)[1])
-            if place is not None:
-                waited_s = (now_us - place.op.arrived_us) / 1e6
-                self._refuse(place, WaitEnd.EXPIRED, RequestExpired(waited_s))
-        if len(deadlines) > 2 * len(self._places) + SPARE:
-            self._deadlines = [entry for entry in deadlines if entry[1] in self._places]
-            heapify(self._deadlines)
-
-    def _refuse(self, place: _Place, how: WaitEnd, error: RouterError) -> None:
-        self._end(place, how)
-        place.waiter.refused(error)
-
-    def _end(self, place: _Place, how: WaitEnd) -> None:
-        """End a wait that leads to nothing."""
-        self._forget(place, how)
-        self._publish(Finished(place.op.request_id, self._now_us()))
-
-    def _forget(self, place: _Place, how: WaitEnd) -> None:
-        del self._places[place.op.request_id]
-        self._paced.pop(place.op.request_id, None)
-        self._resting.pop(place.op.request_id, None)
-        self._starts.discard(place.op.request_id)
-        self._ended(place.op, how, (self._now_us() - place.entered_us) / 1e6)
+def refusal_of(shed: Shed) -> Overloaded:
+    """Return the error for a request that no worker can take."""
+    if shed.reason == SLO_UNREACHABLE:
+        return RequestRejected(
+            f"The request would miss its service level: {shed.detail}.",
+            retry_after_s=shed.retry_after_s,
+            code=SLO_UNREACHABLE,
+        )
+    return NoWorker("No worker can take a request now.", retry_after_s=shed.retry_after_s)

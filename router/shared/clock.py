@@ -1,109 +1,24 @@
-"""Log time: Redis server time, kept locally, so that reading it never waits.
-
-A replica's monotonic clock never leaves the process and wall clocks of hosts disagree, so
-operations carry the time of the one clock that all replicas can see. `LogClock` remembers
-the offset between the monotonic clock and Redis ``TIME``:
-
-    TIME sent ----------- server reads its clock ----------- answer received
-              half the round trip            half the round trip
-
-The sample with the shortest round trip wins, since its error is at most half of it. A new
-offset is approached gradually (*slewed*), so log time runs between half and one and a half
-times as fast as real time, never backwards. Only a step forward of more than `STEP_US` is
-taken at once: waiting would leave this replica behind everybody else for longer than the
-jump is worth. Before the first contact the wall clock, read once, is the best guess; nothing has
-left the process then, so the first offset is taken as it is, even backwards. Afterwards steps
-of the wall clock change nothing.
-"""
+"""Log time by the clocks of this machine (`policies.LogClock`)."""
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 
-STEP_US = 1_000_000
-SLEW = 0.5
+import policies
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSample:
-    """One Redis ``TIME`` exchange.
-
-    Attributes:
-        sent_ns: Monotonic nanoseconds just before the command.
-        received_ns: Monotonic nanoseconds just after the answer.
-        server_us: The answer, microseconds since the epoch.
-    """
-
-    sent_ns: int
-    received_ns: int
-    server_us: int
-
-
-class LogClock:
-    """Log time in integer microseconds since the epoch: unique and, once in contact, increasing per call.
+class LogClock(policies.LogClock):
+    """Log time of this process.
 
     Args:
-        monotonic_ns: The local clock; its zero does not matter.
-        wall_ns: Wall clock, read once, for the time before the first contact.
+        monotonic_ns: The local clock.
+        wall_ns: Wall clock, read once.
     """
 
-    __slots__ = ("_base_ns", "_in_contact", "_last_us", "_monotonic_ns", "_offset_us", "_target_us")
+    __slots__ = ()
 
     def __init__(
         self,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._monotonic_ns = monotonic_ns
-        self._base_ns = monotonic_ns()
-        self._offset_us = self._target_us = (wall_ns() - self._base_ns) // 1000
-        self._last_us = 0
-        self._in_contact = False
-
-    def now_us(self) -> int:
-        """Return log time: greater than every value returned since the first contact."""
-        at_ns = self._monotonic_ns()
-        offset_us = self._offset_us
-        if offset_us != self._target_us:
-            offset_us = self._slew(at_ns)
-        at_us = at_ns // 1000 + offset_us
-        if at_us <= self._last_us:
-            at_us = self._last_us + 1
-        self._last_us = at_us
-        return at_us
-
-    def monotonic_s(self, at_us: int) -> float:
-        """Convert a log time to monotonic seconds of this process."""
-        return (at_us - self._offset_us) / 1e6
-
-    def synchronise(self, samples: Iterable[TimeSample]) -> int:
-        """Aim for the offset that the best of some samples shows.
-
-        Args:
-            samples: At least one exchange.
-
-        Returns:
-            How far log time was off, in microseconds; positive if it was behind.
-        """
-        best = min(samples, key=lambda sample: sample.received_ns - sample.sent_ns)
-        offset_us = best.server_us - (best.sent_ns + best.received_ns) // 2000
-        self._slew(self._monotonic_ns())
-        error_us = offset_us - self._offset_us
-        self._target_us = offset_us
-        if error_us > STEP_US or not self._in_contact:
-            self._offset_us = offset_us
-        if not self._in_contact:
-            self._in_contact = True
-            self._last_us = 0
-        return error_us
-
-    def _slew(self, at_ns: int) -> int:
-        """Move the offset towards its target by at most `SLEW` of the time since the last move."""
-        room_us = int((at_ns - self._base_ns) // 1000 * SLEW)
-        missing_us = self._target_us - self._offset_us
-        moved_us = max(-room_us, min(room_us, missing_us))
-        # A move of nothing keeps its base: time too short for a whole microsecond adds up.
-        if moved_us or not missing_us:
-            self._offset_us += moved_us
-            self._base_ns = at_ns
-        return self._offset_us
+        super().__init__(monotonic_ns, wall_ns)

@@ -30,9 +30,9 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
-from policies import Left, Op, encode_op
+from policies import Left, Op, TimeSample, encode_op
 from router.errors import StateError
-from router.shared.clock import LogClock, TimeSample
+from router.shared.clock import LogClock
 from router.shared.company import Company
 from router.shared.config import LogStatus, SharedConfig
 from router.shared.heartbeat import Heartbeat

@@ -9,11 +9,10 @@ from fakes.console import MadeUpFleet
 from fakes.gateway import Bench
 from fakes.queue_ports import queue_ports
 
-from policies import DecodeFit, Offload, RoleRules
+from policies import DecodeFit, Offload, Offloading, RoleRules
 from router.admin import AdminPorts, LinkPorts, OffloadPorts, SettingsPorts, make_api
 from router.console import EventStream, Pulse
 from router.fleet import LocalWorker, PlannerRules, RolePlanner
-from router.gateway.offloading import Offloading
 from router.live_settings import LiveSettings
 from router.metrics import Metrics
 from router.settings import OffloadSettings, Settings

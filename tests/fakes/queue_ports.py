@@ -2,12 +2,10 @@
 
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import Admission, AdmissionRules
+from policies import Admission, AdmissionRules, Lanes, RoomRules, WaitingRoom
 from router.admin import QueuePorts
 from router.fleet import Registry
-from router.gateway.queue_lanes import Lanes
 from router.gateway.refusals import Refusals
-from router.gateway.waiting_room import RoomRules, WaitingRoom
 from router.settings import QueueSettings
 
 

@@ -4,11 +4,10 @@ from typing import Any
 
 from fakes.gateway import Bench
 
-from policies import Shed
+from policies import Decision, Hold, Shed
 from radix import chain_bytes
 from router.errors import RouterError
 from router.gateway.choosing import choose
-from router.gateway.decision import Decision, Hold
 from router.gateway.endpoints import Endpoint
 from router.gateway.explaining import Explanation, explain
 from router.gateway.parsing import ParsedRequest

@@ -19,33 +19,41 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    BareRequest,
+    Claim,
+    Decider,
+    Decision,
     DecodeFit,
     EarlyRejection,
+    Feedback,
     Finished,
     FirstToken,
     FleetRules,
     FleetState,
+    Hold,
+    Lanes,
     Left,
     Matchmaker,
     Op,
     OpRefused,
+    Order,
     Pairing,
     Partners,
+    QueueRefusal,
+    RoomRules,
     ServiceLevel,
     Shed,
     Slots,
+    Unserved,
+    WaitEnd,
     Waiting,
+    WaitingRoom,
     WorkerPut,
     encode_op,
+    lane_of,
     make_policy,
+    model_and_bucket,
 )
-from router.errors import NoWorker, RouterError
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order, refusal_of
-from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Feedback
-from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes, lane_of, model_and_bucket
-from router.gateway.waiting_room import RoomRules, WaitEnd, WaitingRoom
 
 TOKENS_PER_S = 15_000
 """Of the default service model, without its fixed 20 ms and at a short context."""
@@ -54,14 +62,12 @@ BLOCK_BYTES = 1024
 BLOCK_TOKENS = 256
 
 
-def text(tokens: int, name: int, shared: int = 0) -> ParsedRequest:
+def text(tokens: int, name: int, shared: int = 0) -> BareRequest:
     """A prompt of so many tokens, the first ``shared`` of which all prompts of one ``name`` % 10 share."""
     blocks = [(name % 10, index) for index in range(shared // BLOCK_TOKENS)]
     blocks += [(1000 + name, index) for index in range(tokens // BLOCK_TOKENS - len(blocks))]
     path = b"".join(number.to_bytes(4, "little") + index.to_bytes(4, "little") for number, index in blocks)
-    return ParsedRequest(
-        Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (path,), 4 * tokens, 0, name, name
-    )
+    return BareRequest("m", (path,), 4 * tokens, name, name)
 
 
 class Worker:
@@ -89,9 +95,9 @@ class Worker:
 
 
 class Request:
-    """One request at its replica (`router.gateway.waiting_room.Waiter`)."""
+    """One request at its replica (`policies.dispatch.waiting_room.Waiter`)."""
 
-    def __init__(self, replica: "Replica", parsed: ParsedRequest, flow: str) -> None:
+    def __init__(self, replica: "Replica", parsed: BareRequest, flow: str) -> None:
         self.replica = replica
         self.parsed = parsed
         self.flow = flow
@@ -99,7 +105,7 @@ class Request:
         self.ticket_id = ""
         self.decision: Decision | None = None
         self.dispatched_us: int | None = None
-        self.error: RouterError | None = None
+        self.error: QueueRefusal | None = None
         self.done = False
         self.ttft_s = 0.0
         self.asked = 0
@@ -117,20 +123,19 @@ class Request:
             case Hold(waiting=op) as hold:
                 self.service_us = op.service_us
                 self.ticket_id = op.request_id
-                try:
-                    self.replica.room.enter(self, hold)
-                except RouterError as error:
-                    self.refused(error)
+                full = self.replica.room.begin(self, hold)
+                if full is not None:
+                    self.refused(full)
             case Shed() as shed:
                 assert self.replica.stage.level is not None
-                self.refused(refusal_of(shed))
+                self.refused(shed)
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
         self.asked += 1
         replica = self.replica
         slots = replica.slots_of(lane_of(self.parsed.model))
         if not len(slots):
-            raise NoWorker("nobody", retry_after_s=1)
+            return Unserved()
         lane = lane_of(self.parsed.model)
         claim = Claim(self.arrived_us, lane, self.flow, ticket_id, turn)
         now_us, pairing = replica.now_us(), replica.pairing_of(lane)
@@ -147,10 +152,10 @@ class Request:
             self.replica.publish(decision.decode.placed)
         self.replica.stage.workers[decision.placed.worker].send(self)
 
-    def refused(self, error: RouterError) -> None:
+    def refused(self, refusal: QueueRefusal) -> None:
         assert self.decision is None
         assert self.error is None
-        self.error = error
+        self.error = refusal
 
     def prefilled(self) -> None:
         self.ttft_s = (self.replica.now_us() - self.arrived_us) / 1e6

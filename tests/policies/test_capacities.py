@@ -46,7 +46,7 @@ def prompts(random: Random, sessions: int, longest: int) -> list[bytes]:
 
 
 def learn(cache: Cache, random: Random, known: float, *, sessions: int, longest: int) -> float:
-    """Let a tree learn the size of a cache from 2,000 answers, as `router.gateway.feedback` does."""
+    """Let a tree learn the size of a cache from 2,000 answers, as `policies.Feedback` does."""
     tree, asked = PrefixTree(), prompts(random, sessions, longest)
     for at_us in range(1, 2_001):
         path = asked[min(int(random.expovariate(3.0 / sessions)), sessions - 1)]

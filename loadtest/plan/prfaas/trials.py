@@ -12,7 +12,7 @@ from loadtest.simulator.queueing import ASK_S, QueueRules
 from loadtest.simulator.records import Floats, Outcome, Result
 from loadtest.simulator.simulation import SimulationConfig
 from loadtest.simulator.site_links import LinkPlan, Weather, busiest_window_bytes
-from router.gateway.waiting_room import RoomRules
+from policies import RoomRules
 from router.settings import Settings
 
 LINK_BYTES_PER_S = LINK_GBPS * 1e9 / 8

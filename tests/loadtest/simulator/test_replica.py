@@ -9,8 +9,7 @@ from loadtest.simulator.records import Outcome
 from loadtest.simulator.replica import START_NS, Dispatch, Replica, ReplicaRules
 from loadtest.simulator.shared_log import SharedLog
 from loadtest.simulator.workload import SimRequest
-from policies import FULL_ATTENTION, FleetRules, LengthBuckets, WorkerPut, make_policy
-from router.gateway.usage import Usage
+from policies import FULL_ATTENTION, FleetRules, LengthBuckets, Usage, WorkerPut, make_policy
 
 PROMPT = request(np.random.default_rng(1).bytes(5000), tokens=4200, output_tokens=300)
 

@@ -6,9 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from policies import NEVER_TOKENS, FleetState, LinkState, Offload, OffloadPlan, OffloadReason, OffloadVerdict
+from policies import (
+    NEVER_TOKENS,
+    FleetState,
+    LinkState,
+    Offload,
+    Offloading,
+    OffloadPlan,
+    OffloadReason,
+    OffloadVerdict,
+)
 from router.admin.offload_view import OffloadPorts, described
-from router.gateway.offloading import Offloading
 from router.gateway.plain_words import explained
 from router.settings import OffloadSettings
 

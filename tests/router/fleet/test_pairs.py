@@ -150,7 +150,7 @@ def test_a_worker_whose_role_changes_is_paired_anew(setup: Setup) -> None:
 
 
 def test_lists_stay_the_same_until_somebody_changes(setup: Setup) -> None:
-    """Whoever waits compares them by identity (`router.gateway.queue_lanes`), and columns are kept by it."""
+    """Whoever waits compares them by identity (`policies.Lanes`), and columns are kept by it."""
     setup.add("p", "prefill", "sglang")
     d1, _ = setup.add("d1", "decode", "sglang"), setup.add("d2", "decode", "sglang")
     other = setup.add("p2", "prefill", "nixl")

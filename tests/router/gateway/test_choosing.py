@@ -4,9 +4,9 @@ import pytest
 from fakes.gateway import Bench
 from fakes.rehearsals import parsed_text
 
+from policies import Decision
 from router.errors import NoWorker
 from router.gateway.choosing import choose
-from router.gateway.decision import Decision
 from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
 

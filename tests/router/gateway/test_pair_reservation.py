@@ -11,12 +11,11 @@ from fakes.handover import PairBench
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim
+from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim, Usage
 from router.errors import HandoverFailed, TransferFailed, WorkerUnreachable
 from router.gateway.attempt import PairAttempt
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.phase import PairPhase
-from router.gateway.usage import Usage
 from router.handover import Leg
 
 

@@ -3,9 +3,8 @@
 from fakes.gateway import Bench
 from fakes.rehearsals import Real, digest, parsed_text, said
 
-from policies import Placed, Waiting, make_policy
+from policies import Decision, Hold, Placed, Waiting, make_policy
 from router.errors import NoWorker
-from router.gateway.decision import Decision, Hold
 from router.gateway.rehearsal import rehearse
 from router.tenants import ANONYMOUS
 

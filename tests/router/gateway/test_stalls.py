@@ -7,8 +7,8 @@ from fakes.gateway import chat
 from fakes.handover import FakePaired, PairBench
 
 from policies import Circuit, Finished, FirstToken, Placed, Shipping
+from policies.dispatch.feedback import FITTED_MIN
 from router.gateway.exchange import RequestExchange
-from router.gateway.feedback import FITTED_MIN
 from router.gateway.pair_reservation import PairReservation
 from router.gateway.stalls import LOOK_S
 from router.handover import Leg

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies import Usage
 from router.gateway.endpoints import Endpoint
-from router.gateway.usage import HEAD_BYTES_MAX, TailBuffer, Usage, find_usage
+from router.gateway.usage import HEAD_BYTES_MAX, TailBuffer, find_usage
 
 
 def sse(*events: object) -> bytes:

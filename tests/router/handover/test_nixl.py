@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from fakes.legs import FakeLeg, FakePool, HeardPair, pair, worker
 
+from policies import Usage
 from router.errors import HandoverFailed, StreamBroken, WorkerRefused
 from router.gateway.endpoints import Endpoint
-from router.gateway.usage import Usage, find_usage
+from router.gateway.usage import find_usage
 from router.handover import Leg
 from router.handover.nixl import ANSWER_BYTES_MAX, NixlHandover
 

@@ -20,7 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies import ANY_BUCKET, Matchmaker, Pairing, Slots
+from policies.buckets import ANY_BUCKET
+from policies.matchmaking import Matchmaker
+from policies.pairing import Pairing
+from policies.views import Slots
 
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.prompt_starts import HASH_BYTES, PromptStarts
+from policies.dispatch.prompt_starts import HASH_BYTES, PromptStarts
 
 prompts = st.lists(st.lists(st.integers(0, 1), max_size=9), max_size=8)
 

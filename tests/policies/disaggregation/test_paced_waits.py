@@ -3,11 +3,21 @@
 import numpy as np
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import Admission, AdmissionRules, FleetRules, Placed, Shed, Waiting, WorkerPut
-from router.errors import RouterError
-from router.gateway.decision import Decision, Hold
-from router.gateway.queue_lanes import Lanes
-from router.gateway.waiting_room import RoomRules, WaitingRoom
+from policies import (
+    Admission,
+    AdmissionRules,
+    Decision,
+    FleetRules,
+    Hold,
+    Lanes,
+    Placed,
+    QueueRefusal,
+    RoomRules,
+    Shed,
+    Waiting,
+    WaitingRoom,
+    WorkerPut,
+)
 
 
 class Stage:
@@ -40,11 +50,11 @@ class Stage:
 
     def enter(self, count: int) -> None:
         for number in range(count):
-            self.room.enter(Request(self, f"r{number}"), self.hold(f"r{number}"))
+            self.room.begin(Request(self, f"r{number}"), self.hold(f"r{number}"))
 
 
 class Request:
-    """One that waits (`router.gateway.waiting_room.Waiter`)."""
+    """One that waits (`policies.dispatch.waiting_room.Waiter`)."""
 
     def __init__(self, stage: Stage, name: str) -> None:
         self._stage = stage
@@ -61,8 +71,8 @@ class Request:
     def dispatched(self, decision: Decision) -> None:
         self._stage.shared.publish(decision.placed)
 
-    def refused(self, error: RouterError) -> None:
-        raise AssertionError(error)
+    def refused(self, refusal: QueueRefusal) -> None:
+        raise AssertionError(refusal)
 
 
 def test_one_that_waits_for_a_link_is_asked_every_few_looks_and_goes_when_there_is_room() -> None:

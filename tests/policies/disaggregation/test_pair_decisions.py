@@ -11,12 +11,20 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    BareRequest,
+    Claim,
+    Decider,
+    Decision,
     DecodeFit,
     EarlyRejection,
+    Feedback,
     Finished,
     FirstToken,
+    Hold,
+    Lanes,
     Matchmaker,
     Op,
+    Order,
     Pairing,
     Partners,
     Placed,
@@ -26,15 +34,10 @@ from policies import (
     WorkerPut,
     make_policy,
 )
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order
-from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Feedback
-from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
-TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 CONTEXT_TOKENS = 4096 + 100
 CLAIM = Claim(NOW_US, "m|", "normal/")
 

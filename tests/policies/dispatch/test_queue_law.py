@@ -1,8 +1,8 @@
 """Laws of the waiting queue, under drawn workloads with sessions whose prompts are cached somewhere.
 
 A request is held only where the price of waiting is at most that of starting on any idle worker, and only for
-as long as that is so (`router.gateway.decision`). The rest follows: nobody is overtaken beyond the bound of
-the order, nobody starves, and declining costs few decisions.
+as long as that is so (`policies.dispatch.decision`). The rest follows: nobody is overtaken beyond the bound
+of the order, nobody starves, and declining costs few decisions.
 """
 
 import numpy as np
@@ -11,11 +11,9 @@ from fakes.rooms import Replica, Request, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies import FULL_ATTENTION, QueueView
+from policies import FULL_ATTENTION, Expired, QueueView, RoomRules, lane_of
+from policies.dispatch.waiting_room import ASKED_MAX, DECLINED_MAX, LOOK_S
 from policies.scoring.expected_cost import expected_cost
-from router.errors import RequestExpired
-from router.gateway.queue_lanes import lane_of
-from router.gateway.waiting_room import ASKED_MAX, DECLINED_MAX, LOOK_S, RoomRules
 
 K = 4.0
 ASK_S = 0.05
@@ -179,7 +177,7 @@ def test_with_small_caches_all_that_waits_goes_or_expires(
         arrive(stage, arrival)
     stage.run()
     for request in stage.requests:
-        assert request.done or isinstance(request.error, RequestExpired)
+        assert request.done or isinstance(request.error, Expired)
         if request.dispatched_us is not None:
             assert request.dispatched_us - request.arrived_us <= 1e6 * (timeout_s + 2 * LOOK_S)
         if timeout_s > 30.0:

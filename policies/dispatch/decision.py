@@ -1,6 +1,6 @@
 """One decision: from a request and the workers that may take it to what is said about it in the log.
 
-    ParsedRequest, slots ──> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
+    RequestFacts, slots ───> tokens, candidates ──> place ──> whose turn? ──> Decision (attempt, Placed)
                               │                       │            │             └ its decode half, if shared
                               └ what partners cost    │            └────────> Hold (Waiting)
                                                       └──> Shed
@@ -39,45 +39,27 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from policies import (
-    ANY_BUCKET,
-    NO_WORKER_RETRY_AFTER_S,
-    UNKNOWN_KV,
-    Admission,
-    AdmissionRules,
-    Candidates,
-    Chosen,
-    EarlyRejection,
-    FleetState,
-    Look,
-    Matchmaker,
-    Offload,
-    OffloadVerdict,
-    Outlook,
-    Pairing,
-    Partner,
-    Placed,
-    Policy,
-    QueueView,
-    RequestView,
-    Shed,
-    Shipping,
-    Waiting,
-    Weighed,
-    Witness,
-    beyond,
-    place,
-    prospect,
-    repeated_blocks,
-    waits_for_leader,
-)
+from policies.admission import Admission, AdmissionRules
+from policies.buckets import ANY_BUCKET, beyond
+from policies.disaggregation.offloading import NO_LINE, Line, Offloading
+from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.queue_lanes import Lanes, lane_by
+from policies.dispatch.request import RequestFacts
+from policies.early_rejection import EarlyRejection, Outlook
+from policies.fleet import FleetState
+from policies.followers import repeated_blocks, waits_for_leader
+from policies.kv_bytes import UNKNOWN_KV
+from policies.matchmaking import Look, Matchmaker, Partner
+from policies.offload import Offload, OffloadVerdict
+from policies.ops import Placed, Shipping, Waiting
+from policies.pairing import Pairing
+from policies.placement import NO_WORKER_RETRY_AFTER_S, place
+from policies.prospects import prospect
+from policies.queue_view import QueueView
+from policies.scoring import Policy
+from policies.shadow import Weighed, Witness
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, AttentionProfile, whole
-from router.errors import NoWorker, Overloaded, RequestRejected
-from router.fleet.registry import Slots
-from router.gateway.feedback import Attempt, Feedback
-from router.gateway.offloading import NO_LINE, Line, Offloading
-from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes, lane_by
 
 DOUBT = 1.25
 """A prompt of bytes may have so many times the tokens that are expected, where its engine would refuse it.
@@ -136,7 +118,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         arrived_us: Log time of its arrival, however often it has been dispatched since.
-        lane: Who may take it (`router.gateway.queue_lanes`).
+        lane: Who may take it (`policies.dispatch.queue_lanes`).
         flow: Who is to be treated fairly (`policies.fairness`).
         ticket_id: Under which it waits already; empty if it does not.
         turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
@@ -258,7 +240,7 @@ class Decider:
         self._order = order
         self._expected_output_tokens = float(expected_output_tokens)
 
-    def bucket_of(self, parsed: ParsedRequest) -> int:
+    def bucket_of(self, parsed: RequestFacts) -> int:
         """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
 
         Its length is its prompt and expected output; of a batch, the longest prompt. Without buckets, what
@@ -281,13 +263,13 @@ class Decider:
         exceeded = bisect_left(limits, tokens + (parsed.output_tokens_max or 1))
         return beyond(limits[exceeded - 1]) if exceeded else ANY_BUCKET
 
-    def expected_tokens(self, parsed: ParsedRequest) -> tuple[float, float]:
+    def expected_tokens(self, parsed: RequestFacts) -> tuple[float, float]:
         """Tokens that are expected of all prompts of a request, and of each answer."""
         return self._expected_tokens(parsed, self._feedback.bytes_per_token(parsed.model or ""))
 
     def decide(
         self,
-        parsed: ParsedRequest,
+        parsed: RequestFacts,
         profile: AttentionProfile,
         slots: Slots,
         now_us: int,
@@ -523,7 +505,7 @@ class Decider:
             ),
         )
 
-    def _expected_tokens(self, parsed: ParsedRequest, bytes_per_token: float) -> tuple[float, float]:
+    def _expected_tokens(self, parsed: RequestFacts, bytes_per_token: float) -> tuple[float, float]:
         output_tokens = self._expected_output_tokens
         if parsed.output_tokens_max is not None:
             output_tokens = min(output_tokens, parsed.output_tokens_max)
@@ -594,7 +576,7 @@ class Decider:
         )
 
     def _follows(
-        self, order: Order, parsed: ParsedRequest, chosen: Chosen, tokens_per_block: float, now_us: int
+        self, order: Order, parsed: RequestFacts, chosen: Chosen, tokens_per_block: float, now_us: int
     ) -> bool:
         """Whether a request had better wait for the first token of another on its worker."""
         loads, slot = self._fleet.loads, chosen.slot
@@ -684,14 +666,3 @@ class Decider:
             return False
         look.wait_for(link)
         return True
-
-
-def refusal_of(shed: Shed) -> Overloaded:
-    """What a client is told whom nobody takes."""
-    if shed.reason == SLO_UNREACHABLE:
-        return RequestRejected(
-            f"The request would miss its service level: {shed.detail}.",
-            retry_after_s=shed.retry_after_s,
-            code=SLO_UNREACHABLE,
-        )
-    return NoWorker("No worker can take a request now.", retry_after_s=shed.retry_after_s)

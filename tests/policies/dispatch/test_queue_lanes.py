@@ -10,6 +10,7 @@ from policies import (
     AdmissionRules,
     DecodeFit,
     FleetState,
+    Lanes,
     Matchmaker,
     Pairing,
     Partners,
@@ -19,8 +20,10 @@ from policies import (
     Slots,
     WorkerPut,
     beyond,
+    lane_by,
+    lane_of,
+    model_and_bucket,
 )
-from router.gateway.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
 
 
 @pytest.mark.parametrize("model", [None, "m", "org/name:tag", "a|b", "|", "me@home", "@|@"])

@@ -15,28 +15,18 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from policies import (
-    Candidates,
-    Chosen,
-    FleetState,
-    KvBytes,
-    LinkState,
-    Look,
-    Offer,
-    Offload,
-    OffloadReason,
-    OffloadRules,
-    OffloadVerdict,
-    Policy,
-    Quote,
-    RequestView,
-    Shed,
-    Shipping,
-    Sides,
-    Slots,
-    Ticket,
-    place,
-)
+from policies.fleet import FleetState
+from policies.kv_bytes import KvBytes
+from policies.link_states import LinkState
+from policies.links import Quote
+from policies.matchmaking import Look
+from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
+from policies.ops import Shipping
+from policies.placement import place
+from policies.scoring import Policy
+from policies.sides import Sides
+from policies.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.waiting_lines import Ticket
 from radix import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64

@@ -13,16 +13,25 @@ from policies import (
     FULL_ATTENTION,
     Admission,
     AdmissionRules,
+    BareRequest,
+    Claim,
+    Decider,
+    Decision,
+    Feedback,
     Finished,
     Fitted,
     FleetRules,
+    Hold,
     KvBytes,
+    Lanes,
     LinkMeasured,
     LinkRules,
     Offload,
+    Offloading,
     OffloadPlan,
     OffloadReason,
     OffloadRules,
+    Order,
     Pairing,
     Partners,
     Shed,
@@ -34,18 +43,12 @@ from policies import (
 )
 from policies.length_histogram import row_of
 from policies.pairing import KEEPS_PREFIXES_LABEL as KEEPS
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order
-from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Feedback
-from router.gateway.offloading import Offloading
-from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
 
 NOW_US = 1_700_000_000_000_000
 SECOND = 1_000_000
 LINK = "far>here"
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
-TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 CLAIM = Claim(NOW_US, "m|", "normal/")
 GB = 1_000_000_000
 TOKENS = 4096

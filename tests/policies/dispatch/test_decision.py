@@ -11,11 +11,20 @@ from fakes.gateway import FakeShared
 from policies import (
     ANY_BUCKET,
     FULL_ATTENTION,
+    SLO_UNREACHABLE,
     Admission,
     AdmissionRules,
+    BareRequest,
     BytesPerToken,
+    Claim,
+    Decider,
+    Decision,
     EarlyRejection,
+    Feedback,
     FirstToken,
+    Hold,
+    Lanes,
+    Order,
     Placed,
     Policy,
     ServiceLevel,
@@ -25,15 +34,10 @@ from policies import (
     make_policy,
 )
 from radix import AttentionProfile
-from router.gateway.decision import Claim, Decider, Decision, Hold, Order, refusal_of
-from router.gateway.endpoints import Endpoint
-from router.gateway.feedback import Feedback
-from router.gateway.parsing import ParsedRequest
-from router.gateway.queue_lanes import Lanes
 
 NOW_US = 1_700_000_000_000_000
 PATH = b"".join(number.to_bytes(8, "little") for number in range(1, 17))
-TEXT = ParsedRequest(Endpoint.CHAT, "m", True, None, 1, False, 0, "", "", None, (PATH,), 16384, 0, 1, 1)
+TEXT = BareRequest("m", (PATH,), 16384, 1, 1)
 
 
 class Setup:
@@ -228,13 +232,13 @@ class Ordered(Setup):
         )
 
     def ask(
-        self, parsed: ParsedRequest = TEXT, *, ticket_id: str = "", waited_s: float = 0.0, again: bool = False
+        self, parsed: BareRequest = TEXT, *, ticket_id: str = "", waited_s: float = 0.0, again: bool = False
     ) -> Decision | Hold | Shed:
         now_us = NOW_US + 1
         claim = Claim(now_us - round(waited_s * 1e6), "m|", "normal/", ticket_id, again=again)
         return self.decider.decide(parsed, FULL_ATTENTION, np.arange(1), now_us, 5.0, claim)
 
-    def go(self, parsed: ParsedRequest = TEXT) -> Placed:
+    def go(self, parsed: BareRequest = TEXT) -> Placed:
         decided = self.ask(parsed)
         assert isinstance(decided, Decision)
         self.shared.publish(decided.placed)
@@ -276,10 +280,9 @@ def test_a_request_that_would_miss_what_is_promised_is_rejected_and_told_why() -
     setup.shared.publish(Placed("other", NOW_US + 1, "a:80", "r2", 3_000_000, 1, 1))
     shed = setup.ask()
     assert isinstance(shed, Shed)
-    refusal = refusal_of(shed)
-    assert (refusal.status, refusal.code) == (429, "slo_unreachable")
-    assert refusal.retry_after_s == pytest.approx(1.3, abs=0.1)
-    assert "ttft of 3.3 s predicted, 2 s promised" in refusal.message
+    assert shed.reason == SLO_UNREACHABLE
+    assert shed.retry_after_s == pytest.approx(1.3, abs=0.1)
+    assert shed.detail == "ttft of 3.3 s predicted, 2 s promised"
 
 
 def test_who_waited_too_long_is_rejected_too_but_not_who_was_dispatched_before() -> None:
@@ -287,11 +290,6 @@ def test_who_waited_too_long_is_rejected_too_but_not_who_was_dispatched_before()
     assert isinstance(setup.ask(ticket_id="t", waited_s=1.0), Decision)
     assert isinstance(setup.ask(ticket_id="t", waited_s=1.9), Shed)
     assert isinstance(setup.ask(waited_s=1.9, again=True), Decision)
-
-
-def test_nobody_who_may_take_it_is_another_refusal() -> None:
-    refusal = refusal_of(Shed("no_worker", 2.0))
-    assert (refusal.status, refusal.retry_after_s) == (503, 2.0)
 
 
 def labelled() -> Setup:

@@ -1,0 +1,1 @@
+"""Which worker takes a request, whose turn it is, and what its answer teaches."""

@@ -1,0 +1,474 @@
+"""What answers teach: token counts, what was really cached, how fast workers are.
+
+Learned values go into the shared log, so that all replicas price with the same numbers, but not
+with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+import msgspec
+
+from policies.admission import EarlyEnds
+from policies.capacities import Reuse, learned_blocks
+from policies.costs import ServiceFit
+from policies.decodes import DecodeFit
+from policies.dispatch.request import RequestFacts
+from policies.fleet import FleetState, Worker
+from policies.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, Op
+from policies.views import Chosen
+from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
+
+CHANGE_MIN = 0.02
+"""Relative change of a learned value worth telling the other replicas."""
+
+EARLY_CHANGE_MIN = 0.05
+"""The same of `policies.EarlyEnds.ratio`, whose mean of 64 requests is not known better than that."""
+
+DECODE_CHANGE_MIN = 0.05
+"""The same of `policies.DecodeFit`, a mean of `policies.decodes.MEMORY` answers that differ in length."""
+
+INTERVAL_US = 1_000_000
+"""Shortest time between two words about the same value."""
+
+MEMORY_TOKENS = 200_000
+"""Bytes per token is the average over about the last so many prompt tokens. Tokens, not answers: a
+thousand one-line prompts, mostly chat template, say little about the one that fills the cache."""
+
+PRIOR_TOKENS = 1_000
+"""What the estimate weighs before the first answer, so that a single odd one cannot overturn it."""
+
+TEXT_SLACK = 1.25
+"""How much denser in tokens the start of a text may be than its whole: prose takes 4 to 5 bytes per token,
+code and JSON 3 to 4."""
+
+BYTES_PER_TOKEN_RANGE = (0.25, 64.0)
+"""Outside of it an answer counts something else than the prompt's text (images, truncated inputs)."""
+
+IDLE_BACKLOG_S = 0.001
+"""A first token is a clean measurement of the prefill only if nothing was predicted to come before it."""
+
+REPORTING_MAX = 10_000
+MODELS_MAX = 1_000
+"""Bounds on remembered workers and models; beyond them they are learned again."""
+
+FITTED_MIN = 32
+"""Prefills of a worker class before its predictions count as right to a factor of two, which they are for
+machines up to thirty times slower than the profile says (`policies.costs.PRIOR_START`)."""
+
+FITTED_REACH = 2.0
+"""So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
+grows with its context."""
+
+FLUSHED_BLOCKS = 4
+"""Length of a prediction whose complete failure says something about the worker's cache as a whole."""
+
+FLUSHED_ANSWERS = 3
+"""So many such failures, one after the other: a cache that was flushed, not one that evicts."""
+
+FRESH_US = 10_000_000
+"""How recently this worker must have answered a prompt with the same start. No engine evicts what it used so
+lately, unless its cache is too small to be worth remembering."""
+
+FRESH_MAX = 64
+"""Starts of prompts remembered per worker."""
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Token counts as the engine reported them, for the last prompt if there was a batch.
+
+    Attributes:
+        prompt_tokens: Prompt length.
+        cached_tokens: Of these, taken from the KV cache; None if the engine does not say.
+        completion_tokens: Tokens generated; None if the engine does not say.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int | None
+    completion_tokens: int | None
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One placement of a request, as the answer must be judged by it.
+
+    Attributes:
+        request_id: Id of the attempt in the log.
+        worker_id: Where it went.
+        chosen: What was predicted.
+        placed_us: Log time of the placement.
+        guard_us: Log time of the oldest prefill that was unfinished then: blocks inserted since
+            may not have been computed yet, so their absence proves nothing. 0 if none were predicted.
+        tokens_per_block: Estimate used for the paths.
+        started_s: Monotonic seconds when it was sent.
+        windowed: Whether the model has sliding windows or linear states.
+        used_us: Log time at which the worker had last used the predicted match; 0 if none was predicted.
+    """
+
+    request_id: str
+    worker_id: str
+    chosen: Chosen
+    placed_us: int
+    guard_us: int
+    tokens_per_block: float
+    started_s: float
+    windowed: bool = False
+    used_us: int = 0
+
+
+class _Answers:
+    """What one worker answered lately, to find out that it has lost everything.
+
+    Attributes:
+        fresh: When it last answered a prompt that starts with these blocks, the latest last.
+        reuses: Whether it had something cached since it was last thought to have lost everything.
+        failures: Predictions in a row that failed completely.
+        since_us: When the first of them was placed.
+        failed_us: When the last of them was answered.
+        prompt_tokens: Of all that it told the cached part of.
+        cached_tokens: That part.
+    """
+
+    __slots__ = (
+        *("failed_us", "failures", "fresh", "reuses", "since_us"),
+        *("prompt_tokens", "cached_tokens"),
+    )
+
+    def __init__(self) -> None:
+        self.fresh: dict[bytes, int] = {}
+        self.reuses = False
+        self.failures = 0
+        self.since_us = 0
+        self.failed_us = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+
+
+class Feedback:
+    """Turns answers into operations."""
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        *,
+        publish: Callable[[Op], None],
+        replica: str,
+        bytes_per_token: float,
+    ) -> None:
+        self._fleet = fleet
+        self._publish = publish
+        self._replica = replica
+        self.bytes_per_token_default = bytes_per_token
+        """Of a model that nobody has learned yet."""
+        self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
+        self._fits: dict[str, ServiceFit] = {}
+        self._early: dict[str, EarlyEnds] = {}
+        self._decodes: dict[str, DecodeFit] = {}
+        self._said_us: dict[str, int] = {}
+        self._reporting: dict[str, _Answers] = {}
+        self._capacities: dict[str, tuple[int, float]] = {}  # per worker: log time, blocks
+
+    def bytes_per_token(self, model: str) -> float:
+        """The current estimate for a model."""
+        return self._fleet.bytes_per_token(model, self.bytes_per_token_default)
+
+    def decode_fit(self, worker_class: str) -> DecodeFit:
+        """What this replica learns of the decode on a worker class, from now on."""
+        fit = self._decodes.get(worker_class)
+        if fit is None:
+            fit = self._decodes[worker_class] = DecodeFit()
+        return fit
+
+    def knows_prefills(self, worker_class: str, tokens: int) -> bool:
+        """Whether this replica has seen enough of a worker class to predict a prefill of so many tokens."""
+        fit = self._fits.get(worker_class)
+        return (
+            fit is not None and fit.observations >= FITTED_MIN and tokens <= FITTED_REACH * fit.longest_tokens
+        )
+
+    def understood(self, worker_id: str, usage: Usage) -> Usage:
+        """Read a missing ``cached_tokens`` as what the worker means by it.
+
+        SGLang leaves it out when nothing was cached, and an engine that was not told to report it leaves it
+        out always. A worker that has ever reported it means zero.
+        """
+        if usage.cached_tokens is not None:
+            if worker_id not in self._reporting:
+                if len(self._reporting) >= REPORTING_MAX:
+                    self._reporting.clear()
+                self._reporting[worker_id] = _Answers()
+            return usage
+        if worker_id in self._reporting:
+            return Usage(usage.prompt_tokens, 0, usage.completion_tokens)
+        return usage
+
+    def answered(
+        self,
+        request: RequestFacts,
+        attempt: Attempt,
+        usage: Usage,
+        ttft_s: float | None,
+        now_us: int,
+        decode_s: float = 0.0,
+    ) -> bool:
+        """Learn from a complete answer to a single prompt.
+
+        What is reported of a batch may be about one of its prompts only.
+
+        Args:
+            request: What was asked.
+            attempt: How it was placed.
+            usage: What the engine reported.
+            ttft_s: Seconds from sending to the end of the prefill, which the first body byte marks; None if
+                nothing does (an answer that is not streamed).
+            now_us: Log time.
+            decode_s: Seconds from the first body byte to the last, of an answer that is streamed.
+
+        Returns:
+            True if the answer shows that the worker has lost its whole cache.
+        """
+        if len(request.paths) != 1:
+            return False
+        flushed = False
+        if prompt_bytes := request.prompt_bytes or request.tokenized_bytes:
+            self._learn_bytes(request.model or "", prompt_bytes, usage.prompt_tokens, now_us)
+        if usage.cached_tokens is not None and not request.computes_all:
+            answers = self._reporting.get(attempt.worker_id)
+            if answers is not None:
+                answers.prompt_tokens += usage.prompt_tokens
+                answers.cached_tokens += usage.cached_tokens
+            if attempt.chosen.safe_tokens or usage.cached_tokens:
+                self._correct_tree(request, attempt, usage.prompt_tokens, usage.cached_tokens, now_us)
+            if not self._says_itself(request, attempt):
+                flushed = self._notice_flush(request.paths[0], attempt, usage.cached_tokens, now_us)
+        worker = self._fleet.worker(attempt.worker_id)
+        if ttft_s is None or worker is None:
+            return flushed
+        chosen = attempt.chosen
+        predicted_s = chosen.estimated_ttft_s - chosen.transfer_s
+        if predicted_s - chosen.service_s <= IDLE_BACKLOG_S:
+            cached = chosen.safe_tokens if usage.cached_tokens is None else usage.cached_tokens
+            self._learn_service(worker.worker_class, usage.prompt_tokens, cached, ttft_s, now_us)
+        else:
+            self._learn_early(worker.worker_class, predicted_s, ttft_s, now_us)
+        if self._decodes and usage.completion_tokens is not None:
+            self._learn_decode(worker, decode_s, usage.completion_tokens, now_us)
+        return flushed
+
+    def decoded(self, worker_id: str, decode_s: float, tokens: int, now_us: int) -> None:
+        """Learn from an answer that one worker prefilled and this one decoded.
+
+        Args:
+            worker_id: Of the decode worker.
+            decode_s: From its first token to its last.
+            tokens: That it has.
+            now_us: Log time.
+        """
+        worker = self._fleet.worker(worker_id)
+        if worker is not None:
+            self._learn_decode(worker, decode_s, tokens, now_us)
+
+    def hits(self, worker_id: str) -> tuple[int, int]:
+        """Prompt tokens of the answers whose cached part a worker told, and that part; since the start."""
+        answers = self._reporting.get(worker_id)
+        return (0, 0) if answers is None else (answers.prompt_tokens, answers.cached_tokens)
+
+    def abandoned(self, request: RequestFacts, attempt: Attempt) -> None:
+        """A placement failed before its first token: what it inserted on trust is taken out again."""
+        if len(request.paths) != 1:
+            return
+        path = request.paths[0]
+        matched_blocks = int(attempt.chosen.matched_tokens / attempt.tokens_per_block + 0.5)
+        if 8 * matched_blocks < len(path):
+            self._publish(Trim(attempt.worker_id, path[: 8 * (matched_blocks + 1)], attempt.placed_us + 1))
+
+    def _correct_tree(
+        self, request: RequestFacts, attempt: Attempt, prompt_tokens: int, cached_tokens: int, now_us: int
+    ) -> None:
+        """Trim what the worker no longer had when the request arrived.
+
+        The request's own path is held again by now, and was used later than what is trimmed; what
+        goes are older branches below the first block that was missing: other sessions with the same
+        start. So a shortfall must be more than an error of the estimate: blocks are measured in this
+        prompt's own tokens, with `TEXT_SLACK` for text.
+
+        A worker that fetched nothing of what its pool was believed to hold says that about the pool. One
+        that fetched a part does not: engines stop a fetch when the prefill can begin.
+
+        A shortfall of a model with windows or states says nothing about blocks: mostly they are there, and
+        the window at the predicted boundary is not (`radix.windows`). So only the ends go from which it did
+        not go on; taking away from the first block on lost a third of all reuse on conversations
+        (docs/policy-study.md).
+
+        Of token ids on a worker whose engine says itself what it removes, nothing is taken.
+        """
+        chosen = attempt.chosen
+        estimated_tokens = max(chosen.safe_tokens + chosen.uncached_tokens, 1)
+        tokens_per_block = attempt.tokens_per_block * prompt_tokens / estimated_tokens
+        slack = TEXT_SLACK if request.prompt_bytes else 1.0
+        held_blocks = int(slack * cached_tokens / tokens_per_block)
+        own_tokens = chosen.safe_tokens - chosen.fetched_tokens
+        predicted_blocks = int(own_tokens / attempt.tokens_per_block + 0.5)
+        path = request.paths[0][: 8 * (held_blocks + 1)]
+        if not attempt.windowed and (not own_tokens or 0 < attempt.used_us < attempt.guard_us):
+            self._learn_capacity(request.paths[0], attempt, predicted_blocks, held_blocks, now_us)
+        if held_blocks + 1 < predicted_blocks:
+            if self._says_itself(request, attempt):
+                return
+            if attempt.windowed:
+                path, ends = request.paths[0][: 8 * predicted_blocks], predicted_blocks - held_blocks
+                self._publish(EndGone(attempt.worker_id, path, attempt.guard_us, ends))
+            else:
+                self._publish(Trim(attempt.worker_id, path, attempt.guard_us))
+        elif (
+            chosen.fetched_tokens
+            and held_blocks <= predicted_blocks
+            and 8 * held_blocks < len(request.paths[0])
+        ):
+            pool = self._fleet.pool_of(attempt.worker_id)
+            if attempt.windowed:
+                path = request.paths[0][: 8 * int(chosen.safe_tokens / attempt.tokens_per_block + 0.5)]
+            if pool is not None:
+                self._publish(Trim(pool, path, attempt.guard_us))
+
+    def _learn_capacity(
+        self, path: bytes, attempt: Attempt, predicted_blocks: int, held_blocks: int, now_us: int
+    ) -> None:
+        """Learn how much the worker keeps, if its engine does not say itself what it removes.
+
+        Nothing is learned of blocks that were used so lately that they may not have been computed yet (the
+        guard).
+        """
+        fleet, worker_id = self._fleet, attempt.worker_id
+        worker = fleet.worker(worker_id)
+        if worker is None or fleet.tracks(worker_id):
+            return
+        prompt_blocks = len(path) // HASH_BYTES
+        reuse = Reuse(prompt_blocks, predicted_blocks, held_blocks, 0)
+        if reuse.is_short:
+            used_blocks = fleet.tree.blocks_since(worker.slot, attempt.used_us)
+            reuse = reuse._replace(distance=used_blocks - (prompt_blocks - predicted_blocks))
+        elif not reuse.is_more:
+            return
+        at_us, known = self._capacities.get(worker_id, (0, inf))
+        learned = fleet.learned_capacity(worker_id)
+        block_tokens = fleet.rules.block_tokens
+        if learned is not None and learned.at_us > at_us:
+            known = learned.tokens / block_tokens
+        elif not at_us and (believed := fleet.cache_tokens(worker)):
+            known = believed / block_tokens
+        blocks = learned_blocks(known, reuse)
+        if blocks != known:  # no worker's answers raise it beyond what it says, or what can be said
+            blocks = min(blocks, (worker.capacity_tokens or TOKENS_MAX) / block_tokens)
+        if blocks == known:
+            return
+        if len(self._capacities) >= REPORTING_MAX:
+            self._capacities.clear()
+        self._capacities[worker_id] = now_us, blocks
+        if self._may_say(f"capacity {worker_id}", now_us):
+            tokens = whole(blocks * block_tokens, TOKENS_MAX)
+            self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
+
+    def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
+        """Whether the worker's engine says what it has of a prompt (`policies.evidence`): not of text."""
+        return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
+
+    def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:
+        """Forget what a worker held, if of several prompts in a row nothing was cached that must have been.
+
+        Must: the worker, which does reuse what it has, had answered a prompt with this start a moment ago,
+        and had no prefill under way when this one was sent. In a row: one was sent after the other
+        was answered, since what failed together may have waited for one prefill together.
+        """
+        if len(path) < 8 * FLUSHED_BLOCKS or (answers := self._reporting.get(attempt.worker_id)) is None:
+            return False
+        start = path[: 8 * FLUSHED_BLOCKS]
+        age_us = attempt.placed_us - answers.fresh.pop(start, 0)
+        answers.fresh[start] = now_us
+        if len(answers.fresh) > FRESH_MAX:
+            del answers.fresh[next(iter(answers.fresh))]
+        if cached_tokens > 0:
+            answers.reuses, answers.failures = True, 0
+        elif (
+            answers.reuses
+            and 0 < age_us < FRESH_US
+            and attempt.chosen.safe_tokens >= FLUSHED_BLOCKS * attempt.tokens_per_block
+            and attempt.guard_us >= attempt.placed_us > answers.failed_us
+        ):
+            if not answers.failures:
+                answers.since_us = attempt.placed_us
+            answers.failures += 1
+            answers.failed_us = now_us
+            if answers.failures == FLUSHED_ANSWERS:
+                answers.reuses, answers.failures = False, 0
+                self._publish(Forget(attempt.worker_id, answers.since_us))
+                return True
+        return False
+
+    def _learn_bytes(self, model: str, prompt_bytes: int, prompt_tokens: int, now_us: int) -> None:
+        low, high = BYTES_PER_TOKEN_RANGE
+        if not low <= prompt_bytes / prompt_tokens <= high:
+            return
+        shared = self.bytes_per_token(model)
+        seen_bytes, seen_tokens = self._seen.get(model, (shared * PRIOR_TOKENS, PRIOR_TOKENS))
+        seen_bytes += prompt_bytes
+        seen_tokens += prompt_tokens
+        if len(self._seen) >= MODELS_MAX and model not in self._seen:
+            self._seen.clear()
+        kept = min(1.0, MEMORY_TOKENS / seen_tokens)
+        self._seen[model] = (kept * seen_bytes, kept * seen_tokens)
+        mean = seen_bytes / seen_tokens
+        if abs(mean - shared) > CHANGE_MIN * shared and self._may_say(f"bytes {model}", now_us):
+            self._publish(BytesPerToken(model, now_us, self._replica, mean))
+
+    def _learn_service(
+        self, worker_class: str, prompt_tokens: int, cached_tokens: int, ttft_s: float, now_us: int
+    ) -> None:
+        fit = self._fits.get(worker_class)
+        if fit is None:
+            fit = self._fits[worker_class] = ServiceFit(self._fleet.profile(worker_class))
+        fit.observe(max(prompt_tokens - cached_tokens, 1), cached_tokens, ttft_s)
+        new, old = fit.model(), self._fleet.service_model(worker_class)
+        moved = max(
+            abs(new.a_s - old.a_s) / max(old.a_s, 1e-3),
+            abs(new.b_s - old.b_s) / max(old.b_s, 1e-9),
+            abs(new.c0_tokens - old.c0_tokens) / old.c0_tokens,
+        )
+        if moved > CHANGE_MIN and self._may_say(f"fit {worker_class}", now_us):
+            self._publish(Fitted(worker_class, now_us, self._replica, new.a_s, new.b_s, new.c0_tokens))
+
+    def _learn_early(self, worker_class: str, predicted_s: float, ttft_s: float, now_us: int) -> None:
+        early = self._early.get(worker_class)
+        if early is None:
+            early = self._early[worker_class] = EarlyEnds()
+        early.observe(predicted_s, ttft_s)
+        known = self._fleet.early_ratio(worker_class)
+        if abs(early.ratio - known) > EARLY_CHANGE_MIN * known and self._may_say(
+            f"early {worker_class}", now_us
+        ):
+            self._publish(EarlyRatio(worker_class, now_us, self._replica, early.ratio))
+
+    def _learn_decode(self, worker: Worker, decode_s: float, tokens: int, now_us: int) -> None:
+        """Learn from an answer that has just ended, and is no longer one of those in flight."""
+        worker_class = worker.worker_class
+        fit = self._decodes.get(worker_class)
+        if fit is None:
+            return
+        loads, slot = self._fleet.loads, worker.slot
+        others = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
+        fit.observe(1.0 + others, decode_s, tokens)
+        if fit.known and self._may_say(f"decode {worker_class}", now_us):
+            told, usual = self._fleet.decode_fit(worker_class), fit.line()[2]
+            known = (told.decode_s, told.tpot_s(usual))
+            if any(
+                abs(new - old) > DECODE_CHANGE_MIN * old
+                for new, old in zip((fit.decode_s, fit.tpot_s(usual)), known, strict=True)
+            ):
+                self._publish(DecodeFitted(worker_class, now_us, self._replica, *fit.line()))
+
+    def _may_say(self, what: str, now_us: int) -> bool:
+        if now_us - self._said_us.get(what, -INTERVAL_US) < INTERVAL_US:
+            return False
+        if len(self._said_us) >= 2 * MODELS_MAX:
+            self._said_us.clear()
+        self._said_us[what] = now_us
+        return True

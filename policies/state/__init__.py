@@ -1,0 +1,1 @@
+"""What all replicas know, and the time that they share."""
