@@ -11,6 +11,8 @@ from itertools import count
 
 from policies import (
     ANY_BUCKET,
+    GRACE_LAGS,
+    GRACE_S,
     Admission,
     Decider,
     EarlyRejection,
@@ -46,12 +48,6 @@ from router.gateway.rules import (
 from router.gateway.waiting_room import WaitingRoom
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
-
-GRACE_S = 0.05
-GRACE_LAGS = 4.0
-"""How long a worker's room is left to another replica whose request is the best for it: so many times what
-the log takes, and no less than a busy event loop may hold it up. Meanwhile it has most of its target backlog
-to do."""
 
 
 class Placing:
