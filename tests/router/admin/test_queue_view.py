@@ -70,7 +70,7 @@ def only(listed: list[dict[str, Any]], **like: Any) -> dict[str, Any]:
 async def test_an_empty_queue_has_room_everywhere() -> None:
     view = await Setup(QueueSettings(size=10, tokens_max=0)).view()
     assert view["waiting"] == {"requests": 0, "uncached_tokens": 0, "service_s": 0.0, "oldest_wait_s": 0.0}
-    assert view["bounds"] == {"requests_max": 10, "tokens_max": None, "drain_s_max": None, "timeout_s": 60.0}
+    assert view["bounds"] == {"requests_max": 10, "tokens_max": None, "drain_s_max": None, "timeout_s": 180.0}
     assert [view[name] for name in ("classes", "tenants", "lanes", "replicas")] == [[], [], [], []]
     assert [(worker["has_room"], worker["target_s"]) for worker in view["workers"]] == [(True, 0.5)] * 2
 
