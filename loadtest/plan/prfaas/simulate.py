@@ -63,17 +63,19 @@ def simulate_study(console: Console, options: argparse.Namespace) -> Study:
             found = run_matrix(asked, study.seeds, size.warmup_s, options.jobs, kept, progress.told)
             progress.ended("matrix")
             tables.append(matrix_table(found))
-    tables = study_tables(study) + tables
+    if options.traffic != "matrix":
+        tables = study_tables(study)
     for table in tables:
         console.print(_rich(table))
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "tables.md").write_text(
-            "\n".join(table.markdown() for table in tables), encoding="utf-8"
-        )
-        (options.out / "figures.json").write_bytes(_document(study))
-        for path in draw_study(study, options.out):
-            console.print(f"wrote {path}", highlight=False)
+        page = "matrix.md" if options.traffic == "matrix" else "tables.md"
+        text = "\n".join(table.markdown() for table in tables)
+        (options.out / page).write_text(text, encoding="utf-8")
+        if options.traffic != "matrix":
+            (options.out / "figures.json").write_bytes(_document(study))
+            for path in draw_study(study, options.out):
+                console.print(f"wrote {path}", highlight=False)
     return study
 
 
