@@ -10,6 +10,7 @@ import pytest
 from fakes.gateway import Bench, FakeClient
 
 from policies import Circuit, Waiting
+from router.fleet import RegistryRules
 from router.settings import Settings
 
 SSE = [(b"content-type", b"text/event-stream")]
@@ -254,11 +255,11 @@ def test_circuits_follow_the_new_rules_for_workers_that_are_there() -> None:
     fail()
     (worker,) = {upstream.pool.url for upstream in bench.upstreams}
     local = bench.local(worker.removeprefix("http://"))
-    registry.use(3, 2, type(rules)(2, 1, 10_000_000), 0.0)
+    registry.use(RegistryRules(3, 2, type(rules)(2, 1, 10_000_000), 0.0))
     fail()
     assert registry.circuits.state(local) is Circuit.OPEN
-    registry.use(3, 2, None, 0.0)
+    registry.use(RegistryRules(3, 2, None, 0.0))
     assert registry.circuits.state(local) is Circuit.CLOSED
     assert len(registry.eligible("m", bench.time.clock.now_us())) == 2
-    registry.use(3, 2, rules, 0.0)
+    registry.use(RegistryRules(3, 2, rules, 0.0))
     assert registry.circuits.state(local) is Circuit.OPEN
