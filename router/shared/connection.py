@@ -1,16 +1,15 @@
-"""One connection to one Redis server, opened by redis-py: commands out, answers in, in the same order.
-
-redis-py connects, speaks TLS, logs in and names the errors. Then its transport is handed to the protocol
-here, which costs a quarter of redis-py's client (decision 0053):
+"""One connection to one Redis server: commands out, answers in, in the same order.
 
     call --pack--> socket --> server --> socket --hiredis--> oldest call that waits
 
 Any number of calls may be under way; answers belong to them in turn. A call that is cancelled keeps
 its place, and its answer is dropped. There is one timer per connection and none per call: the
 connection is lost when an answer is due and *nothing at all* came for the timeout, so a large answer
-may take longer than that, and a large command as long as the server takes some of it. The timer looks
-twice, so that a stall of this process, behind which the answer waits unread, is not taken for the server's
-silence.
+may take longer than that. The timer looks twice, so that a stall of this process, behind which
+the answer waits unread, is not taken for the server's silence.
+
+Commands beyond `LARGE_BYTES` are written piece by piece, never faster than the socket takes them and
+without holding the event loop; other calls wait for their turn behind them.
 
     open --AUTH SELECT CLIENT--> in use --lost or closed--> every call fails, for good
 """
@@ -20,25 +19,21 @@ import contextlib
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import hiredis
-from redis._parsers import BaseParser
-from redis.asyncio.connection import AbstractConnection, UnixDomainSocketConnection
-from redis.asyncio.connection import Connection as TcpConnection
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
 
-from router.shared.address import Endpoint
-from router.shared.failures import RedisLost, text_of
+from router.shared.address import Endpoint, Login
+from router.shared.failures import RedisLost, failure_of
 
 Argument = bytes | str | int
 Command = tuple[Argument, ...]
 
+LARGE_BYTES = 256 * 1024
+PIECE_BYTES = 128 * 1024
 # Long enough for one turn of the event loop to read what has come meanwhile.
 SECOND_LOOK_S = 0.01
-# What a socket takes at once, about; of a larger command it may take a part.
-LARGE_BYTES = 1 << 16
 CLOSE_S = 1.0
 
 # Its type hints know tuples of one only.
@@ -56,87 +51,65 @@ class _Batch:
         self.done = done
 
 
-class _TlsConnection(TcpConnection):
-    """redis-py's own would trust the system's authorities beside those that were given."""
-
-    def __init__(self, tls: ssl.SSLContext, **options: Any) -> None:
-        super().__init__(**options)
-        self._tls = tls
-
-    def _connection_arguments(self) -> Mapping[str, Any]:
-        return {**super()._connection_arguments(), "ssl": self._tls}
-
-
 class Connection(asyncio.Protocol):
     """An open connection; make it with `open`.
 
     Args:
+        timeout_s: Longest silence while an answer is due or the socket takes no more.
         endpoint: Where it leads.
-        redis: An open connection of redis-py, of which nothing else is asked any more.
-        timeout_s: Longest silence while an answer is due.
-
-    Attributes:
-        endpoint: As given.
-        lost: Why this connection is of no more use; None while it is.
     """
 
-    def __init__(self, endpoint: Endpoint, redis: AbstractConnection, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.lost: str | None = None
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader(protocolError=InvalidResponse, replyError=BaseParser.parse_error)
+        self._reader = hiredis.Reader()
         self._waiting: deque[_Batch] = deque()
+        self._transport: asyncio.Transport | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._lost: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._quiet_since_s = 0.0
-        self._unsent_bytes = 0
         self._looked = False
-        assert redis._writer is not None
-        self._redis = redis  # for its writer, which closes the transport when it is forgotten
-        self._transport = redis._writer.transport
-        self._transport.set_protocol(self)
+        self._turn = asyncio.Lock()
+        self._room: asyncio.Future[None] | None = None
 
     @classmethod
     async def open(
-        cls,
-        endpoint: Endpoint,
-        login: Mapping[str, Any],
-        tls: ssl.SSLContext | None,
-        timeout_s: float,
-        name: str = "cacheway",
+        cls, endpoint: Endpoint, login: Login, tls: ssl.SSLContext | None, timeout_s: float
     ) -> Self:
         """Connect and log in.
-
-        Args:
-            endpoint: Where.
-            login: As in `RedisAddress`.
-            tls: As in `RedisAddress`.
-            timeout_s: Longest wait to connect, and once more to log in; then the longest silence while an
-                answer is due.
-            name: Shown to operators (``CLIENT LIST``).
 
         Raises:
             RedisLost: Nobody there, not in time, or the login was refused.
         """
-        redis = _made(endpoint, login, tls, timeout_s)
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(2 * timeout_s):
-                await redis.connect()  # type: ignore[no-untyped-call]
-                # Whatever the answer: it asks for a sign of life, and its refusal harms nobody.
-                await redis.send_command("CLIENT", "SETNAME", name, check_health=False)
-                with contextlib.suppress(ResponseError):
-                    await redis.read_response()
-            return cls(endpoint, redis, timeout_s)
-        except BaseException as error:
-            await redis.disconnect(nowait=True)
-            if isinstance(error, TimeoutError):
-                raise RedisLost(f"no connection to {endpoint} within {2 * timeout_s:g} s") from None
-            if isinstance(error, RedisError):
-                # Without the cause: some servers repeat the arguments of a command that they do not know.
-                said = _without(login.get("password", ""), text_of(error.__cause__ or error))
-                raise RedisLost(f"no connection to {endpoint}: {said}") from None
+            async with asyncio.timeout(timeout_s):
+                if endpoint.port:
+                    _, connection = await loop.create_connection(
+                        lambda: cls(timeout_s, endpoint), endpoint.host, endpoint.port, ssl=tls
+                    )
+                else:
+                    _, connection = await loop.create_unix_connection(
+                        lambda: cls(timeout_s, endpoint), endpoint.host
+                    )
+        except TimeoutError as error:
+            raise RedisLost(f"no connection to {endpoint} within {timeout_s:g} s") from error
+        except (OSError, ValueError) as error:
+            # ssl raises ValueError subclasses for names that are no names.
+            raise RedisLost(f"no connection to {endpoint}: {error}") from error
+        try:
+            await connection._enter(login)
+        except BaseException:
+            connection.lose("the login failed")
             raise
+        return connection
+
+    @property
+    def lost(self) -> str | None:
+        """Why this connection is of no more use; None while it is."""
+        return self._lost
 
     @property
     def silence_s(self) -> float:
@@ -144,48 +117,47 @@ class Connection(asyncio.Protocol):
         return time.monotonic() - self._quiet_since_s if self._waiting else 0.0
 
     async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send some commands and wait for all their answers, errors (`RedisError`) included.
+        """Send some commands and wait for all their answers, errors (`hiredis.ReplyError`) included.
 
         Raises:
             RedisLost: The connection ended before the last answer.
         """
-        if self.lost is not None:
-            raise RedisLost(self.lost)
-        data = _packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands))
-        self._transport.write(data)
-        if len(data) > LARGE_BYTES:
-            self._unsent_bytes = self._transport.get_write_buffer_size()
-        if not self._waiting:
-            self._quiet_since_s = time.monotonic()
-            if self._timer is None:
-                self._timer = self._loop.call_later(self._timeout_s, self._look)
-        batch = _Batch(len(commands), self._loop.create_future())
-        self._waiting.append(batch)
-        return await batch.done
+        if self._turn.locked() or _has_large(commands):
+            async with self._turn:
+                done = await self._write_large(commands)
+        else:
+            self._write(_packed(commands[0]) if len(commands) == 1 else b"".join(map(_packed, commands)))
+            done = self._expect(len(commands))
+        return await done
 
     def lose(self, reason: str) -> None:
         """Give the connection up: every call under way fails, and every later one."""
-        if self.lost is not None:
+        if self._lost is not None:
             return
-        self.lost = reason
+        self._lost = reason
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
         for batch in self._waiting:
             if not batch.done.done():
                 batch.done.set_exception(RedisLost(reason))
         self._waiting.clear()
+        self._make_room()
 
     async def aclose(self) -> None:
         """Close, and wait until the socket is."""
         self.lose("closed")
-        await self._redis.disconnect(nowait=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await asyncio.shield(self._closed)
 
     # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport (uvloop's is no `asyncio.Transport`, only like it)."""
+        self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         """Give answers to the calls that wait for them, the oldest first."""
@@ -204,7 +176,7 @@ class Connection(asyncio.Protocol):
                     waiting.popleft()
                     if not batch.done.done():
                         batch.done.set_result(batch.replies)
-        except InvalidResponse as error:
+        except hiredis.ProtocolError as error:
             self.lose(f"this is not Redis's protocol: {error}")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -213,17 +185,61 @@ class Connection(asyncio.Protocol):
         if not self._closed.done():
             self._closed.set_result(None)
 
+    def pause_writing(self) -> None:
+        """Hold back large commands."""
+        self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Go on with them."""
+        self._make_room()
+
     # -- inside
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        self._room = None
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if self._lost is not None:
+            raise RedisLost(self._lost)
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def _expect(self, answers: int) -> asyncio.Future[list[Any]]:
+        if self._lost is not None:
+            raise RedisLost(self._lost)
+        if not self._waiting:
+            self._quiet_since_s = time.monotonic()
+            if self._timer is None:
+                self._timer = self._loop.call_later(self._timeout_s, self._look)
+        batch = _Batch(answers, self._loop.create_future())
+        self._waiting.append(batch)
+        return batch.done
+
+    async def _write_large(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
+        done = self._expect(len(commands))
+        try:
+            for piece in _pieces(commands):
+                self._write(piece)
+                # The server takes what is sent, so it is not silent.
+                self._quiet_since_s = time.monotonic()
+                await asyncio.sleep(0)
+                if self._room is not None:
+                    await asyncio.shield(self._room)
+        except RedisLost:
+            return done
+        except BaseException:
+            done.cancel()
+            self.lose("a command was cut off half-way")
+            raise
+        return done
 
     def _look(self) -> None:
         """Whether the server has been silent for too long."""
         self._timer = None
         if not self._waiting:
             return
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if unsent_bytes < self._unsent_bytes:
-            self._quiet_since_s = time.monotonic()  # it takes what is sent, so it is not silent
-        self._unsent_bytes = unsent_bytes
         left_s = self._timeout_s - self.silence_s
         if left_s <= 0 and self._looked:
             self.lose(f"no answer within {self._timeout_s:g} s")
@@ -231,30 +247,53 @@ class Connection(asyncio.Protocol):
         self._looked = left_s <= 0
         self._timer = self._loop.call_later(SECOND_LOOK_S if self._looked else left_s, self._look)
 
-
-def _made(
-    endpoint: Endpoint, login: Mapping[str, Any], tls: ssl.SSLContext | None, timeout_s: float
-) -> AbstractConnection:
-    """A connection of redis-py that is not open yet.
-
-    Without ``socket_timeout``: it would make a task for each command, and on Python 3.11 now and then
-    swallow a cancellation (`asyncio.wait_for`).
-    """
-    options: dict[str, Any] = {
-        **login,
-        "socket_timeout": None,
-        "socket_connect_timeout": timeout_s,
-        "protocol": 2,
-        "driver_info": None,
-    }
-    if not endpoint.port:
-        return UnixDomainSocketConnection(path=endpoint.host, **options)
-    if tls is not None:
-        return _TlsConnection(tls, host=endpoint.host, port=endpoint.port, **options)
-    return TcpConnection(host=endpoint.host, port=endpoint.port, **options)
+    async def _enter(self, login: Login) -> None:
+        commands: list[Command] = []
+        if login.password:
+            commands.append(("AUTH", login.user, login.password) if login.user else ("AUTH", login.password))
+        if login.database:
+            commands.append(("SELECT", login.database))
+        # Last, and whatever the answer: it asks for a sign of life, and its refusal harms nobody.
+        commands.append(("CLIENT", "SETNAME", login.name))
+        replies = await self.exchange(commands)
+        for command, reply in zip(commands, replies, strict=True):
+            if not isinstance(reply, hiredis.ReplyError):
+                continue
+            if command[0] == "AUTH":
+                # Some servers repeat the arguments of a command they do not know.
+                raise RedisLost(f"the login was refused: {str(reply).partition(' ')[0]}")
+            if command[0] == "SELECT" or not str(failure_of(reply)).startswith(("NOPERM", "ERR unknown")):
+                raise RedisLost(f"the connection was refused: {reply}")
 
 
-def _without(password: str, text: str) -> str:
-    """What a server said, without what it repeats of the password."""
-    said = text.partition(", with args")[0]
-    return said.replace(password, "***") if password else said
+def _has_large(commands: Sequence[Command]) -> bool:
+    for command in commands:
+        for part in command:
+            if type(part) is bytes and len(part) > LARGE_BYTES:
+                return True
+    return False
+
+
+def _pieces(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
+    """Commands in the Redis protocol, in pieces of `PIECE_BYTES` at most; large values are not copied."""
+    for command in commands:
+        head = b"*%d\r\n" % len(command)
+        for argument in command:
+            value = argument if isinstance(argument, bytes) else str(argument).encode()
+            head += b"$%d\r\n" % len(value)
+            if len(value) <= PIECE_BYTES // 2:
+                head += value + b"\r\n"
+                if len(head) < PIECE_BYTES // 2:
+                    continue
+            else:
+                yield head
+                view = memoryview(value)
+                for start in range(0, len(value), PIECE_BYTES):
+                    yield view[start : start + PIECE_BYTES]
+                yield b"\r\n"
+                head = b""
+                continue
+            yield head
+            head = b""
+        if head:
+            yield head

@@ -19,7 +19,9 @@ from types import TracebackType
 from typing import Self
 
 from router.errors import StateError
-from router.shared.server import RedisLink, RedisLost
+from router.shared.address import Endpoint, Login
+from router.shared.connection import Connection
+from router.shared.failures import RedisLost
 from router.tether import TetheredProcess
 
 logger = logging.getLogger(__name__)
@@ -114,16 +116,17 @@ class EmbeddedValkey:
             ) from error
 
     async def _answers(self) -> None:
-        """Wait until it takes a connection."""
+        """Wait until it takes a connection; redis-py would now and then swallow a cancellation."""
         assert self._process is not None
         while True:
             status = self._process.returncode
             if status is not None:
                 raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
             with contextlib.suppress(RedisLost):
-                link = RedisLink(self.url, START_TIMEOUT_S)
-                await link.call("PING")
-                await link.aclose()
+                connection = await Connection.open(
+                    Endpoint(str(self._socket), 0), Login(), None, START_TIMEOUT_S
+                )
+                await connection.aclose()
                 return
             await asyncio.sleep(0.02)
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
+from hiredis import ReplyError
 
 from router.shared.address import Endpoint, parse_address
 from router.shared.connection import Argument, Command, Connection
@@ -54,9 +54,8 @@ class RedisLink:
         name: str = "cacheway",
         measured: Callable[[float, float], None] | None = None,
     ) -> None:
-        self._address = parse_address(url)
+        self._address = parse_address(url, name)
         self._home = home
-        self._name = name
         self._timeout_s = timeout_s
         self._measured = measured
         self._connection: Connection | None = None
@@ -110,12 +109,14 @@ class RedisLink:
         connection = self._connection
         if connection is None or connection.lost is not None:
             connection = await self._connect()
-        started_s = time.monotonic()
-        replies = await connection.exchange(commands)
-        if self._measured is not None:
+        if self._measured is None:
+            replies = await connection.exchange(commands)
+        else:
+            started_s = time.monotonic()
+            replies = await connection.exchange(commands)
             self._measured(started_s, time.monotonic())
         for reply in replies:
-            if isinstance(reply, RedisError):
+            if isinstance(reply, ReplyError):
                 failure = failure_of(reply)
                 if isinstance(failure, RedisLost):
                     connection.lose(str(failure))
@@ -126,7 +127,5 @@ class RedisLink:
         async with self._connecting:
             connection = self._connection
             if connection is None or connection.lost is not None:
-                await self.aclose()
-                connection = await connect(self._address, self._home, self._timeout_s, self._name)
-                self._connection = connection
+                connection = self._connection = await connect(self._address, self._home, self._timeout_s)
             return connection
