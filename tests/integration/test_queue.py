@@ -5,6 +5,7 @@ Engines are as fast as a gateway believes before it has seen an answer: 20 ms an
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -73,7 +74,7 @@ async def test_what_came_first_at_any_replica_goes_first(
 
     def watch(gateway: RunningGateway) -> None:
         shell, fleet_state = gateway.process.gateway, gateway.process.fleet
-        publish = shell.publish
+        publish = shell.log.publish
 
         def watched(op: Op) -> None:
             ticket = fleet_state.tickets.get(op.request_id) if isinstance(op, Placed) else None
@@ -81,7 +82,7 @@ async def test_what_came_first_at_any_replica_goes_first(
                 gone.append((op.at_us, ticket.arrived_us))
             publish(op)
 
-        shell.publish = watched
+        shell.log = replace(shell.log, publish=watched)
 
     def all_know() -> bool:
         waiting = sum(len(gateway.process.gateway.placing.room) for gateway in gateways)
@@ -91,7 +92,7 @@ async def test_what_came_first_at_any_replica_goes_first(
         watch(gateway)
     tasks = await filled(gateways)
     for number in range(12):
-        shell = gateways[number % 3].process.gateway
+        shell = gateways[number % 3].process.gateway.placing
         known = shell.room.tickets(), shell.decider.placed_count
         tasks.append(ask(gateways[number % 3], f"queued {number}"))
         await until(lambda: (shell.room.tickets(), shell.decider.placed_count) != known)  # noqa: B023
