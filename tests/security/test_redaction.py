@@ -205,8 +205,8 @@ async def test_nothing_of_a_request_or_an_answer_leaves_the_process_but_to_its_c
             },
             reliability={"retry_max_retries": 1, "disable_circuit_breaker": True},
         )
-        log = gateway.process.gateway
-        monkeypatch.setattr(log, "request_log", requests.append, raising=False)
+        log = gateway.process.gateway.reports
+        monkeypatch.setattr(log, "request_log", requests.append)
         await until(lambda: sum(w.health == "healthy" for w in gateway.process.registry.all()) == 2)
 
         events = bytearray()
