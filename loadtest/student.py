@@ -1,5 +1,9 @@
 """Student's t: the intervals of means of few measurements."""
 
+from collections.abc import Sequence
+from math import inf, sqrt
+from statistics import fmean, stdev
+
 T_95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306),
     *(2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120),
@@ -14,3 +18,12 @@ def t_95(measurements: int) -> float:
         measurements: How many there are, at least 2.
     """
     return T_95[min(measurements - 1, len(T_95)) - 1]
+
+
+def mean_95(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean of at least one measurement, and the ends of its 95 % interval; endless for one."""
+    mean = fmean(values)
+    if len(values) < 2:
+        return mean, -inf, inf
+    half = t_95(len(values)) * stdev(values) / sqrt(len(values))
+    return mean, mean - half, mean + half

@@ -16,10 +16,10 @@ The best rival is chosen for each scenario and figure by its mean, so it is no r
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import exp, inf, log, sqrt
-from statistics import mean, stdev
+from math import exp, log
+from statistics import mean
 
-from loadtest.student import t_95
+from loadtest.student import mean_95
 from loadtest.study.design import OURS, RIVALS, Cell
 from loadtest.study.results import Row, Seeds, by_scenario
 
@@ -45,12 +45,8 @@ class Interval:
 
 def interval_of(values: Sequence[float]) -> Interval:
     """Interval of positive values, one for each seed (formula above)."""
-    logs = [log(value) for value in values]
-    if len(logs) < 2:
-        return Interval(values[0], 0.0, inf)
-    half = t_95(len(logs)) * stdev(logs) / sqrt(len(logs))
-    middle = mean(logs)
-    return Interval(exp(middle), exp(middle - half), exp(middle + half))
+    middle, low, high = mean_95([log(value) for value in values])
+    return Interval(exp(middle), exp(low), exp(high))
 
 
 class Told(StrEnum):

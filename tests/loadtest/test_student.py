@@ -1,8 +1,9 @@
+from math import inf
 from statistics import NormalDist
 
 import pytest
 
-from loadtest.student import T_95, t_95
+from loadtest.student import T_95, mean_95, t_95
 
 
 def test_the_factor_falls_towards_that_of_the_normal_distribution() -> None:
@@ -17,3 +18,8 @@ def test_the_factor_falls_towards_that_of_the_normal_distribution() -> None:
 def test_it_is_looked_up_by_one_less_than_the_measurements(measurements: int, factor: float) -> None:
     assert t_95(measurements) == factor
     assert t_95(measurements) in T_95
+
+
+def test_an_interval_is_the_factor_times_the_standard_error_on_both_sides_and_endless_for_one() -> None:
+    assert mean_95([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2.0 - 4.303 / 3**0.5, 2.0 + 4.303 / 3**0.5))
+    assert mean_95([5.0]) == (5.0, -inf, inf)

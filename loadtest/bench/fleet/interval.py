@@ -1,13 +1,11 @@
 """Mean of repeated measurements with an interval that holds the true mean 19 times in 20."""
 
-import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from loadtest.student import t_95
+from loadtest.student import mean_95
 
 
 class Answer(StrEnum):
@@ -37,11 +35,7 @@ class Interval:
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         """Summarise at least one measurement."""
-        mean = statistics.fmean(values)
-        if len(values) < 2:
-            return cls(mean, -math.inf, math.inf, 1)
-        half = t_95(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
-        return cls(mean, mean - half, mean + half, len(values))
+        return cls(*mean_95(values), len(values))
 
     def at_most(self, limit: float) -> Answer:
         """Judge whether the mean is at most a limit; undecided if the interval holds the limit."""

@@ -9,9 +9,8 @@ down as it ends, so a run that was cut off goes on where it was.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 import msgspec
 
@@ -23,7 +22,7 @@ from loadtest.plan.prfaas.trials import LINK_BYTES_PER_S, QUEUE_TIMEOUT_S, Figur
 from loadtest.simulator.parallel import Cell, Told, simulate_all
 from loadtest.simulator.site_links import Weather
 from loadtest.simulator.workload import Workload
-from loadtest.student import t_95
+from loadtest.student import mean_95
 
 OURS = "ours"
 
@@ -162,12 +161,8 @@ def _seconds(costs: Mapping[int, float]) -> str:
 
 def difference_s(ours: Mapping[int, float], other: Mapping[int, float]) -> tuple[float, float]:
     """The 95 % interval of the mean difference of two fleets' costs, by seed."""
-    differences = [ours[seed] - other[seed] for seed in ours]
-    middle_s = mean(differences)
-    if len(differences) < 2:
-        return -inf, inf
-    half_s = t_95(len(differences)) * stdev(differences) / sqrt(len(differences))
-    return middle_s - half_s, middle_s + half_s
+    _, low_s, high_s = mean_95([ours[seed] - other[seed] for seed in ours])
+    return low_s, high_s
 
 
 def verdict(low_s: float, high_s: float) -> str:
