@@ -196,6 +196,7 @@ class Columns:
             self._pools.columns(slots.tolist()),
             spills,
             self._evictions(slots),
+            self._delayed_ratio(slots),
         )
         few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
         kept = self._gathered[id(slots), bucket] = slow, few
@@ -219,6 +220,18 @@ class Columns:
             mean_per_s = fsum(measured[alike]) / np.count_nonzero(alike)
             kappa[alike] = own * measured[alike] + (1.0 - own) * mean_per_s
         return kappa
+
+    def _delayed_ratio(self, slots: Slots) -> float:
+        """Chance that a later request is delayed by work on one of these while nobody waits.
+
+        One that returns to its cache waits for its worker. One that has its prefix nowhere takes another
+        worker, and is delayed only if the n - 1 others are busy, too: by chance ρ^(n-1).
+        """
+        if not len(slots):
+            return 1.0
+        busy = min(float(self._columns["utilisation"][slots].mean()), 1.0) ** (len(slots) - 1)
+        returning = self._loads.return_ratio(slots)
+        return returning + (1.0 - returning) * busy
 
     def _evictions(self, slots: Slots) -> Evictions | None:
         """What these workers lose with what is pushed out; None if nothing is known of any cache."""

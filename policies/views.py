@@ -118,6 +118,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
         pools: What they can fetch from; None if nobody has a pool.
         spills: How far they are from the requests' length bucket; None if all are at home.
         evictions: What they lose with what is pushed out; None if no cache is full.
+        delayed_ratio: Chance that a later request is delayed by work on one of them while nobody waits.
     """
 
     slots: Slots
@@ -132,6 +133,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
     pools: Pools | None = None
     spills: Spills | None = None
     evictions: Evictions | None = None
+    delayed_ratio: float = 1.0
 
     def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
         """The same of some candidates."""
@@ -149,6 +151,7 @@ class SlowColumns(msgspec.Struct, frozen=True, gc=False):
             None if pools is None else pools.only(rows),
             None if spills is None else spills.only(rows),
             None if evictions is None else evictions.only(rows),
+            self.delayed_ratio,
         )
 
     @property

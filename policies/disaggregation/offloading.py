@@ -176,16 +176,14 @@ class Offloading:
         if len(sides.local):
             local = self._placed(view, candidates, sides.local, policy, bucket)
             if isinstance(local.chosen, Chosen):
-                local_offer = _offer(
-                    fleet, fleet.rules.site, "", view, local.candidates, local.chosen, line_of
-                )
+                local_offer = _offer(fleet.rules.site, "", view, local.candidates, local.chosen, line_of)
         remotes: list[Placing] = []
         offers: list[Offer] = []
         for side in sides.remote if self._remote else ():
             remote = self._placed(view, candidates, side.slots, policy, bucket)
             if isinstance(remote.chosen, Chosen):
                 remotes.append(remote)
-                offer = _offer(fleet, side.site, side.link, view, remote.candidates, remote.chosen, line_of)
+                offer = _offer(side.site, side.link, view, remote.candidates, remote.chosen, line_of)
                 offers.append(_crossing(offer, kv, view, look, remote.chosen))
         if not offers:
             return local or Placing(candidates, place(view, None, policy), None)
@@ -359,7 +357,6 @@ _CHOSEN_LOCAL = frozenset(
 
 
 def _offer(
-    fleet: FleetState,
     site: str,
     link: str,
     view: RequestView,
@@ -376,12 +373,12 @@ def _offer(
         chosen.queue_s + line.ahead_s,
         prefill_s,
         chosen.estimated_ttft_s - chosen.queue_s - prefill_s - chosen.transfer_s,
-        _others_s(fleet, candidates, chosen, line),
+        _others_s(candidates, chosen, line),
         candidates.backlog_s.min().item() + line.work_s,
     )
 
 
-def _others_s(fleet: FleetState, candidates: Candidates, chosen: Chosen, line: Line) -> float:
+def _others_s(candidates: Candidates, chosen: Chosen, line: Line) -> float:
     """Seconds that others lose: who decodes there, who comes while it is busy, and each who waits behind it.
 
     Of two workers of one side the policy counts only the part of the wait in which later arrivals stay behind
@@ -389,17 +386,15 @@ def _others_s(fleet: FleetState, candidates: Candidates, chosen: Chosen, line: L
     not, since a request that is longer for a slower side holds up the line there for longer. So here all of
     the wait counts, κ·x·(V + A + x/2).
 
-    While nobody waits for a side, a later request that has its prefix nowhere takes another worker of it. It
-    is delayed only if the n - 1 others are busy, too: by chance ρ^(n-1). That matters where the faster side
-    has room: at 1.2 requests/s mean TTFT is 1.78 s with it and 1.91 s without, P99 6.9 and 12.5 s
-    (`loadtest.plan.prfaas`, ours, 1,000 lognormal prompts, seed 1).
+    While nobody waits for a side, most later requests take another worker of it
+    (`SlowColumns.delayed_ratio`). That matters where the faster side has room: at 1.2 requests/s mean TTFT is
+    1.78 s with it and 1.91 s without, P99 6.9 and 12.5 s (`loadtest.plan.prfaas`, ours, 1,000 lognormal
+    prompts, seed 1).
     """
-    slow, prefill_s, slots = candidates.slow, chosen.service_s, candidates.slots
+    slow, prefill_s = candidates.slow, chosen.service_s
     congestion_per_s = slow.congestion_per_s.item(int(slow.slots.searchsorted(chosen.slot)))
     if line.work_s <= 0.0:
-        busy = min(float(fleet.loads.rates(candidates.now_us)[1][slots].mean()), 1.0) ** (len(slots) - 1)
-        returning = fleet.loads.return_ratio(slots)
-        congestion_per_s *= returning + (1.0 - returning) * busy
+        congestion_per_s *= slow.delayed_ratio
     comes = congestion_per_s * (chosen.queue_s + line.ahead_s + prefill_s / 2.0)
     return chosen.stall_s + prefill_s * (comes + line.behind)
 

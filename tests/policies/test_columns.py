@@ -75,6 +75,25 @@ def test_kappa_is_up_to_half_the_workers_own_as_more_requests_return_to_what_the
     )
 
 
+@pytest.mark.parametrize(("returning", "delayed"), [(0, 0.05), (8, 0.525), (16, 1.0)])
+def test_a_later_request_is_delayed_if_it_returns_or_all_the_other_workers_are_busy(
+    returning: int, delayed: float
+) -> None:
+    """Two workers of which one is busy for a tenth of the time: 0.05 is their mean."""
+    ops = [
+        msgspec.structs.replace(
+            placed(f"r{n}", "a:1", path(n), START + n * SECOND), safe_blocks=n + 1 if n < returning else 0
+        )
+        for n in range(16)
+    ]
+    fleet = fleet_after(put("a:1"), put("b:1"), *ops)
+
+    view = candidates(fleet, path(0), START + 15 * SECOND)
+
+    assert view.slow.delayed_ratio == pytest.approx(delayed)
+    assert view.slow.only(np.array([0])).delayed_ratio == view.slow.delayed_ratio
+
+
 def test_congestion_follows_arrivals_and_utilisation() -> None:
     """16 requests of 0.1 s in 16 s: 1 / (1 - 0.1) per second."""
     fleet = fleet_after(put("a:1"), *(placed(f"r{n}", "a:1", path(n), START + n * SECOND) for n in range(16)))
