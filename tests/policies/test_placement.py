@@ -21,7 +21,7 @@ NO_WORKER = Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
 DEFAULT = make_policy("expected_cost")
 
 
-def columns_of(workers: Candidates) -> list[list[float]]:
+def columns_of(workers: Candidates) -> list[float | list[float]]:
     """All that policies read."""
     columns = (
         *(workers.matched_tokens, workers.safe_tokens, workers.backlog_s, workers.prefill_tokens),
@@ -39,7 +39,7 @@ def columns_of(workers: Candidates) -> list[list[float]]:
             if workers.slow.evictions
         ),
     )
-    return [column.tolist() for column in columns]
+    return [np.asarray(column).tolist() for column in columns]
 
 
 SPILLS = ("steps", "visit_token_s", "middle_tokens")
