@@ -1,20 +1,58 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
-from policies.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
-from policies.breaker import Breaker, BreakerRules, probe_from_us
-from policies.bucket_members import BucketMembers
-from policies.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
-from policies.cache_pools import CachePool
-from policies.capacities import Reuse, learned_blocks
-from policies.costs import PROFILES, ServiceFit, ServiceModel
-from policies.decodes import DecodeFit, decoding_after
-from policies.departures import departures
+from policies.disaggregation.encoders import choose_encoder
 from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
 from policies.disaggregation.link_watch import LinkTurn, LinkWatch, Patience
+from policies.disaggregation.matchmaking import (
+    DECODE_COST,
+    DECODE_POLICIES,
+    Look,
+    Matchmaker,
+    Partner,
+    decode_policy,
+)
+from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
 from policies.disaggregation.offloading import Offloading, Told
+from policies.disaggregation.optimum import (
+    Curve,
+    Optimum,
+    RemoteSite,
+    Split,
+    Stage,
+    Stages,
+    Throughput,
+    ThroughputModel,
+    UncachedLengths,
+    WorkerClass,
+    decode_per_s,
+    egress_bytes_per_s,
+    kv_bytes_per_s,
+    service_curve,
+)
+from policies.disaggregation.role_demand import role_demand
+from policies.disaggregation.role_plan import (
+    DECODE,
+    NEVER_TOKENS,
+    PREFILL,
+    SWITCHED_OFF,
+    TURNING_LABEL,
+    RoleDemand,
+    RoleMember,
+    RoleRules,
+    RoleVerdict,
+    StageLoad,
+    live_lengths,
+    plan_roles,
+)
+from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
+from policies.disaggregation.sides import Side, Sides, SiteMap
 from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, Hold, Order
+from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
+from policies.dispatch.followers import repeated_blocks, waits_for_leader
+from policies.dispatch.prospects import Prospect, prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by, lane_of, model_and_bucket
+from policies.dispatch.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
 from policies.dispatch.request import BareRequest, RequestFacts
 from policies.dispatch.waiting_room import (
     GRACE_LAGS,
@@ -29,19 +67,44 @@ from policies.dispatch.waiting_room import (
     WaitingRoom,
 )
 from policies.dispatch.waiting_room import Refusal as QueueRefusal
-from policies.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
-from policies.encoders import choose_encoder
-from policies.fairness import Fairness, class_of
-from policies.fleet import AUDIT_KEPT, FleetRules, FleetState, Worker
-from policies.followers import repeated_blocks, waits_for_leader
-from policies.kv_bytes import UNKNOWN_KV, KvBytes
-from policies.length_histogram import LengthDemand
-from policies.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
-from policies.links import LinkRules, Links, Quote, link_name, site_after
-from policies.matchmaking import DECODE_COST, DECODE_POLICIES, Look, Matchmaker, Partner, decode_policy
-from policies.newest import Newest
-from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.ops import (
+from policies.estimates.capacities import Reuse, learned_blocks
+from policies.estimates.costs import PROFILES, ServiceFit, ServiceModel
+from policies.estimates.decodes import DecodeFit, decoding_after
+from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
+from policies.estimates.length_histogram import LengthDemand
+from policies.fleet.admission import RUNNING_MAX_LABEL, Admission, AdmissionRules, EarlyEnds
+from policies.fleet.cache_pools import CachePool
+from policies.fleet.departures import departures
+from policies.fleet.fleet import AUDIT_KEPT, FleetRules, FleetState, Worker
+from policies.fleet.pairing import (
+    ALONE,
+    BOOTSTRAP_HOST_LABEL,
+    BOOTSTRAP_PORT_LABEL,
+    CONVERTIBLE_LABEL,
+    DP_SIZE_LABEL,
+    HAND_OVERS,
+    HANDOVER_LABEL,
+    SITE_LABEL,
+    HandOver,
+    Pairing,
+    Partners,
+)
+from policies.observing.savings import Entry, SavingsWindow, Served
+from policies.observing.shadow import Comparison, Judged, Shadow, Weighed, Witness
+from policies.pricing.slow_start import admitted, shares
+from policies.pricing.timing import Timing
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
+from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
+from policies.state.breaker import Breaker, BreakerRules, probe_from_us
+from policies.state.bucket_members import BucketMembers
+from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets, beyond, exceeded_tokens
+from policies.state.clock import LogClock, TimeSample
+from policies.state.fairness import Fairness, class_of
+from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
+from policies.state.links import LinkRules, Links, Quote, link_name, site_after
+from policies.state.newest import Newest
+from policies.state.ops import (
     Audited,
     BytesPerToken,
     CapacityLearned,
@@ -74,68 +137,12 @@ from policies.ops import (
     encode_ops,
     encode_sound_ops,
 )
-from policies.optimum import (
-    Curve,
-    Optimum,
-    RemoteSite,
-    Split,
-    Stage,
-    Stages,
-    Throughput,
-    ThroughputModel,
-    UncachedLengths,
-    WorkerClass,
-    decode_per_s,
-    egress_bytes_per_s,
-    kv_bytes_per_s,
-    service_curve,
-)
-from policies.overrides import Overrides
-from policies.pairing import (
-    ALONE,
-    BOOTSTRAP_HOST_LABEL,
-    BOOTSTRAP_PORT_LABEL,
-    CONVERTIBLE_LABEL,
-    DP_SIZE_LABEL,
-    HAND_OVERS,
-    HANDOVER_LABEL,
-    SITE_LABEL,
-    HandOver,
-    Pairing,
-    Partners,
-)
-from policies.placement import NO_WORKER_RETRY_AFTER_S, Reason, cheapest_row, place, priced
-from policies.prospects import Prospect, prospect
-from policies.queue_view import QueueView
-from policies.redispatch import GiveUp, Redispatch, RedispatchRules, RetryBudget, redispatch
-from policies.rendezvous import turn_of
-from policies.role_demand import role_demand
-from policies.role_plan import (
-    DECODE,
-    NEVER_TOKENS,
-    PREFILL,
-    SWITCHED_OFF,
-    TURNING_LABEL,
-    RoleDemand,
-    RoleMember,
-    RoleRules,
-    RoleVerdict,
-    StageLoad,
-    live_lengths,
-    plan_roles,
-)
-from policies.role_turns import RoleStep, Switched, role_taken, turn_roles
-from policies.savings import Entry, SavingsWindow, Served
-from policies.scoring import POLICIES, Policy, make_policy
-from policies.shadow import Comparison, Judged, Shadow, Weighed, Witness
-from policies.sides import Side, Sides, SiteMap
-from policies.slow_start import admitted, shares
-from policies.state.clock import LogClock, TimeSample
-from policies.timing import Timing
-from policies.views import Candidates, Chosen, RequestView, Shed, Ships, Slots
-from policies.waiting import Inversions, Tickets
-from policies.waiting_lines import Ticket
-from policies.work_ahead import WorkAhead
+from policies.state.overrides import Overrides
+from policies.state.queue_view import QueueView
+from policies.state.rendezvous import turn_of
+from policies.state.waiting import Inversions, Tickets
+from policies.state.waiting_lines import Ticket
+from policies.state.work_ahead import WorkAhead
 from radix import FULL_ATTENTION, AttentionProfile, EndGone, Forget, Insert, Trim
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Clients, administrators, workers, pods and Redis are bounded where they enter. The operations that replicas
 send each other carry these bounds in their types, so the decoder refuses what exceeds them, and so does
-whoever encodes (`policies.ops.encode_op`): what cannot be published is not applied.
+whoever encodes (`policies.state.ops.encode_op`): what cannot be published is not applied.
 
 Sums in the columns of the fold are float64, exact for whole numbers up to 2**53 (`WHOLE_MAX`). One request
 adds at most 2**36 tokens, or microseconds, so 2**17 requests in flight at one worker still add up exactly.

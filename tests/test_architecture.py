@@ -24,7 +24,7 @@ def _imports(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_packages_meet_at_the_front_door(module: Path) -> None:
-    """``from policies import place``, never ``from policies.placement import place``."""
+    """``from policies import place``, never ``from policies.scoring.placement import place``."""
     doors = [name for name in ("radix", "policies") if module.parts[0] != name]
     inside = [name for name in _imports(ROOT / module) if name.split(".")[0] in doors and "." in name]
     assert inside == []

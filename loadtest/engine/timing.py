@@ -1,6 +1,6 @@
 """How long an engine takes: every formula of time once.
 
-    prefill of u tokens behind c      a + b·u·(1 + (c + u/2)/c0)               policies.costs, theory E1
+    prefill of u tokens behind c      a + b·u·(1 + (c + u/2)/c0)           policies.estimates.costs, theory E1
     a step of several chunks          step + linear parts + the slowest rank's attention
     decode of n requests, K tokens    base + request·n + kv·K  per step, ``mtp_speedup`` tokens each
     move m seconds beside compute x   max(x + m/L, m + x/L)                    pipelined over L layers

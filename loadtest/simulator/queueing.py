@@ -26,7 +26,7 @@ DEFAULT_FLOW = "normal/"
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A part of the traffic that is to be treated fairly (`policies.fairness`).
+    """A part of the traffic that is to be treated fairly (`policies.state.fairness`).
 
     Attributes:
         name: ``CLASS/TENANT``.

@@ -200,7 +200,7 @@ class Result:
         time_scale: Prefill took so many times as long as the engines' profile says
             (``SimulationConfig.utilisation``).
         inversions: Requests that went although one with a better key waited for the same worker
-            (`policies.waiting.Inversions`), as its replica saw it.
+            (`policies.state.waiting.Inversions`), as its replica saw it.
         inversion_s_max: By how much the better key was better, at most.
         rooms_overdue: Rooms of workers that a replica left unused for too long.
         egress: Of each link between sites, bytes put on it so far, as a line through (seconds, bytes).

@@ -3,8 +3,8 @@
 In one pool a short prompt shares steps with long ones: data-parallel ranks wait for the longest of them, and
 a chunk that mixes both costs what the long context costs (MiMo-V2.5, arXiv:2607.13095, 5.2). With buckets
 each range of lengths has workers of its own, as production has them: a request leaves its bucket when that is
-sooner at the price of its company (`policies.buckets`), and a conversation that grows out of its bucket goes
-on where its cache is for as long as that is cheaper.
+sooner at the price of its company (`policies.state.buckets`), and a conversation that grows out of its bucket
+goes on where its cache is for as long as that is cheaper.
 """
 
 from dataclasses import replace

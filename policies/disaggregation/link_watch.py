@@ -16,11 +16,11 @@ on, so a link that dies is noticed before anything fails. What is late depends o
                         link's fault, since predictions of prefills err
 
 What is measured continues from what the log said last, whoever said it, so one average is made of what all
-replicas see. It grows old: `policies.links` lets the capacity grow back.
+replicas see. It grows old: `policies.state.links` lets the capacity grow back.
 
 **Loss** is the share of failed transfers, likewise averaged. Failures at one worker count once in a while,
-since it may be the worker. Two of different workers make a link down (`policies.link_states`), a probe that
-arrives makes it up.
+since it may be the worker. Two of different workers make a link down (`policies.state.link_states`), a probe
+that arrives makes it up.
 
 **Given up.** A transfer that is late may never arrive: nobody hears of a link that dies. Whoever waits for it
 is told so (`Patience`) once it is later than it may be by as long as a prefill on this side takes. That
@@ -38,11 +38,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from policies.fleet import FleetState
-from policies.link_states import DOWN_LOSS_RATIO
-from policies.links import link_name
-from policies.ops import LinkMeasured, Op, Shipping
-from policies.pairing import HAND_OVERS
+from policies.fleet.fleet import FleetState
+from policies.fleet.pairing import HAND_OVERS
+from policies.state.link_states import DOWN_LOSS_RATIO
+from policies.state.links import link_name
+from policies.state.ops import LinkMeasured, Op, Shipping
 
 LOOK_S = 0.25
 """Between two looks at what is late: half of what makes it so."""

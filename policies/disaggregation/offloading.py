@@ -1,4 +1,4 @@
-"""Where requests are prefilled, decided for one replica: locally, or in another site (`policies.offload`).
+"""Where requests are prefilled, decided for one replica: locally, or in another site (see `offload`).
 
 What is done for a request whose candidates are on two sides of a link:
 
@@ -15,18 +15,18 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from policies.fleet import FleetState
-from policies.kv_bytes import KvBytes
-from policies.link_states import LinkState
-from policies.links import Quote
-from policies.matchmaking import Look
-from policies.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
-from policies.ops import Shipping
-from policies.placement import place
+from policies.disaggregation.matchmaking import Look
+from policies.disaggregation.offload import Offer, Offload, OffloadReason, OffloadRules, OffloadVerdict
+from policies.disaggregation.sides import Sides
+from policies.estimates.kv_bytes import KvBytes
+from policies.fleet.fleet import FleetState
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
-from policies.sides import Sides
-from policies.views import Candidates, Chosen, RequestView, Shed, Slots
-from policies.waiting_lines import Ticket
+from policies.scoring.placement import place
+from policies.state.link_states import LinkState
+from policies.state.links import Quote
+from policies.state.ops import Shipping
+from policies.state.waiting_lines import Ticket
 from radix import DURATION_US_MAX, KV_BYTES_MAX, whole
 
 VERDICTS_KEPT = 64

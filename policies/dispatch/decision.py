@@ -10,21 +10,22 @@ asked next, of requests with a `Claim`:
 
 1. The chosen worker has room (`policies.Admission`), and no ticket with a lesser key waits for it: go.
 2. Else wait here, where order still counts: for the chosen worker, if waiting for it is predicted cheaper
-   than starting on any other worker that stood idle (`policies.prospects`) or the request has just declined
-   another's room; else for any worker of its lane.
+   than starting on any other worker that stood idle (`policies.dispatch.prospects`) or the request has just
+   declined another's room; else for any worker of its lane.
 
 The price of each worker includes the tickets that go first there and those that would be overtaken
-(`policies.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
+(`policies.state.queue_view`), so the choice is between waiting here and starting there, in one unit. An idle
 worker is chosen where it costs least; work that would lose its cache there waits for its own worker
 (decision 0049). A request that is offered the room of another worker than the one it would choose declines.
 
-A prefill worker has room if a decode worker that may end the request has, too (`policies.matchmaking`). What
-waits for that waits for any worker of its lane: who prefills it then is open.
+A prefill worker has room if a decode worker that may end the request has, too
+(`policies.disaggregation.matchmaking`). What waits for that waits for any worker of its lane: who prefills it
+then is open.
 
 A request whose worker is just prefilling what it shares with another one waits for its worker, if it would
-compute that again (`policies.followers`).
+compute that again (`policies.dispatch.followers`).
 
-Who would miss what is promised whatever its turn is rejected (`policies.early_rejection`).
+Who would miss what is promised whatever its turn is rejected (`policies.dispatch.early_rejection`).
 
 Nothing is sent, published or awaited here, and no clock is read. So the simulator decides with the very same
 lines (`loadtest.simulator.replica`).
@@ -39,26 +40,26 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from policies.admission import Admission, AdmissionRules
-from policies.buckets import ANY_BUCKET, beyond
+from policies.disaggregation.matchmaking import Look, Matchmaker, Partner
+from policies.disaggregation.offload import Offload, OffloadVerdict
 from policies.disaggregation.offloading import NO_LINE, Line, Offloading
+from policies.dispatch.early_rejection import EarlyRejection, Outlook
 from policies.dispatch.feedback import Attempt, Feedback
+from policies.dispatch.followers import repeated_blocks, waits_for_leader
+from policies.dispatch.prospects import prospect
 from policies.dispatch.queue_lanes import Lanes, lane_by
 from policies.dispatch.request import RequestFacts
-from policies.early_rejection import EarlyRejection, Outlook
-from policies.fleet import FleetState
-from policies.followers import repeated_blocks, waits_for_leader
-from policies.kv_bytes import UNKNOWN_KV
-from policies.matchmaking import Look, Matchmaker, Partner
-from policies.offload import Offload, OffloadVerdict
-from policies.ops import Placed, Shipping, Waiting
-from policies.pairing import Pairing
-from policies.placement import NO_WORKER_RETRY_AFTER_S, place
-from policies.prospects import prospect
-from policies.queue_view import QueueView
+from policies.estimates.kv_bytes import UNKNOWN_KV
+from policies.fleet.admission import Admission, AdmissionRules
+from policies.fleet.fleet import FleetState
+from policies.fleet.pairing import Pairing
+from policies.observing.shadow import Weighed, Witness
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed, Slots
 from policies.scoring import Policy
-from policies.shadow import Weighed, Witness
-from policies.views import Candidates, Chosen, RequestView, Shed, Slots
+from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
+from policies.state.buckets import ANY_BUCKET, beyond
+from policies.state.ops import Placed, Shipping, Waiting
+from policies.state.queue_view import QueueView
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, AttentionProfile, whole
 
 DOUBT = 1.25
@@ -66,11 +67,11 @@ DOUBT = 1.25
 [guess] Bytes per token are learned per model, and differ more between text and code than within either."""
 
 NO_PROMPT = (b"",)
-"""Paths of a request without a prompt: it is an arrival all the same (`policies.ops.Placed`)."""
+"""Paths of a request without a prompt: it is an arrival all the same (`policies.state.ops.Placed`)."""
 
 
 TELLING_BLOCKS = 8
-"""Shorter matches tell nothing of a capacity (`policies.capacities`): the start of an application that is
+"""Shorter matches tell nothing of a capacity (`policies.estimates.capacities`): an application's start is
 never evicted, or too few blocks to tell an eviction from rounding."""
 
 SLO_UNREACHABLE = "slo_unreachable"
@@ -119,7 +120,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         arrived_us: Log time of its arrival, however often it has been dispatched since.
         lane: Who may take it (`policies.dispatch.queue_lanes`).
-        flow: Who is to be treated fairly (`policies.fairness`).
+        flow: Who is to be treated fairly (`policies.state.fairness`).
         ticket_id: Under which it waits already; empty if it does not.
         turn: Slot of the worker whose room it is offered; -1 if it asks on its own.
         narrowed: Whether some of its lane's workers may not take it (they failed it, or start slowly).
@@ -141,7 +142,7 @@ class Order(msgspec.Struct, frozen=True):
     Attributes:
         admission: Who has room.
         lanes: Who serves which of those that wait.
-        k: Key of a request: its arrival plus so many times its predicted work (`policies.waiting`).
+        k: Key of a request: its arrival plus so many times its predicted work (`policies.state.waiting`).
             0 is first come, first served; a large one is shortest first.
         step_tokens: Of the worker in a slot: what one step of its engine prefills at most, if others find
             what a step computes only when it is over; 0 if they find it before.
@@ -244,7 +245,7 @@ class Decider:
         """Number of the length bucket of a request (`policies.BucketMembers.of_length`).
 
         Its length is its prompt and expected output; of a batch, the longest prompt. Without buckets, what
-        engines can hold counts (`policies.buckets`): the prompt and the answer that the client allows.
+        engines can hold counts (`policies.state.buckets`): the prompt and the answer that the client allows.
         """
         buckets = self._fleet.buckets
         limits: Sequence[int] = ()

@@ -9,14 +9,14 @@ from math import inf
 
 import msgspec
 
-from policies.admission import EarlyEnds
-from policies.capacities import Reuse, learned_blocks
-from policies.costs import ServiceFit
-from policies.decodes import DecodeFit
 from policies.dispatch.request import RequestFacts
-from policies.fleet import FleetState, Worker
-from policies.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, Op
-from policies.views import Chosen
+from policies.estimates.capacities import Reuse, learned_blocks
+from policies.estimates.costs import ServiceFit
+from policies.estimates.decodes import DecodeFit
+from policies.fleet.admission import EarlyEnds
+from policies.fleet.fleet import FleetState, Worker
+from policies.pricing.views import Chosen
+from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, Op
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -26,7 +26,7 @@ EARLY_CHANGE_MIN = 0.05
 """The same of `policies.EarlyEnds.ratio`, whose mean of 64 requests is not known better than that."""
 
 DECODE_CHANGE_MIN = 0.05
-"""The same of `policies.DecodeFit`, a mean of `policies.decodes.MEMORY` answers that differ in length."""
+"""The same of `policies.DecodeFit`, a mean of `decodes.MEMORY` answers that differ in length."""
 
 INTERVAL_US = 1_000_000
 """Shortest time between two words about the same value."""
@@ -54,7 +54,7 @@ MODELS_MAX = 1_000
 
 FITTED_MIN = 32
 """Prefills of a worker class before its predictions count as right to a factor of two, which they are for
-machines up to thirty times slower than the profile says (`policies.costs.PRIOR_START`)."""
+machines up to thirty times slower than the profile says (`policies.estimates.costs.PRIOR_START`)."""
 
 FITTED_REACH = 2.0
 """So many times as long as the longest of them a prompt may be: only long ones show how the price of a token
@@ -369,7 +369,7 @@ class Feedback:
             self._publish(CapacityLearned(worker_id, now_us, self._replica, tokens))
 
     def _says_itself(self, request: RequestFacts, attempt: Attempt) -> bool:
-        """Whether the worker's engine says what it has of a prompt (`policies.evidence`): not of text."""
+        """Whether the worker's engine says what it has of a prompt (`state.evidence`): not of text."""
         return request.prompt_token_ids > 0 and self._fleet.tracks(attempt.worker_id)
 
     def _notice_flush(self, path: bytes, attempt: Attempt, cached_tokens: int, now_us: int) -> bool:

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.buckets import ANY_BUCKET
-from policies.matchmaking import Matchmaker
-from policies.pairing import Pairing
-from policies.views import Slots
+from policies.disaggregation.matchmaking import Matchmaker
+from policies.fleet.pairing import Pairing
+from policies.pricing.views import Slots
+from policies.state.buckets import ANY_BUCKET
 
 NO_SLOTS: Slots = np.zeros(0, dtype=np.intp)
 

@@ -1,7 +1,7 @@
 """The waiting room: this replica's requests for which no worker has room, and when each goes on.
 
 All replicas' waiting requests are tickets in the log, and every replica sees the same queue
-(`policies.waiting`). Each moves only its own: nobody is asked, and nobody asks.
+(`policies.state.waiting`). Each moves only its own: nobody is asked, and nobody asks.
 
     begin ──Waiting──> waits ──its turn──> decides afresh ──> `dispatched` (its Placed ends the ticket)
       │                  ^                       └── not yet: Waiting again, if line or key have changed
@@ -55,14 +55,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from policies.admission import Admission
 from policies.dispatch.decision import SLO_UNREACHABLE, Decision, Hold
 from policies.dispatch.prompt_starts import PromptStarts
 from policies.dispatch.queue_lanes import Lanes
-from policies.fleet import FleetState
-from policies.ops import Finished, Op, OpRefused, Waiting
-from policies.views import Shed
-from policies.waiting_lines import Ticket
+from policies.fleet.admission import Admission
+from policies.fleet.fleet import FleetState
+from policies.pricing.views import Shed
+from policies.state.ops import Finished, Op, OpRefused, Waiting
+from policies.state.waiting_lines import Ticket
 
 LOOK_S = 0.01
 """Between two looks at all workers. A worker that has room still has most of its target backlog to do, which

@@ -1,7 +1,7 @@
 """One file per placement policy, one registry.
 
 A policy turns one request and the columns of its candidates into costs: the lowest wins, +inf
-means not considered. `policies.placement` picks and breaks ties; a policy returns columns that
+means not considered. `policies.scoring.placement` picks and breaks ties; a policy returns columns that
 nobody changes, sometimes a candidate's own.
 
 Policies that only add up seconds (`expected_cost`, `min_ttft`) are written as the *price* of one worker, a
@@ -14,7 +14,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from policies.costs import Floats, Number
+from policies.estimates.costs import Floats, Number
+from policies.pricing.timing import Timing
+from policies.pricing.views import Candidates, RequestView
 from policies.scoring.affinity import AffinityOptions, affinity
 from policies.scoring.cache_aware import CacheAwareOptions, cache_aware
 from policies.scoring.consistent_hash import ConsistentHashOptions, consistent_hash
@@ -28,8 +30,6 @@ from policies.scoring.power_of_two import power_of_two
 from policies.scoring.prefix_hash import PrefixHashOptions, prefix_hash
 from policies.scoring.round_robin import round_robin
 from policies.scoring.uniform import uniform
-from policies.timing import Timing
-from policies.views import Candidates, RequestView
 
 DEFAULT_POLICY = "expected_cost"
 

@@ -11,9 +11,9 @@ point only (E1), and with a weight of 1 or more no load outvotes a full match.
 
 from dataclasses import dataclass
 
-from policies.costs import Floats
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 from policies.scoring.options import option
-from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

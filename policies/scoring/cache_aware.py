@@ -13,9 +13,9 @@ the whole fleet (wire, section 5).
 
 from dataclasses import dataclass
 
-from policies.costs import Floats
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 from policies.scoring.options import option
-from policies.views import Candidates, RequestView
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@
 
 The key is the session where the client names one, else the whole prompt; `prefix_hash` takes
 the start of the prompt instead. Bounded load with epsilon = 0.25 (theory D, CacheRoute's
-"CHWBL"; `policies.rendezvous`), on a rendezvous in place of a ring.
+"CHWBL"; `policies.state.rendezvous`), on a rendezvous in place of a ring.
 """
 
 from dataclasses import dataclass
 
-from policies.costs import Floats
-from policies.rendezvous import bounded_costs
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 from policies.scoring.options import option
-from policies.views import Candidates, RequestView
+from policies.state.rendezvous import bounded_costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ The classic least-connections rule, blind to size and cache. Theory E3: a hundre
 TTFT of the informed rules when caches matter.
 """
 
-from policies.costs import Floats
-from policies.views import Candidates, RequestView
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 
 
 def least_load(_request: RequestView, candidates: Candidates) -> Floats:

@@ -7,8 +7,8 @@ request itself is counted in the batch, or all idle workers would cost 0 whateve
 cached. It is the limit of `expected_cost` for much load, with linear prices (theory E2).
 """
 
-from policies.costs import Floats
-from policies.views import Candidates, RequestView
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 
 
 def lmetric(request: RequestView, candidates: Candidates) -> Floats:

@@ -6,8 +6,8 @@ Mooncake's rule (arXiv:2407.00079), with the fetch overlapping the backlog inste
 it. Best below saturation; near it, it spreads sessions until every cache thrashes (theory E3 ii).
 """
 
-from policies.costs import Number
-from policies.timing import Timing
+from policies.estimates.costs import Number
+from policies.pricing.timing import Timing
 
 
 def min_ttft(timing: Timing[Number]) -> Number:

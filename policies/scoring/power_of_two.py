@@ -9,9 +9,9 @@ random numbers.
 
 import numpy as np
 
-from policies.costs import Floats
-from policies.rendezvous import turn_key, weights
-from policies.views import Candidates, RequestView
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
+from policies.state.rendezvous import turn_key, weights
 
 
 def power_of_two(request: RequestView, candidates: Candidates) -> Floats:

@@ -4,15 +4,15 @@
 
 Affinity without a tree: the first block decides, so all users of one system prompt meet (and
 the bound spreads them). Bounded-load hashing as in KubeAI and SMG's ``prefix_hash`` (theory D;
-`policies.rendezvous`), on a rendezvous in place of a ring.
+`policies.state.rendezvous`), on a rendezvous in place of a ring.
 """
 
 from dataclasses import dataclass
 
-from policies.costs import Floats
-from policies.rendezvous import bounded_costs
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 from policies.scoring.options import option
-from policies.views import Candidates, RequestView
+from policies.state.rendezvous import bounded_costs
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ Each replica counts its own turns. Rows are in the order of the fleet state.
 
 import numpy as np
 
-from policies.costs import Floats
-from policies.views import Candidates, RequestView
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
 
 
 def round_robin(request: RequestView, candidates: Candidates) -> Floats:

@@ -3,12 +3,12 @@
     cost = 1 - weight((key, sequence), worker)/2^64
 
 A hash of the request and its turn stands in for random numbers, so that a decision can be
-repeated (`policies.rendezvous`).
+repeated (`policies.state.rendezvous`).
 """
 
-from policies.costs import Floats
-from policies.rendezvous import rank_costs, turn_key
-from policies.views import Candidates, RequestView
+from policies.estimates.costs import Floats
+from policies.pricing.views import Candidates, RequestView
+from policies.state.rendezvous import rank_costs, turn_key
 
 
 def uniform(request: RequestView, candidates: Candidates) -> Floats:

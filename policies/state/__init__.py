@@ -1,1 +1,1 @@
-"""What all replicas know, and the time that they share."""
+"""Operations of the log, and the parts of the state that they are folded into, each on its own."""

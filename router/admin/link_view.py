@@ -1,7 +1,7 @@
 """``GET /links``: what each link between two sites can carry, what is reserved of it, and how it is.
 
 Reservations and measurements are shared by all replicas, so any of them may be asked; of the one that is
-asked alone is ``state``, which follows from them with a memory of its own (`policies.link_states`).
+asked alone is ``state``, which follows from them with a memory of its own (`policies.state.link_states`).
 """
 
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""``GET /shadow``: what a second policy would have chosen, beside what was chosen (`policies.shadow`).
+"""``GET /shadow``: what a second policy would have chosen (`policies.observing.shadow`).
 
 Of this replica, since its start or since the shadow was last changed.
 """

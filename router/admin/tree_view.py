@@ -2,8 +2,8 @@
 
 A start is named by the hash of its first block and never by its text. Its length is that of what all cached
 prompts have in common that begin so: of an application mostly its tools and its system prompt. What it saved
-is counted by this replica alone, over this hour and the last one (`policies.savings`); what is cached where,
-all replicas know alike.
+is counted by this replica alone, over this hour and the last one (`policies.observing.savings`); what is
+cached where, all replicas know alike.
 """
 
 import asyncio

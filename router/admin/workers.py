@@ -1,8 +1,8 @@
 """``/workers``: who serves, in which role, how well; and adding, changing, draining and removing workers.
 
 A change made here is an operation in the shared log, so it holds for all replicas, and outlives the one that
-was asked: also the wish to remove a worker once it has drained (`policies.departures`). While Redis is gone
-the answer says ``"shared": false``: the others hear of it later. The older routers' dialect is in
+was asked: also the wish to remove a worker once it has drained (`policies.fleet.departures`). While Redis is
+gone the answer says ``"shared": false``: the others hear of it later. The older routers' dialect is in
 `router.admin.peers`.
 """
 

@@ -9,7 +9,8 @@ Nothing here awaits: between the look at the fold and what is published nothing 
                                        the other is gone from our own selection
     noted for a later state of a pod   left alone: another replica knows more
 
-A worker whose pod is being deleted is leaving: it is removed when it has drained (`policies.departures`).
+A worker whose pod is being deleted is leaving: it is removed when it has drained
+(`policies.fleet.departures`).
 """
 
 import logging

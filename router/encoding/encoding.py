@@ -3,8 +3,8 @@
     part of a request ──key: hash of its first medium──> rendezvous with bounded load ──> encoder
                                                                     └─ failed: the next one, at most twice
 
-Why, and how much is too much, is in `policies.encoders`. Load is the number of parts in flight, of all
-replicas, from the shared log.
+Why, and how much is too much, is in `policies.disaggregation.encoders`. Load is the number of parts in
+flight, of all replicas, from the shared log.
 
 Calls about a part that is under way go where the part went. That is in the log too, under an id that follows
 from the part's, so any replica knows. A call that comes before its part waits until a placement of it is

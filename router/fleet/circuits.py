@@ -1,4 +1,4 @@
-"""Acts on what `policies.breaker` decides: publishes it, logs it, and says who may not be dispatched to.
+"""Acts on what `policies.Breaker` decides: publishes it, logs it, and says who may not be dispatched to.
 
 Circuits are shared state; this replica's part in them (failures it counted, its probe) is in the worker's
 `Breaker`. Each transition is one log line in the gateway, by the replica that caused it. While all

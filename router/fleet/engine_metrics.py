@@ -6,7 +6,7 @@ cannot reach the worker or has just died, the next in turn does two intervals la
 agreed upon, and nobody is waited for.
 
 Only workers with something in flight are looked at, and those of which nothing is known yet: a worker
-without our work may always be given some, whatever it says (`policies.admission`).
+without our work may always be given some, whatever it says (`policies.fleet.admission`).
 
 What a page says may be seconds old (`router.fleet.engine_load`). Requests that have ended since would look
 like somebody else's, and a worker that has just become free like one that is full. So with a report goes

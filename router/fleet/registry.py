@@ -14,7 +14,8 @@ if nobody has when they ask again. A refused, reset or unexpectedly closed conne
 at once. Of an engine that does not say when it started, a refused connection is the only sign: when it
 is back it has lost its cache, unless a sibling has said so since.
 
-A worker that returns, to this replica's eyes or everybody's, takes a growing share (`policies.slow_start`).
+A worker that returns, to this replica's eyes or everybody's, takes a growing share
+(`policies.pricing.slow_start`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -411,7 +412,8 @@ class Registry:
         """Change a worker for all replicas; None leaves a property as it is. False if unknown.
 
         It is said again if another replica changes the worker at the same moment (`router.fleet.changes`).
-        Only a worker that drains can be leaving: to be removed when it has drained (`policies.departures`).
+        Only a worker that drains can be leaving: to be removed when it has drained
+        (`policies.fleet.departures`).
 
         Raises:
             ClientError: If a label names a host where no worker may be.

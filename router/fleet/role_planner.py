@@ -1,4 +1,4 @@
-"""Runs the slow loop: asks `policies.role_plan` now and then, says its answer, and turns workers.
+"""Runs the slow loop: asks `disaggregation.role_plan` now and then, says its answer, and turns workers.
 
 `RolePlanner.run` is started by `router.app` and looks every ``roles.interval_s``, or every `TURNING_S` while
 a worker is turning; with ``roles.mode`` off it only takes back what was planned before. One replica leads:
@@ -6,7 +6,7 @@ the one whose turn it is (`policies.turn_of`) among those whose heartbeats in Re
 lease. A leader that dies, or does not reach Redis, leads no more when it expires, and the next begins
 `LEAD_S` later, when what the last one said has arrived. A lease of its own would say the same a second time,
 and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
-turn is sorted out by whoever leads then (`policies.role_turns`).
+turn is sorted out by whoever leads then (`policies.disaggregation.role_turns`).
 
 Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
 wrong in a look is logged and tried again in the next.

@@ -11,7 +11,7 @@ the prompts before it may have been longer than they looked. So the *worker* is 
 see of it, and only one that has shown no progress for as long has stalled:
 
 * Of a prefill worker, its oldest prefill must be late, too, counted from when any other one ended
-  (`policies.loads.Head`).
+  (`policies.state.loads.Head`).
 * Of a decode worker, no KV may have arrived there, and no answer of this replica begun or ended.
 * Where both legs go at once the prefill leg also waits for the decode worker. If the prefill worker does make
   progress, but leaves out its oldest prefill, and the decode worker makes none, that one has stalled.

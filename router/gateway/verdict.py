@@ -6,7 +6,7 @@
 
 Said is what the decision was made of. Why one waits is found by the questions that the decision asks, in
 their order (`policies.Decider`). What is left when all others are answered is that it follows a
-prompt that is just prefilled (`policies.followers`).
+prompt that is just prefilled (`policies.dispatch.followers`).
 """
 
 from policies import SLO_UNREACHABLE, Chosen, Decision, Hold, Reason, Shed

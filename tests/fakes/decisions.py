@@ -2,7 +2,7 @@
 
 Two workers and a few prompts with common beginnings. Congestion and what flows were served are apart from the
 rest: they count arrivals, and a snapshot cannot tell its reader which of them both have counted
-(`policies.loads`).
+(`policies.state.loads`).
 """
 
 from math import fsum

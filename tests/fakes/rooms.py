@@ -302,7 +302,7 @@ class Stage:
         rules: Of the rooms.
         admission: How much workers are given.
         weight_of: Of classes and flows.
-        step_tokens: Of the engines, if they compute twice what one step shares (`policies.followers`).
+        step_tokens: Of the engines, if they compute twice what one step shares (`dispatch.followers`).
         level: What is promised, if anything.
         decode: How many decode workers there are.
         decode_s: How long each of them has a request.

@@ -23,7 +23,9 @@ NEXT = (
     """
 import sys
 import msgspec
-from policies import FleetState, Placed, fleet, ops, snapshot
+from policies import FleetState, Placed
+from policies.fleet import fleet
+from policies.state import ops, snapshot
 from router.__main__ import main
 from router.shared import SharedState
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import settings
 
 from policies import Candidates, RequestView
-from policies.loads import Loads
-from policies.views import Evictions, Pools, SlowColumns, Spills
+from policies.pricing.views import Evictions, Pools, SlowColumns, Spills
+from policies.state.loads import Loads
 from radix import Match
 
 settings.register_profile("long", max_examples=2_000, deadline=None)

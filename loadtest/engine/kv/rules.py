@@ -35,7 +35,7 @@ class CacheRules:
         swa_groups: vLLM: groups of sliding-window layers, each as large as the full-attention one.
         insert_early: Blocks can be matched from the start of the step that computes them (vLLM).
         state_slots: Linear models: states that fit beside those of running requests.
-        context_tokens: Linear models: c0 of the prefill time (`policies.costs`), for what a state saves.
+        context_tokens: Linear models: c0 of the prefill time (`estimates.costs`), for what a state saves.
     """
 
     full_tokens: int

@@ -95,12 +95,13 @@ def test_a_line_that_is_no_json_is_a_finding_and_an_empty_one_is_not() -> None:
 def test_a_failure_is_told_by_what_was_raised_and_where_in_our_code() -> None:
     trace = (
         'Traceback (most recent call last):\n  File "/x/lib/python3.11/asyncio/runners.py", line 3, in run\n'
-        '  File "/x/router/fleet/registry.py", line 12, in all\n  File "/x/policies/ops.py", line 5, in f\n'
-        "policies.ops.OpRefused: WorkerPut: too much"
+        '  File "/x/router/fleet/registry.py", line 12, in all\n'
+        '  File "/x/policies/state/ops.py", line 5, in f\n'
+        "policies.state.ops.OpRefused: WorkerPut: too much"
     )
     told = failure_in(trace)
     assert "OpRefused: WorkerPut: too much" in told
-    assert told.index("policies/ops.py") < told.index("router/fleet/registry.py")
+    assert told.index("policies/state/ops.py") < told.index("router/fleet/registry.py")
     assert "asyncio" not in told
     assert failure_in("") == ""
 

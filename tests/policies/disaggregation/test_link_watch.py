@@ -7,7 +7,7 @@ from fakes.gateway import FakeShared, VirtualTime, registry
 
 from policies import Finished, FleetRules, LinkMeasured, LinkRules, LinkStates, Placed, Shipped, Shipping
 from policies.disaggregation.link_watch import FAILURE_US, LOOK_S, LinkTurn, LinkWatch, Patience
-from policies.link_states import LinkState
+from policies.state.link_states import LinkState
 from router.fleet import LocalWorker
 
 LINK = "far>"

@@ -41,8 +41,8 @@ from policies import (
     WorkerPut,
     make_policy,
 )
-from policies.length_histogram import row_of
-from policies.pairing import KEEPS_PREFIXES_LABEL as KEEPS
+from policies.estimates.length_histogram import row_of
+from policies.fleet.pairing import KEEPS_PREFIXES_LABEL as KEEPS
 
 NOW_US = 1_700_000_000_000_000
 SECOND = 1_000_000

@@ -33,8 +33,8 @@ from policies import (
     Usage,
     WorkerPut,
 )
-from policies.decodes import OBSERVATIONS_MIN
 from policies.dispatch.feedback import FITTED_MIN
+from policies.estimates.decodes import OBSERVATIONS_MIN
 
 NOW_US = 1_700_000_000_000_000
 TOKENS_PER_BLOCK = 256.0

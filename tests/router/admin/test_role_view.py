@@ -16,7 +16,7 @@ from policies import (
     Placed,
     RoleRules,
 )
-from policies.role_plan import NEVER_TOKENS
+from policies.disaggregation.role_plan import NEVER_TOKENS
 from router.admin.role_view import add_role_view, described
 from router.fleet import Core, PlannerRules, RolePlanner
 

@@ -118,7 +118,7 @@ async def test_a_worker_that_was_turning_stays_drained(setup: Setup) -> None:
 
 
 async def test_a_worker_is_removed_when_it_has_drained_and_may_be_taken_back_until_then(setup: Setup) -> None:
-    """Who removes it is tested with `policies.departures`."""
+    """Who removes it is tested with `policies.fleet.departures`."""
     setup.add("a")
     told = await setup.client.delete("/workers/a:80?drain=true")
     assert (told.status_code, told.json()["status"], told.json()["leaving"]) == (202, "draining", True)

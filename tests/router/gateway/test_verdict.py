@@ -93,7 +93,7 @@ def test_who_came_before_goes_before() -> None:
 
 
 def test_whose_start_is_just_prefilled_follows_it() -> None:
-    """SGLang finds what a step computed when that is over (`policies.followers`)."""
+    """SGLang finds what a step computed when that is over (`policies.dispatch.followers`)."""
     bench = Bench(workers=1)
     leader = parsed_text(tuple(range(20)))
     bench.local("w0:80").step_tokens = 8192

@@ -1,0 +1,453 @@
+"""Which decode worker ends a request that a prefill worker begins, and whether one can.
+
+**Cost**, in seconds: ``wait + X + output_tokens · TPOT``
+
+    wait   until it has room for the KV; 0 if it has
+    X      round trip + max(0, send - overlap·s): the transfer that the prefill of s seconds does not overlap
+    TPOT   of a batch with this request in it, by the load that it will be (below)
+
+**Load** (theory E4.5: N + sum of L over a constant). A decode step reads the weights once, and for each
+request a fixed part (window, state, activations) and the KV of its context. With r the context that costs as
+much as that fixed part, n requests with K tokens of context weigh ``(n + K/r) / (1 + m/r)`` requests of mean
+context m, and for that many `policies.estimates.decodes.DecodeFit` knows the time.
+
+**Room.** `policies.fleet.admission` says who has it. A worker with room is chosen as long as there is one.
+How long a full one takes to get it: decodes end at random, after t_d on average, so a part f of them within
+f·t_d.
+
+**Transfer.** Within a site it is free. Between sites it takes the KV bytes (`policies.estimates.kv_bytes`) of
+what the decode worker lacks of the prompt, over what may be reserved of the link: the price while nobody else
+uses it. Whether it fits, and when, the link is asked for the pair that was chosen
+(`policies.state.links.Links.quote`).
+
+**One look.** A request looks at the decode workers once, at each pool as columns, when it is first asked for
+(`Look`). What does not change with every request is kept (`policies.disaggregation.decode_pools`).
+"""
+
+from collections.abc import Callable, Mapping
+from math import inf
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.disaggregation.decode_pools import DecodePool, DecodePools, decode_pools
+from policies.disaggregation.sides import Sides
+from policies.estimates.costs import Floats
+from policies.estimates.decodes import DecodeFit
+from policies.estimates.kv_bytes import KvBytes
+from policies.fleet.admission import Admission
+from policies.fleet.fleet import FleetState
+from policies.fleet.pairing import ALONE, Pairing
+from policies.pricing.views import Candidates, Chosen, RequestView, Ships, Slots
+from policies.scoring import POLICIES, Policy, make_policy
+from policies.scoring.placement import cheapest_row
+from policies.state.buckets import ANY_BUCKET
+from radix import Match
+
+DECODE_COST = "decode_cost"
+"""The default policy, above. The policies of prefill workers may choose decode workers, too."""
+
+DECODE_POLICIES = (DECODE_COST, *POLICIES)
+"""Names of policies that choose decode workers."""
+
+TPOT_BASE_S, TPOT_REQUEST_S = 0.01, 0.0002
+"""Seconds of a decode step, and what a request adds, before anything was observed: only order matters."""
+
+SLOPE_MIN = 1e-3
+"""A request adds at least this share of the time of a step: else all batches would be alike where none was
+large yet."""
+
+CONTEXT_TOKENS = 8192.0
+"""r: a guess; 0 would count nothing but tokens, and +inf nothing but requests."""
+
+DECODE_S = 10.0
+"""t_d before any decode was observed, a guess: tells how soon a full worker has room."""
+
+KEPT_MAX = 100
+"""Lists of workers (one per model and bucket) of which anything is kept."""
+
+
+def decode_policy(name: str, options: Mapping[str, float] = MappingProxyType({})) -> Policy | None:
+    """Make a decode policy by name; None is `DECODE_COST`.
+
+    Args:
+        name: One of `DECODE_POLICIES`.
+        options: Its options; what is missing keeps its default. `DECODE_COST` has none.
+
+    Raises:
+        ValueError: Unknown name or option, or a value out of range; the message lists what is valid.
+    """
+    if name == DECODE_COST:
+        return None
+    if name not in POLICIES:
+        raise ValueError(f"unknown decode policy {name!r}; known are: {', '.join(DECODE_POLICIES)}")
+    return make_policy(name, options)
+
+
+class Partner(msgspec.Struct, frozen=True, gc=False):
+    """The decode worker of a request.
+
+    Attributes:
+        slot: Its row in the fleet state.
+        wait_s: How long until it has room; 0 if it has. If not, nobody has.
+        transfer_s: X.
+        cached_tokens: How much of the prompt it holds already, and is not sent.
+        tpot_s: Seconds per output token with this request in its batch.
+        keeps_prefixes: Whether it will hold the prompt for later requests.
+    """
+
+    slot: int
+    wait_s: float
+    transfer_s: float
+    cached_tokens: float
+    tpot_s: float
+    keeps_prefixes: bool
+
+
+class _Columns(msgspec.Struct, frozen=True, eq=False):
+    """One request's view of a pool, one row per decode worker.
+
+    Attributes:
+        has_room: Whether one of them has room for the request.
+        wait_s: How long until it has.
+        tpot_s: Seconds per output token with it.
+        cost_s: All of the cost but X; of who has no room, although somebody has, +inf.
+        cached_tokens: How much of the prompt it holds; 0 if nobody holds any.
+    """
+
+    has_room: bool
+    wait_s: Floats
+    tpot_s: Floats
+    cost_s: Floats
+    cached_tokens: Floats | float
+
+
+_NOBODY = _Columns(False, np.zeros(0), np.zeros(0), np.zeros(0), 0.0)  # noqa: FBT003
+
+
+class Matchmaker:
+    """Finds decode workers.
+
+    Args:
+        fleet: What is known of the workers.
+        admission: Who has room.
+        decode_fit: What is learned of the decode of a worker class.
+        policy: How decode workers are priced; None: `DECODE_COST`.
+    """
+
+    def __init__(
+        self,
+        fleet: FleetState,
+        admission: Admission,
+        decode_fit: Callable[[str], DecodeFit],
+        policy: Policy | None = None,
+    ) -> None:
+        self.fleet = fleet
+        self.admission = admission
+        self.decode_fit = decode_fit
+        self.policy = policy
+        self._kept: dict[int, DecodePools] = {}
+        self._others: dict[int, tuple[Slots, Slots]] = {}
+
+    def look(self, pairing: Pairing, request: RequestView, kv: KvBytes, candidates: Candidates) -> "Look":
+        """Look at the decode workers for a request.
+
+        Args:
+            pairing: Who needs a partner, and who may be it.
+            request: The request.
+            kv: What the KV of its model weighs.
+            candidates: What is cached where, and when it is.
+        """
+        return Look(self, self.pools(pairing), request, kv, candidates)
+
+    def open(self, pairing: Pairing, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        """Which of some candidates could begin a request, if only a short one (`Look.open`)."""
+        pools = self.pools(pairing)
+        return self.opened(pools, slots, [self._has_room(pool.slots, 1.0, now_us) for pool in pools.pools])
+
+    def is_open(self, pairing: Pairing, slot: int, now_us: int, tokens: float = 1.0) -> bool:
+        """The same of one candidate, and of a request of so many tokens."""
+        pools = self.pools(pairing)
+        number = pools.pool_of.item(slot)
+        if number != ALONE:
+            return self._has_room(pools.pools[number].slots, tokens, now_us)
+        return not (pools.decodes.item(slot) and self.fleet.loads.inflight_requests.item(slot))
+
+    def any_room(self, pairing: Pairing, tokens: float, now_us: int) -> bool:
+        """Whether some decode worker has room for a request of so many tokens."""
+        return any(self._has_room(pool.slots, tokens, now_us) for pool in self.pools(pairing).pools)
+
+    def sides(self, pairing: Pairing, slots: Slots) -> Sides | None:
+        """Candidates by what their KV crosses; the same again. None if nothing crosses a link."""
+        return self.pools(pairing).sites.sides(slots)
+
+    def opened(self, pools: DecodePools, slots: Slots, rooms: list[bool]) -> NDArray[np.bool_]:
+        """The same as `open`, where it is known which pools have room."""
+        busy = pools.decodes[slots] * self.fleet.loads.inflight_requests[slots]
+        open_: NDArray[np.bool_] = np.array([*rooms, True])[pools.pool_of[slots]] & (busy == 0)
+        return open_
+
+    def without_decode(self, pools: DecodePools, slots: Slots) -> Slots:
+        """Those of some candidates that are no decode workers; the same array again."""
+        kept = self._others.get(id(slots))
+        if kept is None or kept[0] is not slots:
+            if len(self._others) >= KEPT_MAX:
+                self._others.clear()
+            others = slots[pools.decodes[slots] == 0]
+            kept = self._others[id(slots)] = slots, others if 0 < len(others) < len(slots) else slots
+        return kept[1]
+
+    def pools(self, pairing: Pairing) -> DecodePools:
+        """What does not change with every request."""
+        kept = self._kept.get(id(pairing))
+        if kept is None or kept.pairing is not pairing or kept.revision != self.fleet.revision:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            self._others.clear()
+            kept = self._kept[id(pairing)] = decode_pools(self.fleet, pairing)
+        return kept
+
+    def _has_room(self, slots: Slots, tokens: float, now_us: int) -> bool:
+        return bool(self.admission.lacking(slots, tokens, now_us).min(initial=1.0) == 0.0)
+
+
+class Look:
+    """What one request finds.
+
+    Args:
+        matchmaker: Who looks.
+        pools: At whom.
+        request: For whom.
+        kv: What the KV of its model weighs.
+        candidates: What is cached where, and when it is.
+    """
+
+    __slots__ = ("_candidates", "_full", "_kv", "_matchmaker", "_pools", "_request", "_seen")
+
+    def __init__(
+        self,
+        matchmaker: Matchmaker,
+        pools: DecodePools,
+        request: RequestView,
+        kv: KvBytes,
+        candidates: Candidates,
+    ) -> None:
+        self._matchmaker = matchmaker
+        self._pools = pools
+        self._request = request
+        self._kv = kv
+        self._candidates = candidates
+        self._seen: dict[int, _Columns] = {}
+        self._full = ""
+
+    # Prices.
+
+    def ships(self) -> Ships:
+        """What it costs to split the request, with the cheapest partner in each pool."""
+        pools = self._pools
+        room_s, base_s, send_s, overlap_ratio = np.zeros((4, len(pools.pools) + 1))
+        for number, pool in enumerate(pools.pools):
+            columns = self._columns(number)
+            if not len(pool.slots):
+                continue
+            row = columns.cost_s.argmin()
+            if not columns.has_room:
+                room_s[number + 1] = columns.wait_s[row]
+            if pool.link:
+                base_s[number + 1], sent_s = self._transfer(pool, columns.cached_tokens)
+                send_s[number + 1] = sent_s[row] if isinstance(sent_s, np.ndarray) else sent_s
+                overlap_ratio[number + 1] = pool.hand_over.overlap_ratio
+        return Ships(pools.pool_of + 1, room_s, base_s, send_s, overlap_ratio, pools.splits)
+
+    # Questions.
+
+    def splits(self, slot: int) -> bool:
+        """Whether the candidate in a slot needs a partner."""
+        return self._pools.pool_of.item(slot) != ALONE
+
+    def decoders(self, slot: int) -> Slots:
+        """Who may decode what the candidate in a slot begins: its partners, or itself."""
+        number = self._pools.pool_of.item(slot)
+        return np.array([slot]) if number == ALONE else self._pools.pools[number].slots
+
+    def wait_s(self, slot: int) -> float:
+        """How long until there is room for it; 0 of a candidate that needs no partner."""
+        number = self._pools.pool_of.item(slot)
+        if number == ALONE or (columns := self._columns(number)).has_room:
+            return 0.0
+        return float(columns.wait_s.min(initial=inf))
+
+    def has_room(self, slot: int) -> bool:
+        """Whether there is room for the KV where the candidate in a slot would have it decoded.
+
+        Of a plain worker that is not asked here (`policies.fleet.admission.Admission.has_room`).
+        """
+        pools = self._pools
+        number = pools.pool_of.item(slot)
+        if number != ALONE:
+            return self._open(number)
+        if not pools.decodes.item(slot):
+            return True
+        tokens = self._request.prompt_tokens + self._request.output_tokens
+        lacking = self._matchmaker.admission.lacking(np.array([slot]), tokens, self._candidates.now_us)
+        return lacking.item(0) == 0.0
+
+    def without_decode(self, slots: Slots) -> Slots:
+        """Of some candidates, those that are no decode workers; all of them if there are no others."""
+        return self._matchmaker.without_decode(self._pools, slots)
+
+    def open(self, slots: Slots) -> Slots:
+        """Of some candidates, those whom idle time is no reason to leave alone.
+
+        A partner has room for what a prefill worker begins, and a decode worker decodes nothing: while it
+        does, it is not idle, although it has nothing to prefill.
+        """
+        pools = self._pools
+        rooms = [self._open(number) for number in range(len(pools.pools))]
+        return slots[self._matchmaker.opened(pools, slots, rooms)]
+
+    def partner(self, chosen: Chosen) -> Partner | None:
+        """The decode worker that ends what a prefill worker begins; None if the policy considers nobody."""
+        pool, columns, exposed_s, costs = self._priced(chosen)
+        row = cheapest_row(self._request.key, pool.worker_hash, costs)
+        return None if row is None else _partner(pool, columns, exposed_s, row)
+
+    def partners(self, chosen: Chosen) -> list[tuple[float, Partner]]:
+        """All that `partner` chooses from, with what each costs, in its order; +inf is not considered."""
+        pool, columns, exposed_s, costs = self._priced(chosen)
+        first = cheapest_row(self._request.key, pool.worker_hash, costs)
+        rows = sorted(range(len(costs)), key=lambda row: (row != first, costs.item(row)))
+        return [(costs.item(row), _partner(pool, columns, exposed_s, row)) for row in rows]
+
+    def _priced(self, chosen: Chosen) -> tuple[DecodePool, _Columns, Floats | float, Floats]:
+        """The partners of a prefill worker: who they are, as columns, X and cost of each."""
+        number = self._pools.pool_of.item(chosen.slot)
+        pool, columns = self._pools.pools[number], self._columns(number)
+        exposed_s: Floats | float = 0.0
+        costs = columns.cost_s
+        if pool.link:
+            base_s, send_s = self._transfer(pool, columns.cached_tokens)
+            overlap_s = pool.hand_over.overlap_ratio * chosen.service_s
+            exposed_s = base_s + np.maximum(send_s - overlap_s, 0.0)
+            costs = costs + exposed_s
+        policy = self._matchmaker.policy
+        if policy is not None:
+            rows = (costs < inf).nonzero()[0]
+            costs = np.full(len(costs), inf)
+            costs[rows] = policy.costs(self._request, self._peers(pool, rows))
+        return pool, columns, exposed_s, costs
+
+    # Links.
+
+    def sides(self, slots: Slots) -> Sides | None:
+        """Some candidates by what their KV crosses; None if nothing crosses a link."""
+        return self._pools.sites.sides(slots)
+
+    def link(self, slot: int) -> str:
+        """The link that the KV of the candidate in a slot crosses; empty for none."""
+        return self._pools.sites.link(slot)
+
+    def overlap_ratio(self, slot: int) -> float:
+        """Share of the prefill of the candidate in a slot, who splits, during which its KV is on its way."""
+        return self._pools.pools[self._pools.pool_of.item(slot)].hand_over.overlap_ratio
+
+    def held_tokens(self, slot: int) -> float:
+        """The most of the prompt that one of its partners holds already, who splits."""
+        held = self._columns(self._pools.pool_of.item(slot)).cached_tokens
+        return float(held.max()) if isinstance(held, np.ndarray) else held
+
+    def wait_for(self, link: str) -> None:
+        """A link has no room for the request now: who would send its KV over it has none."""
+        self._full = link
+
+    def waits_for_link(self, slot: int) -> bool:
+        """Whether the candidate in a slot would send its KV over that link."""
+        return bool(self._full) and self._pools.sites.link(slot) == self._full
+
+    # Inside.
+
+    def _open(self, number: int) -> bool:
+        """Whether there is room in a pool, and on the way to it."""
+        link = self._pools.pools[number].link
+        return self._columns(number).has_room and (not link or link != self._full)
+
+    def _transfer(self, pool: DecodePool, cached_tokens: Floats | float) -> tuple[float, Floats | float]:
+        """Round trip, and time on the link to decode workers that hold so much."""
+        links, prompt_tokens = self._matchmaker.fleet.links, self._request.prompt_tokens
+        cap_bytes_per_s = links.cap_bytes_per_s(pool.link, self._candidates.now_us)
+        if not cap_bytes_per_s:
+            return 0.0, 0.0
+        kv_bytes = self._kv.of(prompt_tokens) - self._kv.token_bytes * cached_tokens
+        return links.rtt_s(pool.link), kv_bytes / cap_bytes_per_s
+
+    def _kept_matches(self, pool: DecodePool) -> list[Match]:
+        """What counts of what the workers of a pool hold."""
+        return self._candidates.matches if pool.keeps.any() else []
+
+    def _peers(self, pool: DecodePool, rows: NDArray[np.intp]) -> Candidates:
+        """Some rows of a pool as the policies of the peers see workers."""
+        seen = self._candidates
+        slow, _ = self._matchmaker.fleet.columns.gathered(pool.slots, ANY_BUCKET, seen.now_us)
+        if len(rows) < len(pool.slots):
+            slow = slow.only(rows)
+        matches = self._kept_matches(pool)
+        return Candidates(
+            slow, [], matches, seen.loads, seen.prompt_tokens, seen.tokens_per_block, seen.now_us
+        )
+
+    def _columns(self, number: int) -> _Columns:
+        """A pool as columns."""
+        columns = self._seen.get(number)
+        if columns is None:
+            columns = self._seen[number] = self._look_at(self._pools.pools[number])
+        return columns
+
+    def _look_at(self, pool: DecodePool) -> _Columns:
+        matchmaker, request, seen, slots = self._matchmaker, self._request, self._candidates, pool.slots
+        if not len(slots):
+            return _NOBODY
+        tokens = request.prompt_tokens + request.output_tokens
+        lacking = matchmaker.admission.lacking(slots, tokens, seen.now_us)
+        requests, held = seen.loads.inflight_requests[slots], seen.loads.inflight_tokens[slots]
+        # With this request: (requests + 1 + (held + tokens)/r) / (1 + mean/r), in whole weights of r tokens.
+        batch = requests * CONTEXT_TOKENS + held + (CONTEXT_TOKENS + tokens)
+        batch *= (requests.sum() + len(slots)) / batch.sum()
+        wait_s, tpot_s = lacking, batch
+        for name, rows in pool.classes:
+            fit = matchmaker.decode_fit(name)
+            base_s, slope_s = fit.line_s if fit.known else (TPOT_BASE_S, TPOT_REQUEST_S)
+            slope_s = max(slope_s, SLOPE_MIN * base_s)
+            part: slice | NDArray[np.intp] = slice(None) if len(rows) == len(slots) else rows
+            wait_s[part] *= fit.decode_s or DECODE_S
+            tpot_s[part] = base_s + slope_s * batch[part]
+        cost_s = request.output_tokens * tpot_s
+        has_room = not lacking.all()
+        if lacking.any():
+            cost_s = np.where(lacking > 0.0, inf, cost_s) if has_room else cost_s + wait_s
+        return _Columns(has_room, wait_s, tpot_s, cost_s, self._cached_tokens(pool))
+
+    def _cached_tokens(self, pool: DecodePool) -> Floats | float:
+        matches, seen = self._kept_matches(pool), self._candidates
+        if not matches:
+            return 0.0
+        blocks = sum([match.safe[pool.slots] for match in matches])
+        held = np.minimum(blocks * seen.tokens_per_block, self._request.prompt_tokens)
+        return held if pool.keeps.all() else np.where(pool.keeps, held, 0.0).astype(np.float64)
+
+
+def _partner(pool: DecodePool, columns: _Columns, exposed_s: Floats | float, row: int) -> Partner:
+    """One row of a pool."""
+    return Partner(
+        pool.slots.item(row),
+        columns.wait_s.item(row),
+        _at(exposed_s, row),
+        _at(columns.cached_tokens, row),
+        columns.tpot_s.item(row),
+        pool.keeps.item(row),
+    )
+
+
+def _at(column: Floats | float, row: int) -> float:
+    return column.item(row) if isinstance(column, np.ndarray) else column

@@ -1,0 +1,355 @@
+"""Where a request is prefilled: locally, or in another site, from which its KV crosses a link.
+
+*Local* is where its KV crosses no link. **Seconds** decide. Both sides are priced as what the request would
+wait, with what that side has cached, plus what others lose by it (theory E1: prices on stages; E2):
+
+    local    V + x + κ·x·(V + x/2)
+    remote   the same there + link + ρ/(1-ρ)·(wait + w/2)      w: seconds of the whole link that it takes
+
+with ρ the smoothed utilisation, and the wait for room on the link as it is planned (`Links.quote`). Remote
+must be sooner by a margin: predictions err, and a link has more ways to fail. A threshold is in this already,
+and it moves: who is long gains most by faster workers, so as their queue grows, the short ones stay first.
+
+**The slow loop's threshold t** on *uncached* tokens (PrfaaS, arXiv:2604.15039, 3.4.3) rations a link that is
+scarce: whoever would leave no more than t to prefill locally stays, since long prefills gain more for each
+byte. Where there is room it keeps nobody: a request that is sooner there goes there (decision 0047).
+
+**A threshold set by hand** is the rule of the paper, which an operator asked for:
+
+    link scarce     the local cache alone counts:      l - l_local <= t ? local : remote
+    link abundant   the best cache anywhere counts:    l - max(l_local, l_remote) <= t ? local : remote
+
+In the second case the paper moves the longer prefix here if it is there. Engines of today can do that only
+through a pool that both sites share (`policies.fleet.cache_pools`), and what can be fetched from it is part
+of l_local already. A prefix that is only remote cannot be moved: SGLang's bootstrap and vLLM's connectors
+hand over whole requests, from prefill to decode. Then seconds decide, as when a queue surges on one side.
+
+Nothing crosses a link that is down, and no KV that nobody has weighed. Transfers are paced: one that does not
+fit now waits in the gateway if that is still sooner, and else is prefilled locally.
+"""
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+import msgspec
+
+from policies.state.link_states import LinkState, LinkStateRules, LinkStates
+from policies.state.links import Links, Quote
+
+UTILISATION_MAX = 0.95
+"""A link that is fuller costs others no more (as in `policies.fleet.columns`): ρ/(1-ρ) <= 19."""
+
+
+class OffloadReason(StrEnum):
+    """Why a request is prefilled where it is."""
+
+    BELOW_THRESHOLD = "below_threshold"
+    ABOVE_THRESHOLD = "above_threshold"
+    CACHED_THERE = "cached_there"
+    SOONER_LOCAL = "sooner_local"
+    SOONER_REMOTE = "sooner_remote"
+    LOCAL_BUSY = "local_busy"
+    REMOTE_BUSY = "remote_busy"
+    LINK_FULL = "link_full"
+    LINK_DOWN = "link_down"
+    PROBE = "probe"
+    UNKNOWN_KV = "unknown_kv"
+    FAILED_REMOTE = "failed_remote"
+    NO_LOCAL = "no_local"
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadRules:
+    """What the rule needs from the settings.
+
+    Attributes:
+        states: When a link is in which state.
+        margin_ratio: By this share of the local price remote must be cheaper.
+        margin_s: And by so many seconds.
+        surge_s: A queue surges from when it is so much longer than that of the other side,
+        calm_s: until it is less than so much longer.
+        helps: Whether a worker that stands idle may take what waits for the other side, if that is sooner.
+    """
+
+    states: LinkStateRules = field(default_factory=LinkStateRules)
+    margin_ratio: float = 0.1
+    margin_s: float = 0.02
+    surge_s: float = 2.0
+    calm_s: float = 0.5
+    helps: bool = True
+
+
+class Offer(msgspec.Struct, frozen=True, gc=False):
+    """What one side can do for a request: its cheapest worker, and its shortest queue.
+
+    Attributes:
+        site: Where.
+        link: What the KV would cross; empty if none.
+        uncached_tokens: That it would prefill.
+        ready_s: V': until it could begin.
+        service_s: s.
+        other_s: What else is in the time to the first token, but for the link.
+        others_s: What others lose.
+        backlog_s: The shortest queue of the side, seconds.
+        overlap_ratio: Share of the prefill during which its KV is on its way.
+        kv_bytes: What would cross; None if nobody knows.
+        ready_bytes: What of it is cached there, and leaves at once.
+    """
+
+    site: str
+    link: str
+    uncached_tokens: float
+    ready_s: float
+    service_s: float
+    other_s: float = 0.0
+    others_s: float = 0.0
+    backlog_s: float = 0.0
+    overlap_ratio: float = 1.0
+    kv_bytes: float | None = None
+    ready_bytes: float = 0.0
+
+    @property
+    def ttft_s(self) -> float:
+        """Time to the first token, but for the link."""
+        return self.ready_s + self.service_s + self.other_s
+
+
+class OffloadVerdict(msgspec.Struct, frozen=True, gc=False):
+    """A decision that explains itself.
+
+    Attributes:
+        remote: Whether it is prefilled in another site.
+        site: Where it is prefilled.
+        reason: Why.
+        threshold_tokens: t; 0 without one.
+        uncached_local: Tokens to prefill locally; -1 if nobody can.
+        uncached_remote: In the other site.
+        kv_bytes: That would cross; -1 if nobody knows.
+        link_s: What the link would add to the time to the first token: wait, exposed transfer, round trip.
+        local_s: Predicted time to the first token, locally; -1 if nobody can.
+        remote_s: In the other site.
+        utilisation: Of the link, smoothed.
+        state: Of the link.
+        link: Which.
+        local_others_s: What others would lose locally.
+        remote_others_s: In the other site and on the link.
+        wait_s: What of ``link_s`` is the wait for room on it.
+        above_cap: Whether more of its KV would leave in a second than may: it goes alone.
+    """
+
+    remote: bool
+    site: str
+    reason: OffloadReason
+    threshold_tokens: int
+    uncached_local: int
+    uncached_remote: int
+    kv_bytes: int
+    link_s: float
+    local_s: float
+    remote_s: float
+    utilisation: float
+    state: LinkState
+    link: str
+    local_others_s: float = 0.0
+    remote_others_s: float = 0.0
+    wait_s: float = 0.0
+    above_cap: bool = False
+
+    @property
+    def way(self) -> str:
+        """The link that its KV crosses; empty for none."""
+        return self.link if self.remote else ""
+
+    @property
+    def judged_tokens(self) -> int:
+        """Uncached tokens that t is compared with: with an abundant link, by the best cache anywhere."""
+        if self.state is LinkState.ABUNDANT:
+            return min(self.uncached_local, self.uncached_remote)
+        return self.uncached_local
+
+
+class _Side(msgspec.Struct, frozen=True, gc=False):
+    """A remote offer with its link."""
+
+    offer: Offer
+    quote: Quote | None
+    state: LinkState
+    utilisation: float
+    link_s: float
+    price_s: float
+    others_s: float
+
+
+class Offload:
+    """The rule, and what it remembers: the states of links, and which queues surge.
+
+    Args:
+        links: What is reserved and measured.
+        rules: See there.
+    """
+
+    def __init__(self, links: Links, rules: OffloadRules = OffloadRules()) -> None:
+        self.rules = rules
+        self.states = LinkStates(links, rules.states)
+        self._links = links
+        self._surges: dict[str, int] = {}
+        """By link: 1 while the local queue surges, -1 while the remote one does."""
+
+    def use(self, rules: OffloadRules) -> None:
+        """Decide by other rules from now on; what is remembered of links and queues stays."""
+        self.rules = rules
+        self.states.rules = rules.states
+
+    def rehearsing(self) -> "Offload":
+        """One that judges as this one would now, and remembers nothing for it."""
+        other = copy(self)
+        other.states, other._surges = self.states.rehearsing(), dict(self._surges)
+        return other
+
+    def judge(
+        self,
+        local: Offer | None,
+        remotes: Sequence[Offer],
+        threshold_tokens: float | None,
+        now_us: int,
+        *,
+        fixed: bool = False,
+        failed: bool = False,
+    ) -> OffloadVerdict:
+        """Decide where a request is prefilled.
+
+        Args:
+            local: What can be done where no link is crossed; None if nobody prefills there.
+            remotes: What other sites can do; not empty.
+            threshold_tokens: t; None while there is none.
+            now_us: Log time.
+            fixed: Whether t was set by hand, and so decides; else it rations a link that is scarce.
+            failed: Whether a prefill in another site has failed it already.
+        """
+        sides = [self._side(offer, now_us) for offer in remotes]
+        side = min(sides, key=_rank)
+        offer, state, quote = side.offer, side.state, side.quote
+        if local is None:
+            weighed = offer.kv_bytes is not None
+            reason = OffloadReason.NO_LOCAL if weighed else OffloadReason.UNKNOWN_KV
+            return _verdict(local, side, threshold_tokens, reason, remote=weighed)
+        surge = self._surge(offer.link, local.backlog_s - offer.backlog_s)
+        if offer.kv_bytes is None:
+            remote, reason = False, OffloadReason.UNKNOWN_KV
+        elif state is LinkState.DOWN or quote is None:
+            remote, reason = False, OffloadReason.LINK_DOWN
+        elif failed:
+            remote, reason = False, OffloadReason.FAILED_REMOTE
+        else:
+            judge = self._by_threshold if fixed else self._by_seconds
+            remote, reason = judge(local, side, threshold_tokens, surge)
+            if remote and state is LinkState.PROBING:
+                reason = OffloadReason.PROBE
+            if remote and not self._gets_through(local, side, quote):
+                remote, reason = False, OffloadReason.LINK_FULL
+        return _verdict(local, side, threshold_tokens, reason, remote=remote)
+
+    def _by_seconds(
+        self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
+    ) -> tuple[bool, OffloadReason]:
+        """Where it should go if the link lets it: where it is sooner; a scarce link is for long ones."""
+        if not self._sooner(local, side):
+            return False, OffloadReason.SOONER_LOCAL
+        short = threshold_tokens is not None and local.uncached_tokens <= threshold_tokens
+        queue_s = side.offer.backlog_s
+        scarce = side.state is LinkState.SCARCE or queue_s > max(self.rules.calm_s, local.backlog_s)
+        if short and scarce and surge <= 0:
+            return False, OffloadReason.BELOW_THRESHOLD
+        return True, OffloadReason.SOONER_REMOTE
+
+    def _by_threshold(
+        self, local: Offer, side: _Side, threshold_tokens: float | None, surge: int
+    ) -> tuple[bool, OffloadReason]:
+        """The same by the paper."""
+        assert threshold_tokens is not None
+        offer = side.offer
+        sooner = self._sooner(local, side)
+        if local.uncached_tokens <= threshold_tokens:
+            if surge > 0 and sooner:
+                return True, OffloadReason.LOCAL_BUSY
+            return False, OffloadReason.BELOW_THRESHOLD
+        if offer.uncached_tokens <= threshold_tokens and side.state is LinkState.ABUNDANT:
+            return sooner, OffloadReason.CACHED_THERE if sooner else OffloadReason.SOONER_LOCAL
+        if surge < 0 and not sooner:
+            return False, OffloadReason.REMOTE_BUSY
+        return True, OffloadReason.ABOVE_THRESHOLD
+
+    def _sooner(self, local: Offer, side: _Side) -> bool:
+        """Whether remote is cheaper by the margin."""
+        rules, local_s = self.rules, local.ttft_s + local.others_s
+        return side.price_s + max(rules.margin_s, rules.margin_ratio * local_s) < local_s
+
+    def _gets_through(self, local: Offer, side: _Side, quote: Quote) -> bool:
+        """Whether the link takes it now and fast, or at least sooner than it were done locally."""
+        wait_s_max = self.rules.states.wait_s_max
+        if quote.fits and side.link_s <= wait_s_max:
+            return True
+        return quote.wait_s <= wait_s_max and self._sooner(local, side)
+
+    def _surge(self, link: str, longer_s: float) -> int:
+        """Which queue surges, by how much longer the local one is than that behind a link."""
+        rules, surge = self.rules, self._surges.get(link, 0)
+        if abs(longer_s) > rules.surge_s:
+            surge = 1 if longer_s > 0 else -1
+        elif longer_s * surge < rules.calm_s:
+            surge = 0
+        if link in self._links.rules:
+            self._surges[link] = surge
+        return surge
+
+    def _side(self, offer: Offer, now_us: int) -> _Side:
+        """What a remote offer is with its link."""
+        links, link = self._links, offer.link
+        overlapped_s = offer.overlap_ratio * offer.service_s
+        ready_s = offer.ready_s + offer.service_s - overlapped_s
+        quote = links.quote(link, offer.kv_bytes or 0.0, overlapped_s, ready_s, now_us, offer.ready_bytes)
+        wait_s = quote.wait_s if quote is not None else 0.0
+        state = self.states.state(link, max(wait_s, offer.backlog_s), now_us)
+        utilisation = self.states.utilisation(link, now_us)
+        if quote is None:
+            return _Side(offer, None, state, utilisation, 0.0, inf, 0.0)
+        link_s = wait_s + quote.exposed_s + links.rtt_s(link)
+        others_s = offer.others_s
+        if offer.kv_bytes:
+            full = min(utilisation, UTILISATION_MAX)
+            alone_s = offer.kv_bytes / links.cap_bytes_per_s(link, now_us)
+            others_s += full / (1.0 - full) * (wait_s + alone_s / 2.0)
+        return _Side(offer, quote, state, utilisation, link_s, offer.ttft_s + link_s + others_s, others_s)
+
+
+def _rank(side: _Side) -> tuple[bool, bool, float, str]:
+    """The least is the best site to go to."""
+    return side.offer.kv_bytes is None, side.state is LinkState.DOWN, side.price_s, side.offer.link
+
+
+def _verdict(
+    local: Offer | None, side: _Side, threshold_tokens: float | None, reason: OffloadReason, *, remote: bool
+) -> OffloadVerdict:
+    offer, quote = side.offer, side.quote
+    return OffloadVerdict(
+        remote,
+        offer.site if remote or local is None else local.site,
+        reason,
+        round(threshold_tokens or 0.0),
+        -1 if local is None else round(local.uncached_tokens),
+        round(offer.uncached_tokens),
+        -1 if offer.kv_bytes is None else round(offer.kv_bytes),
+        side.link_s,
+        -1.0 if local is None else local.ttft_s,
+        offer.ttft_s + side.link_s,
+        side.utilisation,
+        side.state,
+        offer.link,
+        0.0 if local is None else local.others_s,
+        side.others_s,
+        0.0 if quote is None else quote.wait_s,
+        quote is not None and quote.above_cap,
+    )

@@ -1,0 +1,407 @@
+"""How many requests a second a fleet with remote prefill can serve, and with which threshold and roles most.
+
+The throughput model of PrfaaS (arXiv:2604.15039, section 3.4; theory A1). Requests whose uncached length L
+exceeds the threshold t are prefilled in another site, the others here:
+
+    (1) Phi(l)     = S(l)/T(l)                                what one worker sends, bytes per second
+    (2) B_out      = N·E[S]/E[T]                              what a site sends
+    (3) Th_remote  = min(N/T(l_long), B_out/S(l_long))        compute or the link, pipelined layer by layer
+    (4) Th_prefill = N_p/T(l_short)
+    (5) Th_decode  = N_d·BS_max/(T_decode·L_out)
+    (6) Lambda     = min(Th_remote/p, Th_prefill/(1 - p), Th_decode),     p = P(L > t)
+    (7) optimal t:      Th_remote/p = Th_prefill/(1 - p)
+    (8) optimal N_p:    Th_remote + Th_prefill = Th_decode
+
+T is the prefill time of a length and S the bytes of its KV that cross; l_long and l_short are the means of L
+above and up to t. Th_remote/p falls and Th_prefill/(1 - p) rises while p rises, so (7) and (8) are solved by
+looking at every threshold that the histogram can tell apart and at every split: some hundred thousand
+numbers, in milliseconds.
+
+Beyond the paper:
+
+* **Several classes.** A stage may have workers of several classes, and several sites may help: throughputs
+  add up. Which of the convertible workers prefill is a matter of comparative advantage: those that give up
+  least decoding for the prefill they do come first, so the splits to look at stand in one line.
+* **Mean times.** The paper takes the T of the mean length for the time of a mean request. T is convex, so
+  that is too short where lengths vary. With `mean_of_times`, the default, it is E[T]; without, T(E[L]).
+* **Ties.** Where decode is the bottleneck many thresholds serve as many requests. Then the one at which the
+  prefill stages saturate last counts, which is (7).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+
+import numpy as np
+
+from policies.estimates.costs import Floats, ServiceModel, service_s
+
+Curve = Callable[[Floats], Floats]
+"""Seconds, or bytes, for each of some uncached lengths in tokens (> 0)."""
+
+_EVEN = 1e-9
+"""Throughputs closer than this are the same, but for rounding."""
+
+
+class Stage(StrEnum):
+    """What bounds the throughput."""
+
+    REMOTE = "remote"
+    LINK = "link"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class UncachedLengths:
+    """How long the uncached part of requests is: bins in ascending order.
+
+    Attributes:
+        tokens: Mean length in each bin, > 0.
+        requests: How many there are in each, or what share; >= 0.
+        bounds: Upper bound of each bin, inclusive: the thresholds that can be told apart.
+    """
+
+    tokens: Floats
+    requests: Floats
+    bounds: Floats
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any request."""
+        return bool(self.requests.sum() > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerClass:
+    """Workers of one class in the home site.
+
+    Attributes:
+        prefill_s: Prefill time of one of them.
+        decode_per_s: Requests that one of them decodes in a second (`decode_per_s`).
+        prefill: How many only prefill.
+        decode: How many only decode.
+        convertible: How many may do either.
+    """
+
+    prefill_s: Curve
+    decode_per_s: float
+    prefill: int = 0
+    decode: int = 0
+    convertible: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSite:
+    """Prefill workers in another site, and the link from there.
+
+    Attributes:
+        workers: How many there are of each class, and the prefill time of one.
+        bytes_per_s: What the link carries; +inf if that does not matter.
+    """
+
+    workers: Sequence[tuple[int, Curve]]
+    bytes_per_s: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The fleet that a model prices.
+
+    Attributes:
+        home: Where requests are decoded, by class.
+        remote: Where they may be prefilled otherwise.
+        kv_bytes: Bytes of KV that cross for an uncached length.
+    """
+
+    home: Sequence[WorkerClass]
+    remote: Sequence[RemoteSite] = ()
+    kv_bytes: Curve = np.zeros_like
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How the workers at home are divided.
+
+    Attributes:
+        prefill: How many of each class prefill.
+        decode: How many of each class decode.
+    """
+
+    prefill: tuple[int, ...]
+    decode: tuple[int, ...]
+
+    @property
+    def prefill_workers(self) -> int:
+        """How many prefill."""
+        return sum(self.prefill)
+
+    @property
+    def decode_workers(self) -> int:
+        """How many decode."""
+        return sum(self.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """What a fleet can serve with one threshold and split.
+
+    Attributes:
+        threshold_tokens: t; +inf: nothing is remote.
+        remote_ratio: p, the share of requests that are.
+        long_tokens: l_long; 0 if there are none.
+        short_tokens: l_short; 0 if there are none.
+        remote_per_s: Th_remote, requests per second.
+        prefill_per_s: Th_prefill.
+        decode_per_s: Th_decode.
+        requests_per_s: Lambda.
+        bound: Which stage it is that more requests would overload.
+        egress_bytes_per_s: What crosses the links at Lambda.
+    """
+
+    threshold_tokens: float
+    remote_ratio: float
+    long_tokens: float
+    short_tokens: float
+    remote_per_s: float
+    prefill_per_s: float
+    decode_per_s: float
+    requests_per_s: float
+    bound: Stage
+    egress_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """The threshold and the split that serve most.
+
+    Attributes:
+        split: Who does what.
+        throughput: What that serves.
+    """
+
+    split: Split
+    throughput: Throughput
+
+
+def kv_bytes_per_s(kv_bytes: float, prefill_s: float) -> float:
+    """Phi, equation (1): the KV that one worker makes in a second."""
+    return kv_bytes / prefill_s
+
+
+def egress_bytes_per_s(workers: int, kv_bytes: float, prefill_s: float) -> float:
+    """B_out that a busy site needs, equation (2), from E[S] and E[T]."""
+    return workers * kv_bytes_per_s(kv_bytes, prefill_s)
+
+
+def decode_per_s(batch_max: float, tpot_s: float, output_tokens: float) -> float:
+    """Requests that one worker decodes in a second, from equation (5).
+
+    Args:
+        batch_max: BS_max, requests that decode together within the promised time per token.
+        tpot_s: T_decode, seconds per output token then, > 0.
+        output_tokens: L_out, > 0.
+    """
+    return batch_max / (tpot_s * output_tokens)
+
+
+def service_curve(model: ServiceModel, tokens: Floats, cached_tokens: Floats) -> Curve:
+    """Prefill times of a worker class by uncached length, behind the cache that requests of that length have.
+
+    Args:
+        model: Prices of the class.
+        tokens: Lengths at which the cached context is known, ascending.
+        cached_tokens: Mean cached context there.
+    """
+
+    def prefill_s(lengths: Floats) -> Floats:
+        behind = np.interp(lengths, tokens, cached_tokens)
+        a_s, b_s, c0_tokens = np.array([[model.a_s], [model.b_s], [model.c0_tokens]])
+        return service_s(a_s, b_s, c0_tokens, lengths, behind)
+
+    return prefill_s
+
+
+@dataclass(slots=True)
+class ThroughputModel:
+    """Equations (3) to (8) on one histogram.
+
+    Args:
+        lengths: Uncached lengths, with at least one request.
+        stages: The fleet.
+        mean_of_times: Whether a stage takes E[T] of its requests, not T of their mean length.
+    """
+
+    lengths: UncachedLengths
+    stages: Stages
+    mean_of_times: bool = True
+    thresholds: Floats = field(init=False)
+    _long: "_Part" = field(init=False)
+    _short: "_Part" = field(init=False)
+    _remote_per_s: Floats = field(init=False)
+    _link_binds: Floats = field(init=False)
+    _kv_bytes: Floats = field(init=False)
+    _prefill_per_s: Floats = field(init=False)
+    _order: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Price both parts of the requests for every threshold."""
+        assert self.lengths.known
+        lengths, stages = self.lengths, self.stages
+        self.thresholds = np.concatenate([[0.0], lengths.bounds[:-1], [inf]])
+        self._short = _Part(lengths, self.mean_of_times, above=False)
+        self._long = _Part(lengths, self.mean_of_times, above=True)
+        self._kv_bytes = self._long.mean(stages.kv_bytes)
+        # (3), site by site; a site that sends nothing is not bound by its link.
+        compute = np.zeros_like(self.thresholds)
+        self._remote_per_s = np.zeros_like(self.thresholds)
+        for site in stages.remote:
+            busy = sum((count * self._long.rate(curve) for count, curve in site.workers), 0.0 * compute)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                link = np.where(self._kv_bytes > 0, site.bytes_per_s / self._kv_bytes, inf)
+            compute += busy
+            self._remote_per_s += np.minimum(busy, link)
+        self._link_binds = compute - self._remote_per_s
+        # (4) of one worker of each class.
+        self._prefill_per_s = np.array([self._short.rate(one.prefill_s) for one in stages.home]).reshape(
+            len(stages.home), len(self.thresholds)
+        )
+        # Who gives up least decoding for its prefill comes first; all lengths together.
+        self._order = sorted(
+            range(len(stages.home)),
+            key=lambda k: (stages.home[k].decode_per_s / max(self._prefill_per_s[k, -1], 1e-300), k),
+        )
+
+    def splits(self, prefill_min: int = 1, decode_min: int = 1) -> list[Split]:
+        """The splits worth looking at, from the least prefill to the most.
+
+        Args:
+            prefill_min: Fewer workers never prefill, if so many can.
+            decode_min: Fewer never decode, if so many can.
+        """
+        home = self.stages.home
+        prefill, decode = [one.prefill for one in home], [one.decode + one.convertible for one in home]
+        found = [Split(tuple(prefill), tuple(decode))]
+        for k in self._order:
+            for _ in range(home[k].convertible):
+                prefill[k] += 1
+                decode[k] -= 1
+                found.append(Split(tuple(prefill), tuple(decode)))
+        manned = [
+            split
+            for split in found
+            if split.prefill_workers >= prefill_min and split.decode_workers >= decode_min
+        ]
+        return manned or found
+
+    def best(
+        self, splits: Sequence[Split] | None = None, prefill_min: int = 1, decode_min: int = 1
+    ) -> Optimum:
+        """The threshold and the split that serve most, (7) and (8).
+
+        Args:
+            splits: Among which; all by default.
+            prefill_min: As in `splits`.
+            decode_min: Likewise.
+        """
+        splits = self.splits(prefill_min, decode_min) if splits is None else splits
+        prefill = np.array([split.prefill for split in splits], dtype=np.float64).reshape(len(splits), -1)
+        prefills_per_s = self._prefills_per_s(prefill @ self._prefill_per_s)
+        decode_per_s = np.array([self._decode_per_s(split) for split in splits])
+        served = np.minimum(prefills_per_s, decode_per_s[:, None])
+        most = served.max()
+        # Of those that serve as many, the one whose prefill has most to spare, and of these who sends least.
+        spare = np.where(served >= most * (1 - _EVEN), prefills_per_s, -1.0)
+        even = spare >= spare.max() * (1 - _EVEN)
+        split_number, cut = divmod(int(np.flatnonzero(even)[-1]), len(self.thresholds))
+        split = splits[split_number]
+        return Optimum(split, self._throughput(cut, split))
+
+    def at(self, threshold_tokens: float, split: Split) -> Throughput:
+        """What one threshold and split serve; of thresholds within a bin, its lower bound's."""
+        cut = int(np.searchsorted(self.thresholds, threshold_tokens, side="right")) - 1
+        return self._throughput(max(cut, 0), split)
+
+    def _decode_per_s(self, split: Split) -> float:
+        """(5)."""
+        return sum(
+            count * one.decode_per_s for count, one in zip(split.decode, self.stages.home, strict=True)
+        )
+
+    def _prefills_per_s(self, prefill_per_s: Floats) -> Floats:
+        """What both prefill stages together serve, the first two parts of (6)."""
+        return np.minimum(
+            _over(self._remote_per_s, self._long.share), _over(prefill_per_s, self._short.share)
+        )
+
+    def _throughput(self, cut: int, split: Split) -> Throughput:
+        remote_ratio, here_ratio = float(self._long.share[cut]), float(self._short.share[cut])
+        remote = float(self._remote_per_s[cut])
+        prefill = float(np.array(split.prefill, dtype=np.float64) @ self._prefill_per_s[:, cut])
+        decode = self._decode_per_s(split)
+        link = float(self._link_binds[cut]) > _EVEN * remote
+        bounds = {
+            Stage.LINK if link else Stage.REMOTE: remote / remote_ratio if remote_ratio > 0 else inf,
+            Stage.PREFILL: prefill / here_ratio if here_ratio > 0 else inf,
+            Stage.DECODE: decode,
+        }
+        bound = min(bounds, key=bounds.__getitem__)
+        return Throughput(
+            threshold_tokens=float(self.thresholds[cut]),
+            remote_ratio=remote_ratio,
+            long_tokens=float(self._long.tokens[cut]),
+            short_tokens=float(self._short.tokens[cut]),
+            remote_per_s=remote,
+            prefill_per_s=prefill,
+            decode_per_s=decode,
+            requests_per_s=bounds[bound],
+            bound=bound,
+            egress_bytes_per_s=bounds[bound] * remote_ratio * float(self._kv_bytes[cut]),
+        )
+
+
+class _Part:
+    """The requests up to each threshold, or above it."""
+
+    def __init__(self, lengths: UncachedLengths, mean_of_times: bool, *, above: bool) -> None:
+        self._lengths = lengths
+        self._mean_of_times = mean_of_times
+        self._above = above
+        self._requests = self._sum(np.ones_like(lengths.tokens))
+        # Of all in the same order of addition, so that all are exactly 1.
+        self.share = self._requests / self._requests.max()
+        self.tokens = self._mean(lengths.tokens)
+
+    def mean(self, curve: Curve) -> Floats:
+        """Mean of a curve over the requests; 0 where there are none."""
+        if self._mean_of_times:
+            return self._mean(curve(self._lengths.tokens))
+        some = self._requests > 0
+        means = np.zeros_like(self.tokens)
+        means[some] = curve(self.tokens[some])
+        return means
+
+    def rate(self, prefill_s: Curve) -> Floats:
+        """Requests per second of one worker; 0 where there are none."""
+        mean_s = self.mean(prefill_s)
+        return np.divide(1.0, mean_s, out=np.zeros_like(mean_s), where=mean_s > 0)
+
+    def _mean(self, values: Floats) -> Floats:
+        return np.divide(
+            self._sum(values), self._requests, out=np.zeros_like(self._requests), where=self._requests > 0
+        )
+
+    def _sum(self, values: Floats) -> Floats:
+        """Sum over the requests for each threshold, added from that end at which there are none."""
+        weighted = values * self._lengths.requests
+        if self._above:
+            return np.concatenate([np.cumsum(weighted[::-1])[::-1], [0.0]])
+        return np.concatenate([[0.0], np.cumsum(weighted)])
+
+
+def _over(per_s: Floats, share: Floats) -> Floats:
+    """Requests per second of all, if a share of them goes through a stage."""
+    unbound = np.full(np.broadcast_shapes(per_s.shape, share.shape), inf)
+    np.divide(per_s, share, out=unbound, where=share > 0)
+    return unbound

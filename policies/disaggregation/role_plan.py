@@ -1,0 +1,454 @@
+"""The slow loop: which requests to prefill in another site, and who should prefill and who decode here.
+
+Every so often one replica asks `plan_roles`, which prices the fleet by the throughput model of
+`policies.disaggregation.optimum` on what came lately (`policies.estimates.length_histogram`), the fits of its
+worker classes and what its links carry now. Its answer, `OffloadPlan`, goes into the log:
+
+    threshold    with the roles as they are: it costs nothing to change, and follows every look
+    roles        a step towards the best split, if it is worth a drain and a cold cache
+
+A step turns one worker, or a twentieth of them if there are many (`SHARE_TURNED`), from prefill to decode or
+back. It is recommended only if
+
+    the best split serves more by `RoleRules.gain_ratio_min`, twice that to undo what changed of late
+    the last change is older than `RoleRules.dwell_s`, and none is under way
+    at least `RoleRules.requests_min` requests came
+    the fleet looks like it: the stage that is to grow is busy, and not less than the other
+
+The last is a check of the model by what is seen (PrfaaS, arXiv:2604.15039, section 3.4.3: "prefill-bound" and
+"decode-bound" show in queues and utilisation of the stages). Prefill that is predicted to be the bottleneck
+and idles means that the prices are wrong, or that nothing is the bottleneck since little comes.
+
+No step takes the last worker of a role from those that may work together (`RoleMember.group`). How a worker
+turns is `policies.disaggregation.role_turns`.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isfinite
+
+import msgspec
+import numpy as np
+
+from policies.disaggregation.optimum import (
+    Curve,
+    Optimum,
+    RemoteSite,
+    Split,
+    Stages,
+    Throughput,
+    ThroughputModel,
+    UncachedLengths,
+    WorkerClass,
+)
+from policies.estimates.costs import Floats
+from policies.estimates.length_histogram import ROW_TOKENS_MAX
+from policies.fleet.fleet import Worker
+from policies.state.ops import OffloadPlan
+
+PREFILL, DECODE = "prefill", "decode"
+
+TURNING_LABEL = "turning"
+"""Label of a worker that drains for another role: which (`policies.disaggregation.role_turns`)."""
+
+NEVER_TOKENS = 2**53
+"""A threshold that no request exceeds."""
+
+SHARE_TURNED = 0.05
+"""Of the workers at home, how many turn at a time; at least one."""
+
+STEP_GAIN_MIN = 0.01
+"""A step that serves hardly more than nothing is not taken, whatever lies behind it."""
+
+BUSY_RATIO_MIN = 0.5
+"""A stage that is less busy is not the bottleneck of anything. [guess] half is far from saturation, where
+waits begin."""
+
+BUSY_SLACK_RATIO = 0.1
+"""The stage that is to grow may be less busy than the other by so much: it is measured over seconds."""
+
+QUEUE_S = 1.0
+"""A mean backlog of so many seconds counts as a stage that is busy all the time."""
+
+PARTS = 4
+"""Into how many bins a row of the histogram is divided, as if lengths were even within it: the threshold must
+not jump from row to row."""
+
+STALE_S = 3600.0
+"""A threshold is no longer that of what comes if too little came for so long to work out another."""
+
+GAIN_RATIO_MAX = 1000.0
+"""What is said of a gain over nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRules:
+    """When roles change.
+
+    Attributes:
+        apply: Whether they do at all, or are only recommended.
+        gain_ratio_min: By how much more the best split must serve.
+        dwell_s: Least time between two changes.
+        drain_s_max: A worker that does not get free in this time stays what it was.
+        reversal_s: A change that undoes one of this time must gain twice as much.
+        requests_min: Requests in the window below which nothing is judged.
+    """
+
+    apply: bool = False
+    gain_ratio_min: float = 0.05
+    dwell_s: float = 600.0
+    drain_s_max: float = 900.0
+    reversal_s: float = 3600.0
+    requests_min: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RoleMember:
+    """A worker that prefills or decodes.
+
+    Attributes:
+        worker: Who, as the log describes it.
+        site: Where it stands, if not at home.
+        group: Those that may work together on a request have the same.
+        well: Whether it can be sent requests.
+        convertible: Whether its role may change.
+        inflight_requests: What all replicas have in flight there.
+        held_tokens: What it is believed to hold.
+    """
+
+    worker: Worker
+    site: str = ""
+    group: str = ""
+    well: bool = True
+    convertible: bool = False
+    inflight_requests: int = 0
+    held_tokens: float = 0.0
+
+    @property
+    def worker_id(self) -> str:
+        """Who."""
+        return self.worker.worker_id
+
+    @property
+    def home(self) -> bool:
+        """Whether it stands where requests are decoded."""
+        return not self.site
+
+    @property
+    def turning(self) -> str:
+        """The role that it drains for; empty if it does not."""
+        return self.worker.labels.get(TURNING_LABEL, "")
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes requests in its role."""
+        return self.well and not self.worker.draining and self.worker.role in (PREFILL, DECODE)
+
+
+@dataclass(frozen=True, slots=True)
+class StageLoad:
+    """How busy both stages at home are.
+
+    Attributes:
+        prefill_ratio: Prefill placed on the prefill workers over the last seconds, of what they could do.
+        prefill_backlog_s: Mean seconds of prefill that wait there.
+        decode_ratio: Requests that decode, of those that may decode together.
+    """
+
+    prefill_ratio: float
+    prefill_backlog_s: float
+    decode_ratio: float
+
+    def busy_ratio(self, role: str) -> float:
+        """How busy a stage is; 1 and more: it is the bottleneck."""
+        if role == DECODE:
+            return self.decode_ratio
+        return max(self.prefill_ratio, min(self.prefill_backlog_s / QUEUE_S, 1.0))
+
+    def bears_out(self, role: str) -> bool:
+        """Whether the stage of a role looks like it needs more workers."""
+        busy, other = self.busy_ratio(role), self.busy_ratio(_other(role))
+        return busy >= BUSY_RATIO_MIN and busy >= other - BUSY_SLACK_RATIO
+
+
+@dataclass(frozen=True, slots=True)
+class RoleDemand:
+    """What came lately, and what it takes.
+
+    Attributes:
+        lengths: Uncached lengths.
+        prefill_s: Prefill times by worker class.
+        decode_per_s: Requests that a worker of a class decodes in a second; a class of which nothing is
+            known is missing.
+        link_bytes_per_s: What the link from each other site carries.
+        kv_bytes: What crosses for an uncached length.
+        load: How busy both stages are.
+    """
+
+    lengths: UncachedLengths
+    prefill_s: Mapping[str, Curve]
+    decode_per_s: Mapping[str, float]
+    link_bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    kv_bytes: Curve = np.zeros_like
+    load: StageLoad = StageLoad(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleVerdict:
+    """What was found, whether something changes or not.
+
+    Attributes:
+        reason: In a sentence.
+        now: What the roles as they are serve with their best threshold; None if nothing is known.
+        best: What the best split would serve; None if nothing is known of decode.
+        roles: Who should turn now, and into which role.
+        gain_ratio: By how much more the best split serves.
+        needed_ratio: By how much more it must.
+        wait_s: How long nothing may change yet.
+        forgets: Whether what was planned before no longer holds, though nothing else is known.
+    """
+
+    reason: str
+    now: Throughput | None = None
+    best: Optimum | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+    gain_ratio: float = 0.0
+    needed_ratio: float = 0.0
+    wait_s: float = 0.0
+    forgets: bool = False
+
+    def plan(self, known: OffloadPlan | None, replica: str, now_us: int) -> OffloadPlan | None:
+        """The same for the log, with what it remembers of changes; None if there is nothing to say."""
+        now, best = self.now, self.best
+        base = known if known is not None else OffloadPlan(0, "")
+        if now is None and (not self.forgets or base.threshold_tokens < 0):
+            return None
+        plan = OffloadPlan(
+            max(now_us, base.at_us + 1),
+            replica,
+            roles=dict(self.roles),
+            gain_ratio=self.gain_ratio,
+            reason=self.reason,
+            changed_us=base.changed_us,
+            turned=base.turned,
+            stuck_us=base.stuck_us,
+        )
+        if now is None:
+            return plan
+        bounded = isfinite(now.requests_per_s)
+        return msgspec.structs.replace(
+            plan,
+            threshold_tokens=round(now.threshold_tokens) if isfinite(now.threshold_tokens) else NEVER_TOKENS,
+            prefill=best.split.prefill_workers if best is not None else 0,
+            decode=best.split.decode_workers if best is not None else 0,
+            requests_per_s=now.requests_per_s if bounded else 0.0,
+            remote_ratio=now.remote_ratio,
+            egress_bytes_per_s=now.egress_bytes_per_s if bounded else 0.0,
+        )
+
+
+SWITCHED_OFF = RoleVerdict("roles.mode is off", forgets=True)
+"""What is found by a slow loop that is to find nothing."""
+
+
+def live_lengths(requests: Floats, cached_tokens: Floats) -> tuple[UncachedLengths, Floats]:
+    """Bins of what the histogram counted.
+
+    Args:
+        requests: By row.
+        cached_tokens: Of all requests of each row together.
+
+    Returns:
+        Bins, and the mean of the cached tokens in each.
+    """
+    ends = np.array(ROW_TOKENS_MAX, dtype=np.float64)
+    starts = np.concatenate([[0.0], ends[:-1]])
+    widths = ((ends - starts) / PARTS)[:, None]
+    bounds = starts[:, None] + widths * np.arange(1, PARTS + 1)
+    means = np.divide(cached_tokens, requests, out=np.zeros_like(requests), where=requests > 0)
+    lengths = UncachedLengths(
+        (bounds - widths / 2).reshape(-1), np.repeat(requests / PARTS, PARTS), bounds.reshape(-1)
+    )
+    return lengths, np.repeat(means, PARTS)
+
+
+def plan_roles(
+    demand: RoleDemand,
+    members: Sequence[RoleMember],
+    known: OffloadPlan | None,
+    now_us: int,
+    rules: RoleRules = RoleRules(),
+) -> RoleVerdict:
+    """Say what should be, and what should change now.
+
+    Args:
+        demand: What came lately.
+        members: The workers that prefill or decode.
+        known: The newest plan.
+        now_us: Log time.
+        rules: When roles change.
+    """
+    total = float(demand.lengths.requests.sum())
+    if total < rules.requests_min or not total:
+        stale = known is not None and now_us - known.at_us > STALE_S * 1e6
+        return RoleVerdict(f"{total:.0f} requests in the window are too few to judge by", forgets=stale)
+    fleet = _Fleet.of(demand, members)
+    if fleet.empty:
+        return RoleVerdict("nobody prefills or decodes here")
+    now = fleet.model.best([fleet.split]).throughput
+    if not fleet.decode_known:
+        return RoleVerdict("nothing is known of decode yet, so only the threshold is worked out", now)
+    best = fleet.model.best()
+    gain_ratio = _gain(best.throughput, now)
+    found = RoleVerdict("", now, best, gain_ratio=gain_ratio)
+    if any(member.turning and member.well for member in members):
+        return replace(found, reason="workers are turning")
+    stuck = known.stuck_us if known is not None else {}
+    step = fleet.step(lambda member: member.worker_id not in stuck)
+    if step is None:
+        return replace(found, reason="the roles are the best that can be")
+    roles, serves = step
+    role = next(iter(roles.values()))
+    needed = rules.gain_ratio_min * (1 + _undoes(role, known, now_us, rules))
+    changed_us = known.changed_us if known is not None else 0
+    wait_s = max(0.0, rules.dwell_s - (now_us - changed_us) / 1e6) if changed_us else 0.0
+    found = replace(found, needed_ratio=needed, wait_s=wait_s)
+    rates = f"{best.throughput.requests_per_s:.3g} requests/s instead of {now.requests_per_s:.3g}"
+    counts = f"{best.split.prefill_workers} to prefill and {best.split.decode_workers} to decode"
+    if gain_ratio < needed or _gain(serves, now) < STEP_GAIN_MIN:
+        return replace(found, reason=f"no change gains enough: {counts} would serve {rates}")
+    if not demand.load.bears_out(role):
+        busy, other = (demand.load.busy_ratio(each) for each in (role, _other(role)))
+        return replace(
+            found,
+            reason=f"the model asks for more {role} workers, but they are busy for {busy:.0%} of the time "
+            f"and the others for {other:.0%}",
+        )
+    if wait_s:
+        return replace(found, reason=f"the last change is {rules.dwell_s - wait_s:.0f} s old")
+    return replace(found, reason=f"{len(roles)} should {role}: {counts} serve {rates}", roles=roles)
+
+
+def size_of_step(members: Sequence[RoleMember]) -> int:
+    """How many workers turn at a time at most."""
+    return max(1, round(SHARE_TURNED * sum(member.home for member in members)))
+
+
+class _Fleet:
+    """Who prefills and decodes now, by class, and the model of it.
+
+    Attributes:
+        model: Of what came lately.
+        split: Who does what now.
+        decode_known: Whether decode has a price in every class.
+        empty: Whether nobody is there.
+    """
+
+    def __init__(self, demand: RoleDemand, home: list[RoleMember], away: list[RoleMember]) -> None:
+        self._home = home
+        self.empty = not home
+        self._classes = sorted({member.worker.worker_class for member in home})
+        self.decode_known = all(name in demand.decode_per_s for name in self._classes)
+        counts = Counter(
+            (member.worker.worker_class, member.convertible or member.worker.role) for member in home
+        )
+        classes = [
+            WorkerClass(
+                demand.prefill_s[name],
+                demand.decode_per_s[name] if self.decode_known else inf,
+                counts[name, PREFILL],
+                counts[name, DECODE],
+                counts[name, True],
+            )
+            for name in self._classes
+        ]
+        sites = []
+        for site in sorted({member.site for member in away}):
+            there = Counter(member.worker.worker_class for member in away if member.site == site)
+            workers = [(count, demand.prefill_s[name]) for name, count in sorted(there.items())]
+            sites.append(RemoteSite(workers, demand.link_bytes_per_s.get(site, 0.0)))
+        self._counts = Counter((member.worker.worker_class, member.worker.role) for member in home)
+        self.split = self._split(self._counts)
+        self.model = ThroughputModel(demand.lengths, Stages(classes, sites, demand.kv_bytes))
+
+    @classmethod
+    def of(cls, demand: RoleDemand, members: Sequence[RoleMember]) -> "_Fleet":
+        """Of those that serve; who is turning counts as what it will be."""
+        serving = [member if member.serves else _turned(member) for member in members]
+        serving = [member for member in serving if member.serves]
+        home = [member for member in serving if member.home]
+        return cls(demand, home, [one for one in serving if not one.home and one.worker.role == PREFILL])
+
+    def step(self, may_turn: Callable[[RoleMember], bool]) -> tuple[dict[str, str], Throughput] | None:
+        """The best step: who turns into what, and what that serves; None if none serves more."""
+        best: tuple[dict[str, str], Throughput] | None = None
+        size = size_of_step(self._home)
+        for name in self._classes:
+            for role in (PREFILL, DECODE):
+                turned = list(self._spare(name, _other(role), may_turn))[:size]
+                # A large step may go too far where a small one does not.
+                for count in sorted({min(1, len(turned)), len(turned)} - {0}):
+                    serves = self._after(name, count, role)
+                    if best is None or serves.requests_per_s > best[1].requests_per_s:
+                        best = {member.worker_id: role for member in turned[:count]}, serves
+        now = self.model.best([self.split]).throughput
+        return best if best is not None and _gain(best[1], now) > 0 else None
+
+    def _spare(self, name: str, role: str, may_turn: Callable[[RoleMember], bool]) -> Iterator[RoleMember]:
+        """Workers of a class and role that may turn, those first that lose least."""
+        left = Counter(member.group for member in self._home if member.worker.role == role)
+        ours = [
+            member
+            for member in self._home
+            if member.convertible and member.worker.role == role and member.worker.worker_class == name
+        ]
+        for member in sorted(ours, key=_loses):
+            if left[member.group] > 1 and may_turn(member):
+                left[member.group] -= 1
+                yield member
+
+    def _after(self, name: str, count: int, role: str) -> Throughput:
+        """What is served when so many workers of a class have turned into a role."""
+        counts = self._counts.copy()
+        counts[name, role] += count
+        counts[name, _other(role)] -= count
+        return self.model.best([self._split(counts)]).throughput
+
+    def _split(self, counts: Counter[tuple[str, str]]) -> Split:
+        return Split(
+            tuple(counts[name, PREFILL] for name in self._classes),
+            tuple(counts[name, DECODE] for name in self._classes),
+        )
+
+
+def _loses(member: RoleMember) -> tuple[int, float, str]:
+    """What a worker loses that turns: who is nearly free drains soon, who holds little loses little."""
+    return member.inflight_requests, member.held_tokens, member.worker_id
+
+
+def _turned(member: RoleMember) -> RoleMember:
+    """A worker that is turning, as if it had."""
+    if not member.turning:
+        return member
+    return replace(member, worker=replace(member.worker, role=member.turning, draining=False))
+
+
+def _other(role: str) -> str:
+    return DECODE if role == PREFILL else PREFILL
+
+
+def _gain(then: Throughput, now: Throughput) -> float:
+    """By how much more is served."""
+    if then.requests_per_s == now.requests_per_s:
+        return 0.0
+    if not now.requests_per_s:
+        return GAIN_RATIO_MAX
+    return min(then.requests_per_s / now.requests_per_s - 1.0, GAIN_RATIO_MAX)
+
+
+def _undoes(role: str, known: OffloadPlan | None, now_us: int, rules: RoleRules) -> bool:
+    """Whether turning workers into a role would undo the latest change."""
+    if known is None or now_us - known.changed_us > rules.reversal_s * 1e6:
+        return False
+    return _other(role) in known.turned.values()

@@ -1,0 +1,110 @@
+"""The two sides of a request: workers whose KV stays in its site, and those from which it crosses a link.
+
+A prefill worker needs a decode worker in its own site, else in one that a configured link leads to. Without
+either nobody decodes what it prefills. Workers that need no partner have nothing to hand over, so they are
+local, wherever they stand. Where no link is configured, sites mean nothing.
+"""
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.pricing.views import Slots
+from policies.state.links import Links, link_name
+
+LOCAL, UNREACHABLE = 0, -1
+"""Numbers of no link, and of none that would be needed."""
+
+KEPT_MAX = 100
+"""Lists of candidates whose sides are kept."""
+
+
+class Side(msgspec.Struct, frozen=True, eq=False):
+    """Workers behind one link.
+
+    Attributes:
+        site: Where they stand.
+        link: What their KV crosses.
+        slots: Not empty, in rising order.
+    """
+
+    site: str
+    link: str
+    slots: Slots
+
+
+class Sides(msgspec.Struct, frozen=True, eq=False):
+    """Some candidates, by what their KV crosses.
+
+    Attributes:
+        every: All of them.
+        local: Those that need no link; may be empty.
+        remote: The others, but for those that reach nobody.
+    """
+
+    every: Slots
+    local: Slots
+    remote: tuple[Side, ...]
+
+
+class SiteMap:
+    """Which link the KV of each worker crosses, for one list of workers.
+
+    Args:
+        links: Those that are configured.
+        rows: Slots that there are.
+    """
+
+    def __init__(self, links: Links, rows: int) -> None:
+        self._links = links
+        self._sites: list[tuple[str, str]] = [("", "")]
+        self._numbers = np.zeros(rows, dtype=np.intp)
+        self._kept: dict[int, Sides] = {}
+
+    def way(self, site: str, decode_sites: list[str]) -> str | None:
+        """What leads from a site to the decode workers: the widest link, empty if they are there, or None."""
+        if not self._links.rules or site in decode_sites:
+            return ""
+        rules = self._links.rules
+        links = [name for each in decode_sites if (name := link_name(site, each)) in rules]
+        return min(links, key=lambda name: (-rules[name].bytes_per_s, name), default=None)
+
+    def put(self, slot: int, site: str, link: str | None) -> None:
+        """The KV of the worker in a slot crosses this link."""
+        if not link:
+            self._numbers[slot] = LOCAL if link is not None else UNREACHABLE
+            return
+        if (site, link) not in self._sites:
+            self._sites.append((site, link))
+        self._numbers[slot] = self._sites.index((site, link))
+
+    def link(self, slot: int) -> str:
+        """The link that the KV of the worker in a slot crosses; empty for none."""
+        number: int = self._numbers.item(slot)
+        return "" if number == UNREACHABLE else self._sites[number][1]
+
+    def sides(self, slots: Slots) -> Sides | None:
+        """Part some candidates; None if the KV of all of them stays in its site.
+
+        Args:
+            slots: The same array again finds what was found.
+        """
+        if not self._links.rules:
+            return None
+        kept = self._kept.get(id(slots))
+        if kept is None or kept.every is not slots:
+            if len(self._kept) >= KEPT_MAX:
+                self._kept.clear()
+            kept = self._kept[id(slots)] = self._part(slots)
+        return None if kept.local is slots else kept
+
+    def _part(self, slots: Slots) -> Sides:
+        numbers: NDArray[np.intp] = self._numbers[slots]
+        if not numbers.any():
+            return Sides(slots, slots, ())
+        remote = [
+            Side(*self._sites[number], slots[numbers == number])
+            for number in range(1, len(self._sites))
+            if (numbers == number).any()
+        ]
+        return Sides(slots, slots[numbers == LOCAL], tuple(remote))

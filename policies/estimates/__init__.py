@@ -1,0 +1,1 @@
+"""What is measured of engines and traffic: times of prefill and decode, KV bytes, capacity, lengths."""

@@ -1,0 +1,266 @@
+"""Whether a worker may be given more now, or the request waits here, where order still counts.
+
+What an engine has in its own queue is served in its own order, and can go nowhere else. So it gets as little
+as possible, but never so little that it stands still. A worker *has room* while
+
+    V < target                            prefill reserved there, in seconds, of all replicas
+    requests < running_max                so many run at a time; the next one would wait in the engine
+    tokens held < kv_ratio_max * capacity    likewise
+
+**The target.** An engine stands still if it has finished what it has before the next request arrives. Of a
+target of T predicted seconds it really has r*T, if it needs r of the predicted time: it prefills several
+prompts in one step, or on several data-parallel ranks at once, or the prediction was too careful. The time
+from its first token to the next request there (the log's lag, two ways through the network, the
+engine's own tokeniser) does not shrink with r. So
+
+    target = min(target_s / r, target_s_max)    r = mean of min(1, observed / predicted time to first token)
+
+over requests that found a backlog: one on an idle worker says nothing of queues, and what is wrong with its
+prediction the service model learns (`policies.estimates.costs`). Late ones count as 1: a mean in which late
+ones make up for early ones would be 1 for an engine that is unpredictable, and such a one needs the longer
+queue, since it stands still when it is early and gains nothing when it is late. r is a ratio, so a prompt of
+100 s counts like one of 0.1 s. It is shared by all replicas (`policies.EarlyRatio`): one that saw room where
+the others see none would send past the best of the queue.
+
+**The caps.** What is in flight by our own count always counts. What an engine reports adds what we cannot
+know (`policies.state.reports`), as long as it is fresh: a stale report is ignored, and never stops dispatch
+(wire.md 5). Neither does a report that cannot be true: while nothing of ours is in flight on a worker, it
+may always be given something, whatever it says.
+
+The tokens held are limited only where the engine reports them: our own count knows nothing of prefixes
+that running requests share, and would leave an agentic fleet half empty.
+
+**Decode workers** are given a request that is prefilled elsewhere, and hold its KV for it alone as soon as it
+comes. What they have in flight by our count will need that room, whether it has arrived or not, so the count
+always limits, and a report can only add to it. There must be room for all of a request at once: an engine
+that has none lets it wait, while the prefill worker keeps its KV (`Admission.lacking`).
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.fleet.fleet import FleetState, Worker
+from policies.pricing.views import Slots
+from radix import COUNT_MAX, parsed_whole
+
+RUNNING_MAX_LABEL = "max_running_requests"
+"""Label of a worker that says how many requests it runs at a time; preferred to what the engine says."""
+
+RATIO_MIN = 1 / 16
+"""Least r: an engine of 16 data-parallel ranks, each with a queue of its own."""
+
+MEMORY = 64
+"""Requests over which r is averaged, a guess: one worker's load of a minute, a large fleet's of a second."""
+
+PRIOR = 8
+"""Requests that were in time which r begins with: one early one proves little."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """How much a worker may be given.
+
+    Attributes:
+        target_s: Backlog up to which it gets more, in seconds that it really takes, > 0.
+        target_s_max: The same in predicted seconds, at most, >= ``target_s``.
+        running_max: Requests that a worker runs at a time which says nothing of it; 0 for no bound.
+        kv_ratio_max: Share of its KV capacity that running requests may hold, above 0.
+        stale_s: An engine's report that is older is ignored.
+    """
+
+    target_s: float = 0.5
+    target_s_max: float = 4.0
+    running_max: int = 0
+    kv_ratio_max: float = 0.95
+    stale_s: float = 10.0
+
+
+class Admission:
+    """Who has room.
+
+    Args:
+        rules: How much is too much.
+        fleet: What is known of the workers.
+
+    Attributes:
+        closed: Whether this replica may have no more requests at workers: then nobody has room for it.
+    """
+
+    def __init__(self, rules: AdmissionRules, fleet: FleetState) -> None:
+        self.closed = False
+        self._fleet = fleet
+        self.use(rules)
+        self._target_s = self._running_max = self._kv_max = np.zeros(0)
+
+    def use(self, rules: AdmissionRules) -> None:
+        """Go by these rules from now on."""
+        self.rules = rules
+        self._stale_us = round(rules.stale_s * 1e6)
+        self._known = (-1, -1, -1)
+
+    # One worker.
+
+    def has_room(self, slot: int, now_us: int) -> bool:
+        """Whether a worker may be given more, so that it is neither idle nor has a long queue."""
+        self._follow()
+        return self._fleet.loads.backlog_at_s(slot, now_us) < self._target_s.item(slot) and self._below(
+            slot, now_us
+        )
+
+    def below_caps(self, slot: int, now_us: int) -> bool:
+        """Whether a worker would take one more request into its batch."""
+        self._follow()
+        return self._below(slot, now_us)
+
+    def target_s(self, slot: int) -> float:
+        """Backlog up to which a worker gets more, in predicted seconds."""
+        self._follow()
+        return self._target_s.item(slot)
+
+    def running_max(self, slot: int) -> float:
+        """Most requests that a worker may have in flight; +inf if nobody says."""
+        self._follow()
+        return self._running_max.item(slot)
+
+    def kv_tokens_max(self, slot: int) -> float:
+        """Most tokens that its running requests may hold; +inf if nobody says."""
+        self._follow()
+        return self._kv_max.item(slot)
+
+    # Many workers.
+
+    def idle(self, slots: Slots, now_us: int) -> bool:
+        """Whether one of these workers has nothing to prefill, and would take it."""
+        return len(self.idling(slots, now_us)) > 0
+
+    def idling(self, slots: Slots, now_us: int) -> Slots:
+        """Those of these workers that have nothing to prefill, and would take it."""
+        free = slots[self._fleet.loads.prefill_us[slots] == 0]
+        return self.capped(free, now_us) if len(free) else free
+
+    def with_room(self, slots: Slots, now_us: int) -> Slots:
+        """Those of these workers that have room; the same array if all have."""
+        self._follow()
+        room = self._fleet.loads.backlog_s(slots, now_us) < self._target_s[slots]
+        room &= self._below_all(slots, now_us)
+        return slots if room.all() else slots[room]
+
+    def capped(self, slots: Slots, now_us: int) -> Slots:
+        """Those of these workers that are below their caps; the same array if all are."""
+        below = self._below_all(slots, now_us)
+        return slots if below.all() else slots[below]
+
+    # Decode workers.
+
+    def lacking(self, slots: Slots, tokens: float, now_us: int) -> NDArray[np.float64]:
+        """What part of what it has must end before each of some decode workers can take a request, 0 to 1.
+
+        Args:
+            slots: Not empty.
+            tokens: Prompt and expected output of the request.
+            now_us: Log time.
+
+        Returns:
+            0 where there is room; never that where there is none.
+        """
+        self._follow()
+        loads, reports = self._fleet.loads, self._fleet.reports
+        requests = own = loads.inflight_requests[slots]
+        held = loads.inflight_tokens[slots]
+        if now_us - reports.newest_us <= self._stale_us:
+            fresh = now_us - reports.at_us[slots] <= self._stale_us
+            requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
+            held = held + np.where(fresh, np.maximum(reports.extra_tokens[slots], 0.0), 0.0)
+        too_many = requests + 1.0 - self._running_max[slots]
+        too_much = held + tokens - self._kv_max[slots]
+        full = ((too_many > 0.0) | (too_much > 0.0)) & (own > 0.0)
+        if not full.any():
+            return np.zeros(len(slots))
+        lacking = np.maximum(too_many / np.maximum(requests, 1.0), too_much / np.maximum(held, 1.0))
+        return np.where(full, np.minimum(lacking, 1.0), 0.0)
+
+    # Inside.
+
+    def _below(self, slot: int, now_us: int) -> bool:
+        if self.closed:
+            return False
+        loads, reports = self._fleet.loads, self._fleet.reports
+        requests = loads.inflight_requests.item(slot)
+        if not requests:
+            return True
+        if now_us - reports.at_us.item(slot) <= self._stale_us:
+            requests += reports.foreign_requests.item(slot)
+            if loads.inflight_tokens.item(slot) + reports.extra_tokens.item(slot) >= self._kv_max.item(slot):
+                return False
+        return requests < self._running_max.item(slot)
+
+    def _below_all(self, slots: Slots, now_us: int) -> NDArray[np.bool_]:
+        self._follow()
+        if self.closed:
+            return np.zeros(len(slots), dtype=np.bool_)
+        loads, reports = self._fleet.loads, self._fleet.reports
+        own = loads.inflight_requests[slots]
+        fresh = now_us - reports.at_us[slots] <= self._stale_us
+        requests = own + np.where(fresh, reports.foreign_requests[slots], 0.0)
+        tokens = np.where(fresh, loads.inflight_tokens[slots] + reports.extra_tokens[slots], -inf)
+        below: NDArray[np.bool_] = (own == 0) | (
+            (requests < self._running_max[slots]) & (tokens < self._kv_max[slots])
+        )
+        return below
+
+    def _follow(self) -> None:
+        """Follow what changed of the workers, of their reports and of r."""
+        fleet = self._fleet
+        known = (fleet.revision, fleet.early_revision, fleet.reports.revision)
+        if known == self._known:
+            return
+        self._known = known
+        rules, rows = self.rules, len(fleet.loads.prefill_us)
+        self._target_s = np.full(rows, rules.target_s)
+        self._running_max = np.full(rows, float(rules.running_max) or inf)
+        self._kv_max = np.full(rows, inf)
+        reported = fleet.reports.running_max
+        for worker in fleet.workers():
+            slot = worker.slot
+            ratio = max(fleet.early_ratio(worker.worker_class), RATIO_MIN)
+            self._target_s[slot] = min(rules.target_s / ratio, rules.target_s_max)
+            running_max = _labelled_max(worker) or reported.item(slot)
+            if running_max < inf:
+                self._running_max[slot] = running_max
+            capacity_tokens = worker.capacity_tokens or fleet.rules.capacity_tokens
+            if capacity_tokens:
+                self._kv_max[slot] = rules.kv_ratio_max * capacity_tokens
+
+
+def _labelled_max(worker: Worker) -> float:
+    """What the label of a worker says of the requests it runs at a time; 0 if nothing, or nothing usable."""
+    label = worker.labels.get(RUNNING_MAX_LABEL, "")
+    return float(parsed_whole(label, COUNT_MAX) or 0)
+
+
+class EarlyEnds:
+    """Learns r of one worker class: how much of the predicted time its queues really take.
+
+    Attributes:
+        ratio: Mean so far, `RATIO_MIN` to 1; 1 before the first observation.
+    """
+
+    __slots__ = ("_weight", "ratio")
+
+    def __init__(self) -> None:
+        self.ratio = 1.0
+        self._weight = PRIOR
+
+    def observe(self, predicted_s: float, observed_s: float) -> None:
+        """Learn from a request that found a backlog.
+
+        Args:
+            predicted_s: Time to first token, from its dispatch on, > 0.
+            observed_s: The same as observed, >= 0.
+        """
+        early = min(max(observed_s / predicted_s, RATIO_MIN), 1.0)
+        self._weight = min(self._weight + 1, MEMORY)
+        self.ratio += (early - self.ratio) / self._weight

@@ -1,0 +1,257 @@
+"""What policies see of workers that does not change with every request, one row per slot.
+
+    hash, prices             when the worker, or what is known of its class, changes
+    congestion, held tokens, evictions   every `REFRESH_US`, since they are averages over seconds
+
+The rows of one list of candidates are gathered once (`Columns.gathered`) and kept until something in them
+changes. So a request costs a look into a dictionary, and not a gathering per column.
+
+This is no part of the fold: all of it follows from what is, and no snapshot contains it.
+"""
+
+from math import fsum
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from policies.estimates.costs import ServiceModel, congestion_per_s
+from policies.fleet.cache_pools import PoolMembers
+from policies.pricing.timing import Prices
+from policies.pricing.views import FEW_MAX, Evictions, Slots, SlowColumns, Spills
+from policies.state.bucket_members import BucketMembers
+from policies.state.buckets import ANY_BUCKET, BUSY_RATIO_MIN
+from policies.state.loads import Loads
+from radix import PrefixTree
+
+GATHERED_MAX = 100
+"""Lists of slots (one per model and bucket) whose rows are kept at a time."""
+
+REFRESH_US = 100_000
+"""How stale the averages may be."""
+
+OWN_RATIO = 0.5
+"""Share of a worker's own kappa in the one it is compared by, if all requests return to what they left
+(`Columns._congestion_per_s`)."""
+
+RETURN_S = 60.0
+"""A block that was used just now is certainly wanted again, one of this age by half [guess]: agents'
+sessions pause for up to a minute, and a session that has ended never comes back."""
+
+TAILS_MAX = 128
+"""Ends of caches that are looked at in one refresh, at 1.5 us each."""
+
+_NAMES = (
+    "a_s",
+    "b_s",
+    "c0_tokens",
+    "congestion_per_s",
+    "utilisation",
+    "held_tokens",
+    "evict_ratio",
+    "free_tokens",
+)
+
+
+class Columns:
+    """The columns of all workers of a fleet.
+
+    Args:
+        loads: What each has been given.
+        tree: What each holds.
+        buckets: Which length bucket each belongs to.
+        pools: Which pool each shares.
+        congestion_max_per_s: Upper bound of kappa.
+        block_tokens: Tokens per block.
+
+    Attributes:
+        congestion_max_per_s: As given; counts when the averages are computed next.
+    """
+
+    def __init__(
+        self,
+        loads: Loads,
+        tree: PrefixTree,
+        buckets: BucketMembers,
+        pools: PoolMembers,
+        *,
+        congestion_max_per_s: float,
+        block_tokens: int,
+    ) -> None:
+        self._loads = loads
+        self._tree = tree
+        self._buckets = buckets
+        self._pools = pools
+        self.congestion_max_per_s = congestion_max_per_s
+        self._block_tokens = float(block_tokens)
+        self._count = 0
+        self._columns = {name: np.zeros(8) for name in _NAMES}
+        self._worker_hash = np.zeros(8, dtype=np.uint64)
+        self._gathered: dict[tuple[int, int], tuple[SlowColumns, list[Prices[float]]]] = {}
+        self._refreshed_us = -REFRESH_US
+        self._looked = 0
+
+    def put(self, slot: int, worker_id: str, model: ServiceModel) -> None:
+        """A worker is in a slot, which may be the next one."""
+        self._count = max(self._count, slot + 1)
+        if self._count > len(self._worker_hash):
+            self._grow(2 * len(self._worker_hash))
+        self._worker_hash[slot] = xxhash.xxh3_64_intdigest(worker_id.encode())
+        self.price(slot, model)
+
+    def price(self, slot: int, model: ServiceModel) -> None:
+        """What prefills cost the worker in a slot."""
+        self.forget()
+        self._columns["a_s"][slot] = model.a_s
+        self._columns["b_s"][slot] = model.b_s
+        self._columns["c0_tokens"][slot] = model.c0_tokens
+
+    def forget(self) -> None:
+        """Something changed that rows depend on, a bucket or a pool: gather them anew."""
+        self._gathered.clear()
+
+    def refresh_soon(self) -> None:
+        """Much changed at once: compute the averages anew for the next request."""
+        self._refreshed_us = -REFRESH_US
+
+    def hashes(self, slots: Slots) -> NDArray[np.uint64]:
+        """The 64-bit hashes of the workers in these slots, for rendezvous hashing."""
+        return self._worker_hash[slots]
+
+    def gathered(self, slots: Slots, bucket: int, now_us: int) -> tuple[SlowColumns, list[Prices[float]]]:
+        """The rows of some workers for a request.
+
+        Args:
+            slots: Their slots, not empty. The same array again finds what was gathered.
+            bucket: Length bucket of the request.
+            now_us: Log time.
+
+        Returns:
+            Columns, and the prices of each worker if they are few (`policies.pricing.views.FEW_MAX`).
+        """
+        if now_us - self._refreshed_us >= REFRESH_US:
+            self._refresh(now_us)
+        kept = self._gathered.get((id(slots), bucket))
+        if kept is None or kept[0].slots is not slots:
+            kept = self._gather(slots, bucket)
+        return kept
+
+    def _grow(self, rows: int) -> None:
+        for name, column in self._columns.items():
+            self._columns[name] = np.concatenate([column, np.zeros(rows - len(column))])
+        hashes = self._worker_hash
+        self._worker_hash = np.concatenate([hashes, np.zeros(rows - len(hashes), dtype=np.uint64)])
+
+    def _refresh(self, now_us: int) -> None:
+        """Compute the averages of all workers."""
+        self.forget()
+        self._refreshed_us = now_us
+        count = self._count
+        arrivals_per_s, utilisation = self._loads.rates(now_us)
+        self._columns["congestion_per_s"][:count] = congestion_per_s(
+            arrivals_per_s[:count], utilisation[:count], self.congestion_max_per_s
+        )
+        self._columns["utilisation"][:count] = utilisation[:count]
+        held = [self._tree.held_blocks(slot) for slot in range(count)]
+        self._columns["held_tokens"][:count] = np.asarray(held) * self._block_tokens
+        first = self._looked if self._looked < count else 0
+        self._looked = min(first + TAILS_MAX, count)
+        for slot in range(first, self._looked):
+            self._look_at_tail(slot, now_us)
+
+    def _look_at_tail(self, slot: int, now_us: int) -> None:
+        """See how much fits into a worker's cache, and how likely the next block to go is wanted again.
+
+        The longer a block has not been used, the less likely it will be: ``r/(r + age)`` with r =
+        `RETURN_S`, the chance of a return whose hazard falls as 1/age (heavy-tailed pauses, as between the
+        turns of a session).
+        """
+        room = self._tree.room(slot)
+        ratio = free_tokens = 0.0
+        if room is not None:
+            free_tokens = room.free_blocks * self._block_tokens
+            age_s = max(now_us - room.oldest_us, 0) / 1e6
+            ratio = RETURN_S / (RETURN_S + age_s)
+        self._columns["evict_ratio"][slot] = ratio
+        self._columns["free_tokens"][slot] = free_tokens
+
+    def _gather(self, slots: Slots, bucket: int) -> tuple[SlowColumns, list[Prices[float]]]:
+        """Gather the rows of these slots, and keep them until something in them changes."""
+        if len(self._gathered) >= GATHERED_MAX:
+            self.forget()
+        columns, count = self._columns, len(slots)
+        spills = self._spills(slots, bucket)
+        first = slots.item(0) if count else 0
+        together = bool((slots == np.arange(first, first + count)).all())
+        slow = SlowColumns(
+            slots,
+            slice(first, first + count) if together else slots,
+            self._worker_hash[slots],
+            columns["held_tokens"][slots],
+            columns["a_s"][slots],
+            columns["b_s"][slots],
+            columns["c0_tokens"][slots],
+            self._congestion_per_s(slots, spills),
+            np.zeros(count),
+            self._pools.columns(slots.tolist()),
+            spills,
+            self._evictions(slots),
+            self._delayed_ratio(slots),
+        )
+        few = [slow.prices_at(row) for row in range(count)] if count <= FEW_MAX else []
+        kept = self._gathered[id(slots), bucket] = slow, few
+        return kept
+
+    def _congestion_per_s(self, slots: Slots, spills: Spills | None) -> NDArray[np.float64]:
+        """Kappa of each: up to half its own, the rest the mean of its length bucket (decisions 0013, 0048).
+
+        A request that returns to its cache comes to the worker that has it, whoever else is idle; all others
+        go where there is room. So a worker's own arrivals tell of those to come as far as requests return,
+        and only in part, since 16 s of one worker are few requests. Each is drawn to the mean of those to
+        which like requests come.
+        """
+        measured = self._columns["congestion_per_s"][slots]
+        steps = np.zeros(len(slots), dtype=np.intp) if spills is None else spills.steps
+        kappa = np.zeros(len(slots))
+        for step in set(steps.tolist()):
+            alike = steps == step
+            own = OWN_RATIO * self._loads.return_ratio(slots[alike])
+            # Summed exactly, since replicas know the same workers in another order.
+            mean_per_s = fsum(measured[alike]) / np.count_nonzero(alike)
+            kappa[alike] = own * measured[alike] + (1.0 - own) * mean_per_s
+        return kappa
+
+    def _delayed_ratio(self, slots: Slots) -> float:
+        """Chance that a later request is delayed by work on one of these while nobody waits.
+
+        One that returns to its cache waits for its worker. One that has its prefix nowhere takes another
+        worker, and is delayed only if the n - 1 others are busy, too: by chance ρ^(n-1).
+        """
+        if not len(slots):
+            return 1.0
+        busy = min(float(self._columns["utilisation"][slots].mean()), 1.0) ** (len(slots) - 1)
+        returning = self._loads.return_ratio(slots)
+        return returning + (1.0 - returning) * busy
+
+    def _evictions(self, slots: Slots) -> Evictions | None:
+        """What these workers lose with what is pushed out; None if nothing is known of any cache."""
+        columns = self._columns
+        ratio = columns["evict_ratio"][slots]
+        if not ratio.any():
+            return None
+        return Evictions(ratio * columns["b_s"][slots], columns["free_tokens"][slots])
+
+    def _spills(self, slots: Slots, bucket: int) -> Spills | None:
+        """How far these workers are from the bucket of a request; None if all are at home."""
+        lengths = self._buckets.lengths
+        if bucket <= ANY_BUCKET or lengths is None:
+            return None
+        members = self._buckets.column(slots)
+        steps = np.where(members == ANY_BUCKET, 0, members - bucket)
+        if not steps.any():
+            return None
+        columns = self._columns
+        busy_ratio = np.clip(columns["utilisation"][slots], BUSY_RATIO_MIN, 1.0)
+        token_s = busy_ratio * columns["b_s"][slots] / columns["c0_tokens"][slots]
+        middle_tokens = np.array(lengths.middle_tokens)[members]
+        return Spills(steps, np.where(steps == 0, 0.0, token_s), middle_tokens)

@@ -1,0 +1,888 @@
+"""The fleet's state: a fold over the shared log (design law 2).
+
+Owns who the workers are, what each holds (`radix.PrefixTree`), what each has been given
+(`policies.state.loads`) and what was learned about them. Every replica applies everybody's operations;
+operations commute and repeat harmlessly, so replicas that saw the same ones decide the same.
+
+    WorkerPut, WorkerGone   newest (time, replica) wins; a removal also forgets the worker's cache
+    Placed                  reserves load, and inserts the prompt: a burst of requests with one
+                            prefix must meet on one worker, not after the first has been prefilled
+    FirstToken, Finished, Left   release
+    Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
+    Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
+    Insert, Trim, Forget, EndGone   correct what the worker holds
+    Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
+    CircuitSet              newest (time, replica) wins, unless the worker was removed since
+    Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
+    CapacityLearned         newest (time, replica) wins, unless the worker was removed since
+    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, OffloadPlan, LinkMeasured
+                            newest (time, replica) wins
+    Audited, Expire         the newest are kept, of all that were said
+    SettingsChanged         of each key the newest counts (`policies.state.overrides`)
+
+A worker is a row (*slot*) in every column. Slots are local to the process; the log and the
+snapshot name workers by id. What follows from all this and policies ask for is kept in
+`policies.fleet.columns`. Nothing here reads a clock: log time (microseconds) is an argument.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from policies.estimates.costs import PROFILES, ServiceModel
+from policies.estimates.decodes import DecodeFit
+from policies.estimates.kv_bytes import UNKNOWN_KV, KvBytes
+from policies.estimates.length_histogram import LengthHistogram
+from policies.fleet.cache_pools import ANY_POOL, HOLDER, POOL_LABEL, CachePool, PoolMembers, PoolWrites
+from policies.fleet.columns import Columns
+from policies.fleet.pairing import SITE_LABEL
+from policies.pricing.views import Candidates, Ships, Slots
+from policies.state.bucket_members import BucketMembers
+from policies.state.buckets import ANY_BUCKET, BUCKET_LABEL, LengthBuckets
+from policies.state.circuits import Circuits
+from policies.state.evidence import Evidence
+from policies.state.fairness import Fairness, equal_weights
+from policies.state.links import LinkRules, Links
+from policies.state.loads import Loads
+from policies.state.newest import Newest
+from policies.state.ops import (
+    Audited,
+    BytesPerToken,
+    CapacityLearned,
+    Circuit,
+    CircuitSet,
+    DecodeFitted,
+    EarlyRatio,
+    Expire,
+    Finished,
+    FirstToken,
+    Fitted,
+    Left,
+    LinkMeasured,
+    OffloadPlan,
+    Op,
+    Placed,
+    Reported,
+    SettingsChanged,
+    Shipped,
+    Shipping,
+    Started,
+    Tracked,
+    Waiting,
+    WorkerGone,
+    WorkerPut,
+)
+from policies.state.overrides import Overrides
+from policies.state.queue_view import QueueView
+from policies.state.registers import Registers
+from policies.state.reports import Reports
+from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
+from policies.state.waiting import Tickets
+from policies.state.waiting_lines import Ticket
+from radix import (
+    WHOLE_MAX,
+    WORKERS_MAX,
+    AttentionProfile,
+    EndGone,
+    Forget,
+    Insert,
+    Match,
+    PrefixTree,
+    Trim,
+    check_path,
+    finished,
+    is_base_url,
+)
+
+GONE_MAX = 1000
+"""Removals remembered after the worker's row was freed; beyond it the oldest are forgotten."""
+
+ROLE_CHANGES_KEPT = 20
+
+AUDIT_KEPT = 1000
+EXPIRES_KEPT = 1000
+"""What people did is kept so far back, for the audit; and which tickets they ended, until that is done."""
+
+PLACED_PATHS_MAX = 256
+"""Prompts whose placement is remembered until somebody has looked: some tenths of a second in overload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker as the log describes it.
+
+    Attributes:
+        worker_id: ``host:port`` of the URL, with a path if it has one.
+        slot: Its row in the columns of this process.
+        url: Base URL without a trailing slash.
+        role: ``plain``, ``prefill`` or ``decode``.
+        draining: True while it takes no new requests.
+        capacity_tokens: KV capacity in tokens; 0 if unknown.
+        labels: Free labels; ``worker_class`` selects the cost profile.
+        version: ``(log time, replica)`` of the newest change.
+        gone: True after removal, until nothing of it is in flight any more.
+        gone_us: Log time of its last removal; 0 if it never was removed.
+        site: Where it stands: its label ``site``, without one `FleetRules.site`.
+        drain_us: Log time since which it drains, if somebody said so; else 0.
+        leaving: Whether it is to be removed when it has drained.
+        knows: Which changes by whom are in this, as `WorkerPut.knows` has it; never empty.
+    """
+
+    worker_id: str
+    slot: int
+    url: str = ""
+    role: str = "plain"
+    draining: bool = False
+    capacity_tokens: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    version: tuple[int, str, bool] = (0, "", False)
+    gone: bool = False
+    gone_us: int = 0
+    site: str = ""
+    drain_us: int = 0
+    leaving: bool = False
+    knows: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def worker_class(self) -> str:
+        """Which cost profile applies."""
+        return self.labels.get("worker_class", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRules:
+    """What the fold needs to know from the settings.
+
+    Attributes:
+        block_tokens: Tokens per block.
+        capacity_tokens: KV capacity assumed for a worker that does not report one; 0 means unbounded.
+        blocks_max: Bound on distinct blocks in the tree.
+        congestion_max_per_s: Upper bound of kappa.
+        lifetime_s_max: A request in flight or waiting for longer is released.
+        memory_s: How long ended requests and removed workers are remembered, seconds.
+        default_model: Service model of a worker class without a fit or a profile.
+        pools: Caches that workers share, by the name in their label ``cache_pool``; ``*`` without one.
+        buckets: Length buckets; None: any worker takes any length.
+        weight_of: Weight of a class or flow (`policies.state.fairness.Fairness`).
+        quantum_s: How far a flow that waits may be served ahead of another.
+        fairness_window_s: Service that is older is forgotten.
+        site: Where workers stand that have no label ``site``.
+        links: Links between sites, by name (`policies.state.links`); without rules a link may not be used.
+        kv_bytes: What the KV of each model weighs; ``*`` for all others.
+    """
+
+    block_tokens: int = 256
+    capacity_tokens: int = 0
+    blocks_max: int = 8_000_000
+    congestion_max_per_s: float = 50.0
+    lifetime_s_max: float = 7200.0
+    memory_s: float = 30.0
+    default_model: ServiceModel = PROFILES["default"]
+    pools: Mapping[str, CachePool] = field(default_factory=dict)
+    buckets: LengthBuckets | None = None
+    weight_of: Callable[[str], float] = equal_weights
+    quantum_s: float = 1.0
+    fairness_window_s: float = 60.0
+    site: str = ""
+    links: Mapping[str, LinkRules] = field(default_factory=dict)
+    kv_bytes: Mapping[str, KvBytes] = field(default_factory=dict)
+
+    def kv_of(self, model: str | None) -> KvBytes:
+        """What the KV of a model weighs, as far as anybody says."""
+        default = self.kv_bytes.get("*", UNKNOWN_KV)
+        return default if model is None else self.kv_bytes.get(model, default)
+
+
+class FleetState:
+    """What this replica knows of the fleet."""
+
+    snapshot_version = SNAPSHOT_VERSION
+
+    def __init__(self, rules: FleetRules = FleetRules()) -> None:
+        self.rules = rules
+        self.tree = PrefixTree(rules.blocks_max, rules.block_tokens)
+        self.loads = Loads(memory_us=round(rules.memory_s * 1e6))
+        self.fairness = Fairness(rules.weight_of, rules.quantum_s, rules.fairness_window_s)
+        self.tickets = Tickets(self.fairness)
+        self.links = Links(rules.links, memory_us=round(rules.memory_s * 1e6))
+        self.relieved: set[int] = set()
+        """Slots that may have got room since it was last emptied; only filled while tickets wait."""
+        self.placed_paths: deque[bytes] = deque(maxlen=PLACED_PATHS_MAX)
+        """The latest prompts placed since it was emptied, which may have made others cheaper; likewise."""
+        self.revision = 0
+        """Counts changes of workers, so that a caller can keep lists of them."""
+        self.circuits = Circuits()
+        self.buckets = BucketMembers(rules.buckets)
+        self.lengths = LengthHistogram()
+        """What came lately, while somebody belongs to a length bucket, or may come to."""
+        self.uncached_lengths = LengthHistogram()
+        """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
+        self.offload_plan: OffloadPlan | None = None
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles, for people."""
+        """The newest answer of the slow loop (`policies.disaggregation.role_plan`)."""
+        self.reports = Reports()
+        self.evidence = Evidence()
+        self.overrides = Overrides()
+        self.audit: Newest[Audited] = Newest(AUDIT_KEPT)
+        self.expires: Newest[Expire] = Newest(EXPIRES_KEPT)
+        self._pools = PoolMembers()
+        self.columns = Columns(
+            self.loads,
+            self.tree,
+            self.buckets,
+            self._pools,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            block_tokens=rules.block_tokens,
+        )
+        self.early_revision = 0
+        """Counts changes of what `early_ratio` says."""
+        self.returned_us = np.zeros(8)
+        """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
+        self.last_return_us = 0
+        """The newest of them."""
+        self.left_out_ops = 0
+        """Operations that snapshots left out, since they could not be encoded."""
+        self._workers: dict[str, Worker] = {}
+        self._by_slot: list[Worker | None] = []
+        self._free: list[int] = []
+        self._gone: dict[str, WorkerGone] = {}
+        self._fits: Registers[Fitted] = Registers(lambda op: op.worker_class)
+        self._bytes_per_token: Registers[BytesPerToken] = Registers(lambda op: op.model)
+        self._capacities: Registers[CapacityLearned] = Registers(lambda op: op.worker, WORKERS_MAX)
+        self._early: Registers[EarlyRatio] = Registers(lambda op: op.worker_class)
+        self._decode_fits: Registers[DecodeFitted] = Registers(lambda op: op.worker_class)
+        self._started: Registers[Started] = Registers(lambda op: op.worker, WORKERS_MAX)
+        self._pool_writes = PoolWrites(self.loads, self._hold)
+        self._apply: dict[type, Callable[[Any], None]] = {
+            Placed: self._placed,
+            FirstToken: self._first_token,
+            Finished: self._finished,
+            Left: self._left,
+            Waiting: self._waiting,
+            Shipping: self._shipping,
+            Shipped: self._shipped,
+            WorkerPut: self._worker_put,
+            WorkerGone: self._worker_gone,
+            CircuitSet: self._circuit_set,
+            Started: self._started_at,
+            Reported: self._reported,
+            Tracked: self._tracked,
+            Fitted: self._fitted,
+            BytesPerToken: self._learned_bytes,
+            LinkMeasured: self.links.measured,
+            OffloadPlan: self._offload_plan,
+            EarlyRatio: self._learned_early,
+            CapacityLearned: self._learned_capacity,
+            DecodeFitted: self._decode_fitted,
+            SettingsChanged: self.overrides.apply,
+            Audited: self.audit.put,
+            Expire: self.expires.put,
+            Insert: self._insert,
+            Trim: self._trim,
+            Forget: self._forget,
+            EndGone: self._end_gone,
+        }
+
+    def use(self, rules: FleetRules) -> None:
+        """Go by other rules from now on, where they differ in what this state can follow.
+
+        These are ``congestion_max_per_s``, ``lifetime_s_max``, ``default_model``, ``weight_of`` and
+        ``quantum_s``. All else says what was counted and remembered so far, and stays.
+        """
+        self.rules = replace(
+            self.rules,
+            congestion_max_per_s=rules.congestion_max_per_s,
+            lifetime_s_max=rules.lifetime_s_max,
+            default_model=rules.default_model,
+            weight_of=rules.weight_of,
+            quantum_s=rules.quantum_s,
+        )
+        self.fairness.use(rules.weight_of, rules.quantum_s)
+        self.columns.congestion_max_per_s = rules.congestion_max_per_s
+        self.columns.refresh_soon()
+        for worker in self._workers.values():
+            self.columns.price(worker.slot, self.service_model(worker.worker_class))
+
+    # The fold.
+
+    def apply(self, op: Op) -> None:
+        """Apply one operation. Repeating it, or applying it late, changes nothing more."""
+        self._apply[type(op)](op)
+
+    def collect(self, now_us: int) -> int:
+        """Forget what is too old to matter; call every few seconds.
+
+        Returns:
+            Requests released only because they were in flight or waiting for longer than ``lifetime_s_max``.
+        """
+        lifetime_us_max = round(self.rules.lifetime_s_max * 1e6)
+        expired = self.loads.collect(now_us, lifetime_us_max) + self.tickets.collect(now_us, lifetime_us_max)
+        if expired:
+            self._relieve_all()
+        expired += self.links.collect(now_us, lifetime_us_max)
+        horizon_us = now_us - round(2e6 * self.rules.memory_s)
+        self._pool_writes.collect()
+        for worker in [w for w in self._workers.values() if not w.url or w.gone]:
+            if worker.worker_id.startswith(HOLDER):
+                continue
+            idle = not self.loads.inflight_requests[worker.slot] and not self.tickets.waits_for(worker.slot)
+            if idle and worker.version[0] < horizon_us:
+                if worker.gone:
+                    self._remember_gone(WorkerGone(worker.worker_id, *worker.version[:2]))
+                self.tree.drop(worker.slot)
+                self.loads.drop(worker.slot)
+                del self._workers[worker.worker_id]
+                self._started.discard(worker.worker_id)
+                # Whatever the time of what was said: the slot becomes another worker's.
+                self.circuits.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.buckets.gone(worker.slot)
+                self.reports.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.evidence.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.returned_us[worker.slot] = 0
+                self.relieved.discard(worker.slot)
+                self._by_slot[worker.slot] = None
+                self._free.append(worker.slot)
+                self.revision += 1
+        return expired
+
+    def cut_off(self, own: str, now_us: int) -> list[Left]:
+        """Nobody else is heard any more: give up what the others have in flight and waiting.
+
+        It ends unheard, and what is never released would leave no worker any room. The log is to hear of it
+        as well, when it can: the others live, and say again what they still have.
+
+        Args:
+            own: Id of this replica.
+            now_us: Log time.
+
+        Returns:
+            What to publish.
+        """
+        return [
+            Left(each, now_us) for each in sorted((self.loads.replicas() | self.tickets.replicas()) - {own})
+        ]
+
+    # Questions.
+
+    def workers(self) -> list[Worker]:
+        """The workers that exist, in order of their ids."""
+        return [self._workers[key] for key in sorted(self._workers) if self._exists(self._workers[key])]
+
+    def leaving(self) -> list[Worker]:
+        """The workers that are to be removed when they have drained, in order of their ids."""
+        return sorted(
+            (worker for worker in self._workers.values() if worker.leaving and self._exists(worker)),
+            key=lambda worker: worker.worker_id,
+        )
+
+    def holders(self) -> list[Worker]:
+        """The workers that exist, and the caches that some of them share, in order of their ids."""
+        pools = [worker for name, worker in self._workers.items() if name.startswith(HOLDER)]
+        return sorted((*self.workers(), *pools), key=lambda worker: worker.worker_id)
+
+    def worker(self, worker_id: str) -> Worker | None:
+        """One worker by id, or None if there is none of that name."""
+        worker = self._workers.get(worker_id)
+        return worker if worker is not None and self._exists(worker) else None
+
+    def at_slot(self, slot: int) -> Worker:
+        """The worker in a slot that `candidates` returned."""
+        worker = self._by_slot[slot]
+        assert worker is not None
+        return worker
+
+    def pool_of(self, worker_id: str) -> str | None:
+        """What the pool that a worker shares is called in operations; None if it shares none."""
+        worker = self._workers.get(worker_id)
+        slot = None if worker is None else self._pools.slots.get(worker.slot)
+        return None if slot is None else self.at_slot(slot).worker_id
+
+    def tracks(self, worker_id: str) -> bool:
+        """Whether a worker's cache is known by its engine's events (`policies.state.evidence`)."""
+        worker = self._workers.get(worker_id)
+        return worker is not None and worker.slot in self.evidence.exact
+
+    def cache_tokens(self, worker: Worker) -> int:
+        """Tokens that a worker is believed to keep; 0 for no bound.
+
+        What was learned counts, but never more than what the worker says. Of one that says nothing an
+        assumption counts until something was learned.
+        """
+        told, learned = worker.capacity_tokens, self._capacities.get(worker.worker_id)
+        if learned is None or learned.at_us <= worker.gone_us:
+            return told or self.rules.capacity_tokens
+        return min(told, learned.tokens) if told else learned.tokens
+
+    def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
+        """Newest word about the capacity of a worker, as learned from its answers."""
+        return self._capacities.get(worker_id)
+
+    def started(self, worker_id: str) -> Started | None:
+        """When a worker's process started, if its engine says so."""
+        return self._started.get(worker_id)
+
+    def forgot_us(self, slot: int) -> int:
+        """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
+        return self.tree.holdings_of(slot).forgot_us
+
+    def returns(self, slot: int, at_us: int) -> None:
+        """Note that the worker in a slot is back in service, as the log says or as only this replica saw."""
+        self.returned_us[slot] = max(self.returned_us[slot], at_us)
+        self.last_return_us = max(self.last_return_us, at_us)
+        self._relieve(slot)
+
+    def bytes_per_token(self, model: str, default: float) -> float:
+        """Prompt bytes per token of a model, learned from answers of any replica."""
+        learned = self._bytes_per_token.get(model)
+        return learned.bytes_per_token if learned is not None else default
+
+    def early_ratio(self, worker_class: str) -> float:
+        """How much of the predicted time the queues of a worker class really take, 0 to 1."""
+        learned = self._early.get(worker_class)
+        return learned.ratio if learned is not None else 1.0
+
+    def decode_fit(self, worker_class: str) -> DecodeFit:
+        """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
+        told = self._decode_fits.get(worker_class)
+        if told is None:
+            return DecodeFit()
+        return DecodeFit.told(told.base_s, told.slope_s, told.requests, told.decode_s)
+
+    def service_model(self, worker_class: str) -> ServiceModel:
+        """The service model that prices a worker class now: the newest fit, else its profile."""
+        fit = self._fits.get(worker_class)
+        if fit is not None:
+            return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
+        return self.profile(worker_class)
+
+    def profile(self, worker_class: str) -> ServiceModel:
+        """The service model of a worker class before anything was learned."""
+        if worker_class == "default":
+            return self.rules.default_model
+        return PROFILES.get(worker_class, self.rules.default_model)
+
+    def candidates(
+        self,
+        slots: Slots,
+        paths: Sequence[bytes],
+        profile: AttentionProfile,
+        prompt_tokens: float,
+        tokens_per_block: float,
+        now_us: int,
+        bucket: int = ANY_BUCKET,
+        queue: QueueView | None = None,
+    ) -> Candidates:
+        """Build the view of the workers that may take a request.
+
+        Args:
+            slots: Their slots, not empty. Callers that pass the same array again save the gathering.
+            paths: Packed block hashes of the prompt; several for a batch, whose matches add up.
+            profile: Attention profile of the model: what of a match is reusable.
+            prompt_tokens: Estimated tokens of the prompt (of all prompts of a batch).
+            tokens_per_block: Estimated tokens in one block of these paths.
+            now_us: Log time.
+            bucket: Number of the length bucket of the request (`BucketMembers.of_length`).
+            queue: What waits for them; None if requests do not wait in the gateway.
+        """
+        slow, few = self.columns.gathered(slots, bucket, now_us)
+        matches: list[Match] = []
+        for path in paths:
+            match = self.tree.match(path, profile)
+            if match.parted:
+                matches.append(match)
+        return Candidates(
+            slow, few, matches, self.loads, prompt_tokens, tokens_per_block, now_us, None, queue
+        )
+
+    def among(
+        self, candidates: Candidates, slots: Slots, bucket: int = ANY_BUCKET, ships: Ships | None = None
+    ) -> Candidates:
+        """The same view of some of the candidates.
+
+        Args:
+            candidates: All of them.
+            slots: Those, not empty. Callers that pass the same array again save the gathering.
+            bucket: As given for all of them.
+            ships: What it costs to split the request; None: as is known of all of them.
+        """
+        slow, few = self.columns.gathered(slots, bucket, candidates.now_us)
+        return Candidates(
+            slow,
+            few,
+            candidates.matches,
+            candidates.loads,
+            candidates.prompt_tokens,
+            candidates.tokens_per_block,
+            candidates.now_us,
+            ships or candidates.ships,
+            candidates.queue,
+        )
+
+    # Snapshot.
+
+    def snapshot(self) -> list[bytes]:
+        """Encode the state for a newcomer, in pieces; workers are named, times are log times."""
+        return [piece for piece in self.snapshot_steps() if piece is not None]
+
+    def snapshot_steps(self) -> Generator[bytes | None, None, None]:
+        """The same in steps of a few microseconds, between which operations may be applied.
+
+        The pieces include every operation that was applied before the first step; one that comes
+        later may be included or not. So whoever restores them applies what came later again.
+
+        Yields:
+            A piece when one is finished, each well under a megabyte, else None.
+        """
+        slots = {worker_id: self._workers[worker_id].slot for worker_id in sorted(self._workers)}
+        yield from written(self, slots, lambda slot: self.at_slot(slot).worker_id, self._register_ops())
+
+    def _register_ops(self) -> Iterator[Op]:
+        """Workers and all other registers as operations; they may change while this goes on."""
+        for worker_id in sorted(self._workers):
+            worker = self._workers.get(worker_id)
+            if worker is None:
+                continue
+            at_us, replica, gone = worker.version
+            if worker.gone_us and not gone:
+                yield WorkerGone(worker.worker_id, worker.gone_us, "")
+            if gone:
+                yield WorkerGone(worker.worker_id, at_us, replica)
+            elif worker.url:
+                yield WorkerPut(
+                    worker.worker_id,
+                    at_us,
+                    replica,
+                    worker.url,
+                    worker.role,
+                    worker.draining,
+                    worker.capacity_tokens,
+                    worker.labels,
+                    worker.drain_us,
+                    worker.leaving,
+                    worker.knows,
+                )
+        yield from self.circuits.dump()
+        yield from self.reports.dump()
+        yield from self.evidence.dump()
+        yield from self.links.dump()
+        yield from self.audit
+        yield from self.expires
+        yield from [self._gone[key] for key in sorted(self._gone)]
+        yield from self._started
+        yield from self._fits
+        yield from self._bytes_per_token
+        yield from self._early
+        yield from self._capacities
+        yield from self._decode_fits
+        if self.offload_plan is not None:
+            yield self.offload_plan
+        yield from self.overrides.dump()
+
+    def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
+        """Merge a snapshot, as if its operations were applied.
+
+        Args:
+            pieces: What `snapshot` gave.
+            own: Id of this replica. What the snapshot says of its requests is passed over: who remembers
+                ended requests for a while only may be told of one that ended long ago, and a replica
+                knows best what it has in flight itself.
+            missed: Part of the log was not read, and reading goes on where the snapshot ends. So what the
+                others had in flight and the snapshot does not list is released: it ended meanwhile.
+
+        Raises:
+            ValueError: If it is not a snapshot that this version can read; nothing was changed.
+        """
+        finished(self.restore_steps(pieces, own, missed=missed))
+
+    def restore_steps(
+        self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False
+    ) -> Generator[float, None, int]:
+        """The same in steps, between which operations may be applied. All is checked before anything changes.
+
+        Yields:
+            Progress, 0 to 1.
+
+        Returns:
+            How many of its operations were skipped.
+        """
+        skipped = yield from merged(self, pieces, own, self._slot, missed=missed)
+        self.columns.refresh_soon()
+        self._relieve_all()
+        return skipped
+
+    # Inside.
+
+    @staticmethod
+    def _exists(worker: Worker) -> bool:
+        return bool(worker.url) and not worker.gone
+
+    def _slot(self, worker_id: str) -> int:
+        """The worker's slot; a worker that only operations have named so far gets one too.
+
+        Raises:
+            ValueError: There are `WORKERS_MAX` workers, and this is another one.
+        """
+        worker = self._workers.get(worker_id)
+        if worker is not None:
+            return worker.slot
+        if len(self._workers) >= WORKERS_MAX:
+            raise ValueError(f"there are {WORKERS_MAX} workers already")
+        slot = self._free.pop() if self._free else len(self._by_slot)
+        if slot == len(self._by_slot):
+            self._by_slot.append(None)
+        if slot >= len(self.returned_us):
+            self.returned_us = np.concatenate([self.returned_us, np.zeros(len(self.returned_us))])
+        self.loads.ensure(slot)
+        self.reports.ensure(slot)
+        self._set_worker(Worker(worker_id, slot))
+        return slot
+
+    def _join_pool(self, worker: Worker) -> None:
+        """Note which pool a worker shares, if any."""
+        name = worker.labels.get(POOL_LABEL, ANY_POOL)
+        pool = self.rules.pools.get(name)
+        if pool is None or not self._exists(worker):
+            self._pools.leave(worker.slot)
+            return
+        pool_slot = self._slot(HOLDER + name)
+        self._pools.join(worker.slot, pool_slot, pool)
+        blocks = max(1, pool.capacity_tokens // self.rules.block_tokens) if pool.capacity_tokens else None
+        self.tree.set_capacity(pool_slot, blocks)
+
+    def _set_worker(self, worker: Worker) -> None:
+        slot = worker.slot
+        self._workers[worker.worker_id] = worker
+        self._by_slot[slot] = worker
+        self.columns.put(slot, worker.worker_id, self.service_model(worker.worker_class))
+        if self._exists(worker):
+            self.buckets.put(slot, worker.worker_id, worker.labels.get(BUCKET_LABEL, ""))
+        else:
+            self.buckets.gone(slot)
+        self._bound(worker)
+        self._join_pool(worker)
+        self._relieve(slot)
+        self.revision += 1
+
+    def _bound(self, worker: Worker) -> None:
+        """Bound what a worker is believed to hold, unless its engine says what it holds."""
+        capacity_tokens = self.cache_tokens(worker)
+        if not capacity_tokens or worker.slot in self.evidence.exact:
+            blocks = None
+        else:
+            blocks = max(1, capacity_tokens // self.rules.block_tokens)
+        self.tree.set_capacity(worker.slot, blocks)
+
+    def _placed(self, op: Placed) -> None:
+        for path in op.paths:
+            check_path(path)  # before anything is reserved
+        slot = self._slot(op.worker)
+        if self.tickets.count:
+            self.placed_paths.extend(op.paths)
+            self._waits_no_longer(self.tickets.placed(op.request_id, slot, op.at_us), slot)
+        if self.loads.placed(op, slot):
+            if op.flow:
+                self.fairness.charge(op.flow, op.at_us, op.service_us)
+            if self.buckets.lengths is not None:
+                tokens = op.context_tokens // (len(op.paths) or 1)
+                self.lengths.add(op.at_us, tokens, op.service_us)
+                self.buckets.count(tokens, slot)
+            if op.home_uncached_tokens >= 0:
+                prompt_tokens = op.uncached_tokens + op.safe_blocks * self.rules.block_tokens
+                cached_tokens = max(prompt_tokens - op.home_uncached_tokens, 0)
+                self.uncached_lengths.add(op.at_us, op.home_uncached_tokens, cached_tokens)
+        self._hold(op, slot, op.junction_blocks)
+        if slot in self._pools.slots:
+            self._pool_writes.placed(op, self._pools.slots[slot])
+
+    def _first_token(self, op: FirstToken) -> None:
+        if self.tickets.count:
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
+        self.loads.first_token(op)
+        if self._pools.slots:
+            self._pool_writes.ended(op.request_id)
+
+    def _finished(self, op: Finished) -> None:
+        if self.tickets.count:
+            self._waits_no_longer(self.tickets.ended(op.request_id), self.loads.slot_of(op.request_id))
+        self.loads.finished(op)
+        if self.links.transfers:
+            self.links.finished(op.request_id, op.at_us)
+        if self._pools.slots:
+            self._pool_writes.ended(op.request_id)
+
+    def _left(self, op: Left) -> None:
+        for ticket in self.tickets.left(op.replica, op.at_us):
+            self._relieve(ticket.slot)
+        for slot in self.loads.left(op):
+            self._relieve(slot)
+        self.links.left(op.replica, op.at_us)
+
+    def _shipping(self, op: Shipping) -> None:
+        loads = self.loads
+        if op.at_us > loads.left_us(op.replica) and not loads.has_finished(op.request_id):
+            self.links.shipping(op)
+
+    def _shipped(self, op: Shipped) -> None:
+        self.links.ended(op.request_id, op.at_us)
+
+    def _waiting(self, op: Waiting) -> None:
+        if self.loads.knows(op.request_id) or op.at_us <= self.loads.left_us(op.replica):
+            return
+        self.tickets.put(op, self._slot(op.worker) if op.worker else -1)
+
+    def _waits_no_longer(self, ticket: Ticket | None, slot: int) -> None:
+        """Somebody may be next on the worker that a request leaves or takes, and on the one it waited for."""
+        self._relieve(slot)
+        if ticket is not None:
+            self._relieve(ticket.slot)
+
+    def _relieve_all(self) -> None:
+        for worker in self._workers.values():
+            self._relieve(worker.slot)
+
+    def _relieve(self, slot: int) -> None:
+        """Note that a worker may have room, if this is one (not -1) and anybody waits."""
+        if slot >= 0 and self.tickets.count:
+            self.relieved.add(slot)
+
+    def _hold(self, op: Placed, slot: int, junction: int = 0) -> None:
+        """A holder has the prompts of a request."""
+        for path in op.paths:
+            self.tree.insert(slot, path, op.at_us, end=op.ends, junction=junction)
+
+    def _insert(self, op: Insert) -> None:
+        self.tree.insert(self._slot(op.worker), op.path, op.at_us, end=op.end, ends=op.ends)
+
+    def _trim(self, op: Trim) -> None:
+        self.tree.trim(self._slot(op.worker), op.path, op.before_us)
+
+    def _forget(self, op: Forget) -> None:
+        self.tree.forget(self._slot(op.worker), op.before_us)
+
+    def _end_gone(self, op: EndGone) -> None:
+        self.tree.end_gone(self._slot(op.worker), op.path, op.before_us, ends=op.ends)
+
+    def _remember_gone(self, op: WorkerGone) -> None:
+        """Keep a removal when the worker's row is used for another: settings may still name it."""
+        known = self._gone.get(op.worker, op)
+        self._gone[op.worker] = max(op, known, key=lambda gone: (gone.at_us, gone.replica))
+        if len(self._gone) > GONE_MAX:
+            oldest = min(self._gone.values(), key=lambda gone: (gone.at_us, gone.worker))
+            del self._gone[oldest.worker]
+
+    def _worker_put(self, op: WorkerPut) -> None:
+        if not is_base_url(op.url):
+            raise ValueError(f"{op.url[:200]!r} is no URL of a worker")
+        version = (op.at_us, op.replica, False)
+        gone = self._gone.get(op.worker)
+        if gone is not None:
+            if version <= (gone.at_us, gone.replica, True):
+                return
+            del self._gone[op.worker]
+        slot = self._slot(op.worker)
+        known = self._workers[op.worker]
+        if version <= known.version:
+            return
+        gone_us = max(known.gone_us, gone.at_us if gone is not None else 0)
+        self._set_worker(
+            Worker(
+                op.worker,
+                slot,
+                op.url,
+                op.role,
+                op.draining,
+                op.capacity_tokens,
+                dict(op.labels),
+                version,
+                gone_us=gone_us,
+                site=op.labels.get(SITE_LABEL) or self.rules.site,
+                drain_us=op.drain_us,
+                leaving=op.leaving,
+                knows=op.knows or {"": op.at_us},
+            )
+        )
+
+    def _worker_gone(self, op: WorkerGone) -> None:
+        slot = self._slot(op.worker)
+        self.tree.forget(slot, op.at_us)
+        known = self._workers[op.worker]
+        gone_us = max(known.gone_us, op.at_us)
+        version = (op.at_us, op.replica, True)
+        if version > known.version:
+            self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
+        elif gone_us > known.gone_us:
+            self._set_worker(replace(known, gone_us=gone_us))
+        self.circuits.drop(op.worker, slot, gone_us)
+        self.reports.drop(op.worker, slot, gone_us)
+        self.evidence.drop(op.worker, slot, gone_us)
+        self._bound(self._workers[op.worker])
+
+    def _circuit_set(self, op: CircuitSet) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        if op.at_us <= self._workers[op.worker].gone_us or not self.circuits.set(op, slot):
+            return
+        self._relieve(slot)
+        if op.state is Circuit.CLOSED:
+            self.returns(slot, op.at_us)
+
+    def _reported(self, op: Reported) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        if op.at_us > self._workers[op.worker].gone_us:
+            self.reports.put(op, slot)
+
+    def _tracked(self, op: Tracked) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        slot = self._slot(op.worker)
+        worker = self._workers[op.worker]
+        if op.at_us > worker.gone_us and self.evidence.put(op, slot):
+            self._bound(worker)
+
+    def _started_at(self, op: Started) -> None:
+        slot = self._slot(op.worker)
+        if op.cold:
+            self.tree.forget(slot, op.at_us)
+            self.returns(slot, op.at_us)
+        self._started.put(op)
+
+    def _fitted(self, op: Fitted) -> None:
+        if self._fits.put(op):
+            for worker in self._workers.values():
+                if worker.worker_class == op.worker_class:
+                    self.columns.price(worker.slot, self.service_model(op.worker_class))
+
+    def _learned_bytes(self, op: BytesPerToken) -> None:
+        self._bytes_per_token.put(op)
+
+    def _decode_fitted(self, op: DecodeFitted) -> None:
+        self._decode_fits.put(op)
+
+    def _offload_plan(self, op: OffloadPlan) -> None:
+        known = self.offload_plan
+        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+            self.offload_plan = op
+            if op.changed_us and (known is None or op.changed_us != known.changed_us):
+                self.role_changes.append(op)
+
+    def _learned_capacity(self, op: CapacityLearned) -> None:
+        gone = self._gone.get(op.worker)
+        if gone is not None and op.at_us <= gone.at_us:
+            return
+        self._slot(op.worker)
+        if self._capacities.put(op):
+            self._bound(self._workers[op.worker])
+
+    def _learned_early(self, op: EarlyRatio) -> None:
+        if self._early.put(op):
+            self.early_revision += 1

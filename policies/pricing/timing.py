@@ -1,0 +1,183 @@
+"""What a worker would need for a request: one assembly, for one worker and for columns of many.
+
+    V' = max(V + A, F, W)       A   work of the waiting requests that go first (`policies.state.queue_view`)
+    x  = s(u, c) + X + P + D    F   the fetch from the cache that it shares, if that is sooner
+                                W   until a decode worker has room
+                                X   exposed transfer
+                                P   price of leaving the length bucket (`policies.state.buckets`)
+                                D   what requests lose that are decoded there (`policies.pricing.views.Ships`)
+
+A few workers cost less one by one, as plain numbers; a vector operation on four rows takes 0.3 to 1 us, and a
+decision a dozen of them. So the formulas are written once, for `Number`, and take their minimum, maximum and
+choice from an `Arithmetic`.
+"""
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple
+
+import msgspec
+import numpy as np
+
+from policies.estimates.costs import Floats, Number, service_s
+from policies.state.buckets import spill_s
+from policies.state.queue_view import QueueView
+
+
+class Arithmetic(NamedTuple, Generic[Number]):
+    """Operations that numbers and columns do not share.
+
+    Attributes:
+        least: The lesser of two.
+        greatest: The greater of two.
+        pick: The second where the first is true, else the third.
+    """
+
+    least: Callable[[Any, Any], Number]
+    greatest: Callable[[Any, Any], Number]
+    pick: Callable[[Any, Any, Any], Number]
+
+
+def _pick(condition: bool, one: float, other: float) -> float:
+    return one if condition else other
+
+
+NUMBERS: Arithmetic[float] = Arithmetic(min, max, _pick)
+COLUMNS: Arithmetic[Floats] = Arithmetic(np.minimum, np.maximum, np.where)
+
+
+class Prices(NamedTuple, Generic[Number]):
+    """What the prefill on a worker costs, or on each of many.
+
+    Attributes:
+        slot: Its row in the fleet state; of many, an array or a slice.
+        a_s: Service model: fixed seconds per prefill.
+        b_s: Service model: seconds per uncached token at an empty context.
+        c0_tokens: Service model: context that doubles the cost of a token.
+        congestion_per_s: kappa (`policies.fleet.columns`).
+        transfer_s: X without a hand-over.
+        fetching: From its pool: slot of the pool, base_s, token_s, tokens_min; None without a pool.
+        visiting: Of a request of another length bucket: token_s, middle_tokens; None at home.
+        evicting: Of a cache that may be full: seconds that are lost with each token that is pushed out, and
+            tokens that still fit (`policies.fleet.columns`); None while there is room.
+    """
+
+    slot: Any
+    a_s: Number
+    b_s: Number
+    c0_tokens: Number
+    congestion_per_s: Number
+    transfer_s: Number
+    fetching: tuple[Any, Number, Number, Number] | None = None
+    visiting: tuple[Number, Number] | None = None
+    evicting: tuple[Number, Number] | None = None
+
+
+class Timing(msgspec.Struct, Generic[Number], frozen=True, gc=False):
+    """What one worker would need for a request, or each of many; all in seconds but tokens.
+
+    Attributes:
+        slot: Its row in the fleet state; of many, an array or a slice.
+        safe_tokens: Its window-safe match, with what it fetches.
+        fetched_tokens: Of these, what comes from its pool.
+        service_s: s: the prefill of the rest.
+        ready_s: V': when it could begin, with the match at hand.
+        work_s: x: prefill, exposed transfer, and the price of a spill and of a stall.
+        congestion_per_s: kappa.
+        transfer_s: X.
+        stall_s: What is in x of what others lose.
+        settled_s: The part of V' during which those who come later stay behind this request.
+        behind: Waiting requests that it would overtake.
+        evict_s: Expected price of computing again what it pushes out of the cache.
+    """
+
+    slot: Any
+    safe_tokens: Number
+    fetched_tokens: Number | float
+    service_s: Number
+    ready_s: Number
+    work_s: Number
+    congestion_per_s: Number
+    transfer_s: Number | float
+    stall_s: Number | float
+    settled_s: Number
+    behind: Number | float
+    evict_s: Number | float
+
+
+Waiting = Callable[[Any, Number], tuple[Number, Number]]
+"""``ahead_s`` and ``behind`` of a request with so much work on a worker (`QueueView.at`, or `.columns`)."""
+
+
+def assemble(
+    math: Arithmetic[Number],
+    prices: Prices[Number],
+    prompt_tokens: float,
+    cached: Number,
+    pooled: Number | None,
+    backlog_s: Number,
+    *,
+    queue: QueueView | None,
+    waiting: Waiting[Number] | None,
+    shipped: Callable[[Any, Number], tuple[Number, Number, Number]] | None,
+) -> Timing[Number]:
+    """Put together what a worker would need.
+
+    Args:
+        math: Of `Number`.
+        prices: Of the worker.
+        prompt_tokens: Of the request.
+        cached: Its window-safe match.
+        pooled: The same with what its pool holds; None if nothing is to be had there.
+        backlog_s: V: prefill reserved there and not done.
+        queue: The waiting queue; None if requests do not wait in the gateway.
+        waiting: Its answers; None if nobody waits.
+        shipped: W, X and D of the worker in a slot, of a prefill of so many seconds; None if no request is
+            split.
+    """
+    slot, a_s, b_s, c0_tokens, congestion_per_s, transfer_s, fetching, visiting, evicting = prices
+    uncached = prompt_tokens - cached
+    # `service_s`, written out: four workers would be four calls more for each request.
+    prefill_s = a_s + b_s * uncached * (1.0 + (cached + uncached * 0.5) / c0_tokens)
+    ready_s = backlog_s
+    behind: Number | float = 0.0
+    if waiting is not None:
+        ahead_s, behind = waiting(slot, prefill_s + transfer_s)
+        ready_s = backlog_s + ahead_s
+    fetched: Number | float = 0.0
+    if fetching is not None and pooled is not None:
+        _, base_s, token_s, tokens_min = fetching
+        more = pooled - cached
+        fetched_s = math.greatest(ready_s, base_s + more * token_s)
+        rest_s = service_s(a_s, b_s, c0_tokens, prompt_tokens - pooled, pooled)
+        fetches = (more >= tokens_min) & (fetched_s + rest_s < ready_s + prefill_s)
+        ready_s = math.pick(fetches, fetched_s, ready_s)
+        prefill_s = math.pick(fetches, rest_s, prefill_s)
+        fetched = math.pick(fetches, more, 0.0)
+        cached = cached + fetched
+    work_s = prefill_s + transfer_s
+    stall_s: Number | float = 0.0
+    if shipped is not None:
+        room_s, exposed_s, stall_s = shipped(slot, prefill_s)
+        ready_s = math.greatest(ready_s, room_s)
+        transfer_s = transfer_s + exposed_s
+        work_s = work_s + exposed_s + stall_s
+    if visiting is not None:
+        work_s = work_s + spill_s(*visiting, prompt_tokens - cached, cached)
+    evict_s: Number | float = 0.0
+    if evicting is not None:
+        evict_s = evicting[0] * math.greatest(prompt_tokens - cached - evicting[1], 0.0)
+    settled_s = ready_s if queue is None else math.least(backlog_s, queue.committed_s)
+    return Timing(
+        slot,
+        cached,
+        fetched,
+        prefill_s,
+        ready_s,
+        work_s,
+        congestion_per_s,
+        transfer_s,
+        stall_s,
+        settled_s,
+        behind,
+        evict_s,
+    )

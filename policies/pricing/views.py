@@ -1,0 +1,474 @@
+"""What a decision may see: frozen views of one request and of the workers that may take it.
+
+Workers come as *columns*: one numpy array per property, one row per candidate, so that
+scoring 1,000 workers costs a dozen vector operations and no Python loop. A formula
+written for columns reads like the formula on paper. A column is gathered when it is asked for.
+
+A few workers cost less one by one, as plain numbers (`policies.pricing.timing`).
+
+They are msgspec structs, not dataclasses: one of each is made per request, and a frozen dataclass sets
+its fields one by one in Python (0.15 us each, a third of a small placement).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.estimates.costs import Floats
+from policies.pricing.timing import COLUMNS, NUMBERS, Prices, Timing, assemble
+from policies.state.loads import Loads
+from policies.state.queue_view import QueueView
+from radix import Match
+
+FEW_MAX = 16
+"""So many candidates are priced one by one; with more, columns are cheaper
+(``python -m loadtest.bench.decision --workers 12 16 24``)."""
+
+Slots = NDArray[np.intp]
+
+
+class RequestView(msgspec.Struct, frozen=True, gc=False):
+    """One request, as policies see it.
+
+    Attributes:
+        key: 64-bit hash of the whole prompt (or session): breaks ties by rendezvous hashing.
+        prefix_key: 64-bit hash of the start of the prompt, for the hashing policies.
+        prompt_tokens: Estimated prompt length, > 0.
+        output_tokens: Expected output length, >= 0.
+        sequence: How many requests this replica has placed before: what turn-taking policies count.
+    """
+
+    key: int
+    prefix_key: int
+    prompt_tokens: float
+    output_tokens: float
+    sequence: int
+
+
+class Pools(msgspec.Struct, frozen=True, gc=False):
+    """The caches that candidates share with other workers, one row per candidate (`fleet.cache_pools`).
+
+    Attributes:
+        slots: Row number of the pool in the fleet state; of the worker itself if it has none.
+        base_s: Seconds before a fetch brings anything.
+        token_s: Seconds per token of it.
+        tokens_min: Fewer are not fetched; +inf if there is no pool.
+    """
+
+    slots: Slots
+    base_s: Floats
+    token_s: Floats
+    tokens_min: Floats
+
+    def only(self, rows: NDArray[np.intp]) -> "Pools":
+        """The same of some candidates."""
+        return Pools(self.slots[rows], self.base_s[rows], self.token_s[rows], self.tokens_min[rows])
+
+
+class Spills(msgspec.Struct, frozen=True, gc=False):
+    """How far candidates are from the length bucket of the requests, one row each (`policies.state.buckets`).
+
+    Attributes:
+        steps: Number of the worker's bucket less the requests'; 0 at home, and where any length is taken.
+        token_s: What `policies.state.buckets.spill_s` calls so; 0 at home.
+        middle_tokens: Middle of the worker's bucket.
+    """
+
+    steps: NDArray[np.intp]
+    token_s: Floats
+    middle_tokens: Floats
+
+    def only(self, rows: NDArray[np.intp]) -> "Spills":
+        """The same of some candidates."""
+        return Spills(self.steps[rows], self.token_s[rows], self.middle_tokens[rows])
+
+
+class Evictions(msgspec.Struct, frozen=True, gc=False):
+    """Price of pushing tokens out of the candidates' caches, one row per candidate (`fleet.columns`).
+
+    Attributes:
+        token_s: Expected seconds to compute a pushed out token again; 0 where nothing is known of the cache.
+        free_tokens: Tokens that fit before anything is pushed out.
+    """
+
+    token_s: Floats
+    free_tokens: Floats
+
+    def only(self, rows: NDArray[np.intp]) -> "Evictions":
+        """The same of some candidates."""
+        return Evictions(self.token_s[rows], self.free_tokens[rows])
+
+
+class SlowColumns(msgspec.Struct, frozen=True, gc=False):
+    """What of the candidates does not change with every request; all arrays have the same length n >= 1.
+
+    Attributes:
+        slots: Row number of the worker in `policies.fleet.fleet.FleetState` (intp).
+        index: The same, as a slice if they follow each other: what selects them from a column of all slots.
+        worker_hash: 64-bit hash of the worker id (uint64), for rendezvous and consistent hashing.
+        held_tokens: Tokens the tree believes this worker holds.
+        a_s: Service model: fixed seconds per prefill.
+        b_s: Service model: seconds per uncached token at an empty context.
+        c0_tokens: Service model: context that doubles the cost of a token.
+        congestion_per_s: kappa, per second (`policies.fleet.columns`).
+        transfer_s: X: exposed seconds of KV transfer to decode or across a link.
+        pools: What they can fetch from; None if nobody has a pool.
+        spills: How far they are from the requests' length bucket; None if all are at home.
+        evictions: What they lose with what is pushed out; None if no cache is full.
+        delayed_ratio: Chance that a later request is delayed by work on one of them while nobody waits.
+    """
+
+    slots: Slots
+    index: slice | Slots
+    worker_hash: NDArray[np.uint64]
+    held_tokens: Floats
+    a_s: Floats
+    b_s: Floats
+    c0_tokens: Floats
+    congestion_per_s: Floats
+    transfer_s: Floats
+    pools: Pools | None = None
+    spills: Spills | None = None
+    evictions: Evictions | None = None
+    delayed_ratio: float = 1.0
+
+    def only(self, rows: NDArray[np.intp]) -> "SlowColumns":
+        """The same of some candidates."""
+        slots, pools, spills, evictions = self.slots[rows], self.pools, self.spills, self.evictions
+        return SlowColumns(
+            slots,
+            slots,
+            self.worker_hash[rows],
+            self.held_tokens[rows],
+            self.a_s[rows],
+            self.b_s[rows],
+            self.c0_tokens[rows],
+            self.congestion_per_s[rows],
+            self.transfer_s[rows],
+            None if pools is None else pools.only(rows),
+            None if spills is None else spills.only(rows),
+            None if evictions is None else evictions.only(rows),
+            self.delayed_ratio,
+        )
+
+    @property
+    def prices(self) -> Prices[Floats]:
+        """What the prefill on each of them depends on."""
+        pools, spills, evictions = self.pools, self.spills, self.evictions
+        return Prices(
+            self.index,
+            self.a_s,
+            self.b_s,
+            self.c0_tokens,
+            self.congestion_per_s,
+            self.transfer_s,
+            None if pools is None else (pools.slots, pools.base_s, pools.token_s, pools.tokens_min),
+            None if spills is None else (spills.token_s, spills.middle_tokens),
+            None if evictions is None else (evictions.token_s, evictions.free_tokens),
+        )
+
+    def prices_at(self, row: int) -> Prices[float]:
+        """What the prefill on one of them depends on."""
+        pools, spills, evictions = self.pools, self.spills, self.evictions
+        return Prices(
+            self.slots.item(row),
+            self.a_s.item(row),
+            self.b_s.item(row),
+            self.c0_tokens.item(row),
+            self.congestion_per_s.item(row),
+            self.transfer_s.item(row),
+            None
+            if pools is None
+            else (
+                pools.slots.item(row),
+                pools.base_s.item(row),
+                pools.token_s.item(row),
+                pools.tokens_min.item(row),
+            ),
+            None
+            if spills is None or not spills.steps.item(row)
+            else (spills.token_s.item(row), spills.middle_tokens.item(row)),
+            None
+            if evictions is None or not evictions.token_s.item(row)
+            else (evictions.token_s.item(row), evictions.free_tokens.item(row)),
+        )
+
+
+class Ships(msgspec.Struct, frozen=True, gc=False):
+    """What it costs to split a request between two workers, or not to (`disaggregation.matchmaking`).
+
+    Candidates that would hand the request over alike, to the same decode workers over the same link, share a
+    *route*, and so a price:
+
+        V' = max(V', W)                      W: until a decode worker has room
+        X = base + max(0, send - overlap·s)  s: the prefill, during which a share of the KV is sent already
+
+    A candidate that decodes, plain or not, stalls what it is decoding while it prefills: an engine either
+    prefills first and decodes then, or does both in one step, which takes as much longer. So its n requests
+    lose up to s each, and ``n·s`` is added to the price, as what others lose (theory E2: kappa's term is what
+    those lose who wait; these are already served). A prefill worker stalls nobody.
+
+    Attributes:
+        routes: By slot: number of the route, 0 for a worker that does all alone.
+        room_s: W of each route.
+        base_s: Of each route: round trips, and the wait for the link.
+        send_s: Of each route: KV bytes over the rate.
+        overlap_ratio: Of each route.
+        splits: By slot: 1 for prefill workers, which decode nothing, else 0.
+    """
+
+    routes: NDArray[np.intp]
+    room_s: Floats
+    base_s: Floats
+    send_s: Floats
+    overlap_ratio: Floats
+    splits: Floats
+
+    def columns(self, loads: Loads, index: slice | Slots, prefill_s: Floats) -> tuple[Floats, Floats, Floats]:
+        """W, X and what others lose, of the candidates of an index."""
+        routes = self.routes[index]
+        exposed_s = np.maximum(self.send_s[routes] - self.overlap_ratio[routes] * prefill_s, 0.0)
+        exposed_s += self.base_s[routes]
+        decoding = loads.inflight_requests[index] - loads.prefill_requests[index]
+        decoding *= 1.0 - self.splits[index]
+        return self.room_s[routes], exposed_s, decoding * prefill_s
+
+    def at(self, loads: Loads, slot: int, prefill_s: float) -> tuple[float, float, float]:
+        """The same of one candidate."""
+        route = self.routes.item(slot)
+        if self.splits.item(slot):
+            late_s = self.send_s.item(route) - self.overlap_ratio.item(route) * prefill_s
+            return self.room_s.item(route), self.base_s.item(route) + max(late_s, 0.0), 0.0
+        decoding = loads.inflight_requests.item(slot) - loads.prefill_requests.item(slot)
+        return 0.0, 0.0, decoding * prefill_s
+
+
+class Candidates(msgspec.Struct, frozen=True, gc=False):
+    """The workers that may take a request, n >= 1, seen as they are: to be read before the next operation.
+
+    Attributes:
+        slow: What does not change with every request.
+        few: The same row by row, if they are so few that this is cheaper than columns; else empty.
+        matches: How much of each prompt they hold, without prompts of which nobody holds anything.
+        loads: What they have been given.
+        prompt_tokens: No match is longer.
+        tokens_per_block: Estimated tokens in a block of these prompts.
+        now_us: Log time.
+        ships: What it costs to split the request; None if nobody would.
+        queue: What waits for them; None if requests do not wait in the gateway.
+    """
+
+    slow: SlowColumns
+    few: list[Prices[float]]
+    matches: list[Match]
+    loads: Loads
+    prompt_tokens: float
+    tokens_per_block: float
+    now_us: int
+    ships: Ships | None = None
+    queue: QueueView | None = None
+
+    def __len__(self) -> int:
+        """Number of candidates."""
+        return len(self.slow.slots)
+
+    @property
+    def slots(self) -> Slots:
+        """Row number of each in the fleet state."""
+        return self.slow.slots
+
+    @property
+    def worker_hash(self) -> NDArray[np.uint64]:
+        """64-bit hash of each worker id."""
+        return self.slow.worker_hash
+
+    @property
+    def matched_tokens(self) -> Floats:
+        """Prefix match, 0 <= matched <= prompt."""
+        return self._tokens([match.matched for match in self.matches], self.slow.index)
+
+    @property
+    def safe_tokens(self) -> Floats:
+        """Window-safe prefix match, 0 <= safe <= matched. What a score uses."""
+        return self._tokens([match.safe for match in self.matches], self.slow.index)
+
+    @property
+    def backlog_s(self) -> Floats:
+        """V: seconds of prefill reserved by all replicas and not yet done."""
+        return self.loads.backlog_s(self.slow.index, self.now_us)
+
+    @property
+    def prefill_tokens(self) -> Floats:
+        """Uncached tokens reserved and not yet prefilled."""
+        return self.loads.prefill_tokens[self.slow.index]
+
+    @property
+    def inflight_requests(self) -> Floats:
+        """Requests in flight, of all replicas."""
+        return self.loads.inflight_requests[self.slow.index]
+
+    @property
+    def inflight_tokens(self) -> Floats:
+        """Prompt plus expected output tokens of the requests in flight."""
+        return self.loads.inflight_tokens[self.slow.index]
+
+    @property
+    def held_tokens(self) -> Floats:
+        """Tokens the tree believes each holds."""
+        return self.slow.held_tokens
+
+    def times(self, prompt_tokens: float) -> Timing[Floats]:
+        """What each would need for a request (`policies.pricing.timing`)."""
+        slow, own, queue, ships = self.slow, self.safe_tokens, self.queue, self.ships
+        pools, pooled = slow.pools, None
+        if pools is not None and self.matches:
+            pooled = self._tokens([match.safe for match in self.matches], pools.slots)
+        return assemble(
+            COLUMNS,
+            slow.prices,
+            prompt_tokens,
+            own,
+            pooled,
+            self.backlog_s,
+            queue=queue,
+            waiting=None
+            if queue is None or queue.tickets is None
+            else lambda _, work_s: queue.columns(slow.slots, work_s),
+            shipped=None if ships is None else partial(ships.columns, self.loads),
+        )
+
+    def timings(self, prompt_tokens: float, prices: Sequence[Prices[float]]) -> list[Timing[float]]:
+        """The same of a few workers, one by one."""
+        now_us, backlog_at_s, queue, ships = self.now_us, self.loads.backlog_at_s, self.queue, self.ships
+        tokens_per_block, tokens_max = self.tokens_per_block, self.prompt_tokens
+        waiting = None if queue is None or queue.tickets is None else queue.at
+        shipped = None if ships is None else partial(ships.at, self.loads)
+        blocks = self._safe_blocks([worker.slot for worker in prices])
+        pooled_blocks = blocks
+        if self.slow.pools is not None:
+            pooled_blocks = self._safe_blocks(
+                [worker.fetching[0] if worker.fetching else worker.slot for worker in prices]
+            )
+        timings: list[Timing[float]] = []
+        for worker, safe_blocks, pool_blocks in zip(prices, blocks, pooled_blocks, strict=True):
+            cached = safe_blocks * tokens_per_block
+            pooled = pool_blocks * tokens_per_block if pool_blocks > safe_blocks else None
+            timings.append(
+                assemble(
+                    NUMBERS,
+                    worker,
+                    prompt_tokens,
+                    cached if cached < tokens_max else tokens_max,
+                    pooled if pooled is None or pooled < tokens_max else tokens_max,
+                    backlog_at_s(worker.slot, now_us),
+                    queue=queue,
+                    waiting=waiting,
+                    shipped=shipped,
+                )
+            )
+        return timings
+
+    def worth_leaving_for(self, prompt_tokens: float) -> "Candidates":
+        """Those at home, and of the others those that would answer sooner, at their price, than all at home.
+
+        So policies that do not count in seconds spill when seconds say so, and to nobody else.
+        """
+        spills = self.slow.spills
+        if spills is None:
+            return self
+        times = self.times(prompt_tokens)
+        ttft_s, home = times.ready_s + times.work_s, spills.steps == 0
+        kept = home | (ttft_s < ttft_s[home].min(initial=np.inf))
+        if kept.all():
+            return self
+        slow = self.slow.only(kept.nonzero()[0])
+        return Candidates(
+            slow,
+            [],
+            self.matches,
+            self.loads,
+            self.prompt_tokens,
+            self.tokens_per_block,
+            self.now_us,
+            self.ships,
+            self.queue,
+        )
+
+    def _safe_blocks(self, slots: list[int]) -> list[int]:
+        """Window-safe match of each in blocks, over all prompts."""
+        blocks = [0] * len(slots)
+        for match in self.matches:
+            match.add_safe(blocks, slots)
+        return blocks
+
+    @property
+    def deepest_tokens(self) -> float:
+        """No match is longer, not even of a worker that is no candidate; there are ``matches``."""
+        blocks = sum([match.depths[-1] for match in self.matches])
+        return min(blocks * self.tokens_per_block, self.prompt_tokens)
+
+    def matched_tokens_at(self, slot: int) -> float:
+        """Prefix match of one worker."""
+        blocks = sum([match.matched_at(slot) for match in self.matches])
+        return min(blocks * self.tokens_per_block, self.prompt_tokens)
+
+    def _tokens(self, columns: list[NDArray[np.int32]], rows: slice | Slots) -> Floats:
+        """What a sum of matches is in tokens."""
+        if not columns:
+            return np.zeros(len(self))
+        blocks = columns[0][rows]
+        for column in columns[1:]:
+            blocks = blocks + column[rows]
+        tokens: Floats = np.minimum(blocks * self.tokens_per_block, self.prompt_tokens)
+        return tokens
+
+
+class Chosen(msgspec.Struct, frozen=True, gc=False):
+    """The outcome: this worker, and what is expected of it.
+
+    Attributes:
+        slot: Row of the worker in the fleet state.
+        matched_tokens: Its prefix match.
+        safe_tokens: Its window-safe match: the tokens we predict the engine to reuse.
+        uncached_tokens: Prompt minus safe tokens.
+        service_s: Predicted prefill time.
+        estimated_ttft_s: Predicted backlog plus fetch plus prefill plus transfer.
+        reason: Why, as a stable word for metrics and logs (see `policies.scoring.placement`).
+        fetched_tokens: Of the safe tokens, what the worker would fetch from its pool.
+        queue_s: Predicted seconds until the prefill can begin: backlog, fetch, and room for the KV elsewhere.
+        transfer_s: Predicted exposed transfer.
+        stall_s: Seconds that the requests decoding there would lose.
+        others_s: Seconds that waiting and later requests would lose, if the policy prices that.
+        tpot_s: Of a decode worker: predicted seconds per output token.
+    """
+
+    slot: int
+    matched_tokens: int
+    safe_tokens: int
+    uncached_tokens: int
+    service_s: float
+    estimated_ttft_s: float
+    reason: str
+    fetched_tokens: int = 0
+    queue_s: float = 0.0
+    transfer_s: float = 0.0
+    stall_s: float = 0.0
+    tpot_s: float = 0.0
+    others_s: float = 0.0
+
+
+class Shed(msgspec.Struct, frozen=True, gc=False):
+    """The outcome: nobody may take it now.
+
+    Attributes:
+        reason: Stable word for metrics, logs and the error code.
+        retry_after_s: When trying again is sensible, seconds, > 0.
+        detail: What else there is to say, for people.
+    """
+
+    reason: str
+    retry_after_s: float
+    detail: str = ""

@@ -1,0 +1,159 @@
+"""Score, then pick: which of the candidates takes a request.
+
+Who is a candidate (model, role, health, drain) is decided before; what each one costs, by the policy. Workers
+of another length bucket than the request's cost more (`policies.state.buckets`); policies that do not count
+in seconds see them only if they are worth it. Here the lowest cost wins. Costs within 1e-9 of each other are
+a tie, and a tie goes to the worker with the highest rendezvous weight for (request key, worker): spread
+evenly over requests, the same in every replica, and no worker is favoured by its row.
+
+Why the chosen one was chosen (`Reason`), judged by the window-safe match:
+
+    spilled_up, spilled_down
+               it belongs to a longer or a shorter length bucket than the request
+    only       there was one candidate
+    fetched    it fetches what it lacks from the cache that it shares (`policies.fleet.cache_pools`)
+    cold       nobody has a match
+    affinity   nobody has a longer match than the chosen one
+    balanced   somebody has, but load, price or the policy spoke against it
+"""
+
+from enum import StrEnum
+from math import inf, isnan
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.estimates.costs import Floats
+from policies.pricing.timing import Timing
+from policies.pricing.views import Candidates, Chosen, RequestView, Shed
+from policies.scoring import Policy
+from policies.state.rendezvous import weights
+
+TIE = 1e-9
+"""Relative difference of costs below which they are equal: rounding of a dozen float64 operations
+is 1e-15, and no measured second is known to nine digits."""
+
+NO_WORKER_RETRY_AFTER_S = 2.0
+"""A worker that comes back is seen within one or two rounds of health checks."""
+
+
+class Reason(StrEnum):
+    """Why a worker was chosen; a label of metrics and a field of logs."""
+
+    SPILLED_UP = "spilled_up"
+    SPILLED_DOWN = "spilled_down"
+    ONLY = "only"
+    FETCHED = "fetched"
+    COLD = "cold"
+    AFFINITY = "affinity"
+    BALANCED = "balanced"
+
+
+def place(request: RequestView, candidates: Candidates | None, policy: Policy) -> Chosen | Shed:
+    """Choose a worker for a request.
+
+    Args:
+        request: The request to place.
+        candidates: Who may take it; None or empty if nobody may.
+        policy: How to price them.
+
+    Returns:
+        The worker and what is expected of it, or ``Shed("no_worker")`` when there is no candidate
+        or the policy considers none.
+    """
+    if candidates is None or not len(candidates):
+        return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
+    prompt_tokens = request.prompt_tokens
+    candidates, costs, timings = priced(request, candidates, policy)
+    row = cheapest_row(request.key, candidates.worker_hash, costs)
+    if row is None:
+        return Shed("no_worker", NO_WORKER_RETRY_AFTER_S)
+    timing = (
+        timings[row] if timings else candidates.timings(prompt_tokens, (candidates.slow.prices_at(row),))[0]
+    )
+    others_s = 0.0
+    if policy.price is not None:
+        others_s = max(float(costs[row]) - timing.ready_s - timing.work_s, 0.0)
+    spilled = None if candidates.slow.spills is None else _spilled(candidates.slow.spills.steps.item(row))
+    return Chosen(
+        slot=timing.slot,
+        matched_tokens=round(candidates.matched_tokens_at(timing.slot)) if candidates.matches else 0,
+        safe_tokens=round(timing.safe_tokens),
+        uncached_tokens=round(prompt_tokens - timing.safe_tokens),
+        service_s=timing.service_s,
+        estimated_ttft_s=timing.ready_s + timing.work_s - timing.stall_s,
+        reason=_reason(candidates, timings, timing) if spilled is None else spilled,
+        fetched_tokens=round(timing.fetched_tokens),
+        queue_s=timing.ready_s,
+        transfer_s=timing.transfer_s,
+        stall_s=timing.stall_s,
+        others_s=others_s,
+    )
+
+
+def priced(
+    request: RequestView, candidates: Candidates, policy: Policy
+) -> tuple[Candidates, Floats | list[float], list[Timing[float]]]:
+    """What each candidate costs: all that a policy has to say.
+
+    Args:
+        request: The request to place.
+        candidates: Who may take it, not empty.
+        policy: How to price them.
+
+    Returns:
+        Those that are considered; what each of them costs, where +inf is not chosen; and what each would
+        need, if they were priced one by one, else nothing.
+    """
+    if policy.price is None:
+        candidates = candidates.worth_leaving_for(request.prompt_tokens)
+    elif candidates.few:
+        price, timings = policy.price, candidates.timings(request.prompt_tokens, candidates.few)
+        return candidates, [price(timing) for timing in timings], timings
+    return candidates, policy.costs(request, candidates), []
+
+
+def cheapest_row(key: int, worker_hash: NDArray[np.uint64], costs: Floats | list[float]) -> int | None:
+    """Row of the lowest cost, ties broken by rendezvous; None if all costs are +inf.
+
+    Args:
+        key: 64-bit hash of the request.
+        worker_hash: 64-bit hash of the worker id, for each row.
+        costs: For each row.
+    """
+    lowest = min(costs) if isinstance(costs, list) else costs.item(costs.argmin())
+    assert not isnan(lowest), "a policy returned NaN"
+    if lowest == inf:
+        return None
+    limit = lowest + TIE * abs(lowest)
+    if isinstance(costs, list):
+        rows = [row for row, cost in enumerate(costs) if cost <= limit]
+        return rows[0] if len(rows) == 1 else max(rows, key=lambda row: weights(key, worker_hash.item(row)))
+    tied = (costs <= limit).nonzero()[0]
+    return tied.item(0 if len(tied) == 1 else weights(key, worker_hash[tied]).argmax())
+
+
+def _spilled(steps: int) -> Reason | None:
+    """In which direction the request leaves its length bucket, if it does."""
+    if not steps:
+        return None
+    return Reason.SPILLED_UP if steps > 0 else Reason.SPILLED_DOWN
+
+
+def _reason(candidates: Candidates, timings: list[Timing[float]], chosen: Timing[float]) -> Reason:
+    if len(candidates.slow.slots) == 1:
+        return Reason.ONLY
+    if chosen.fetched_tokens:
+        return Reason.FETCHED
+    if not candidates.matches:
+        return Reason.COLD
+    if chosen.safe_tokens >= candidates.deepest_tokens:
+        return Reason.AFFINITY
+    if timings:
+        longest = max([timing.safe_tokens - timing.fetched_tokens for timing in timings])
+    else:
+        safe_tokens = candidates.safe_tokens
+        longest = safe_tokens.item(safe_tokens.argmax())
+    if longest <= 0.0:
+        return Reason.COLD
+    return Reason.AFFINITY if chosen.safe_tokens >= longest else Reason.BALANCED

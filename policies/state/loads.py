@@ -1,0 +1,587 @@
+"""What every worker has been given and not yet done, over all replicas.
+
+A request is *reserved* from the moment it is placed and released exactly once:
+
+    (nothing) ── Placed ──> prefilling ── FirstToken ──> decoding ── Finished ──> ended
+                                 ├────────── Finished, expired ────────────────────┘
+                                 └── Left ──> given up ── Placed, later ──> as before
+
+A replica that was given up while it lived (paused, cut off) says `Placed` again, with a later time and
+without paths, for what it still has in flight. Of several placements of one request the newest counts: a
+request is in flight if it has not finished and its newest placement is later than its replica's newest
+`Left`. It counts as one arrival, by the first placement with paths that is seen.
+
+Backlog ``V`` of a worker is the seconds of prefill reserved there, less what its oldest
+prefill (the *head*) has had time to do: an engine that is slower than predicted never looks
+idle while a request still waits for its first token.
+
+All of it is a fold: sums are whole numbers (microseconds, tokens; exact in float64 up to 2**53), so
+they do not depend on the order of addition, and a request is remembered for a while under
+its id, so that repeated or reordered operations change nothing (`policies.state.ops`). What is
+remembered is bounded by time: two generations of ``memory_us`` each.
+
+Decisions read the sums as columns, and the fold changes them one number at a time. So each column is
+a numpy array, and beside it a memoryview of the same memory: ``view[slot] += x`` costs 0.05 us, and
+``array[slot] += x`` 0.13.
+"""
+
+import heapq
+from collections.abc import Container, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.state.ops import Finished, FirstToken, Left, Placed
+from radix import HASH_BYTES
+
+Whole = NDArray[np.float64]
+"""Whole numbers, in the type that policies compute with."""
+
+RATE_WINDOW_S = 16
+"""Seconds over which arrivals and utilisation are measured: long enough for a few dozen
+requests a worker at 1 to 3 requests/s (theory E2), short enough to follow a burst."""
+
+NO_RETURNS = (0,) * RATE_WINDOW_S
+"""Of a slot to which no request returned."""
+
+NEVER_US = 2**62
+"""A log time that does not come."""
+
+SORTED_MAX = 512
+"""So many request ids are sorted at once (0.1 ms)."""
+
+
+class Reservation(msgspec.Struct, gc=False, eq=False):
+    """One request: in flight, or remembered because it ended, was given up, or was not yet seen placed.
+
+    Attributes:
+        replica: Its owner.
+        slot: Its worker; -1 until it is seen placed.
+        at_us: Log time of its newest placement; only a later one reserves it again. -1 if any does.
+        service_us: Predicted prefill time.
+        uncached_tokens: To prefill, predicted.
+        context_tokens: Prompt plus expected output.
+        arrived: Whether it was counted as an arrival.
+        prefilled_us: Log time of its first token; 0 before.
+        finished: Whether it finished; then it is never in flight again.
+        path: Of its prompt, while it prefills a single one (`policies.dispatch.followers`).
+        safe_blocks: How much of that it found cached, predicted.
+    """
+
+    replica: str = ""
+    slot: int = -1
+    at_us: int = -1
+    service_us: int = 0
+    uncached_tokens: int = 0
+    context_tokens: int = 0
+    arrived: bool = False
+    prefilled_us: int = 0
+    finished: bool = False
+    path: bytes = b""
+    safe_blocks: int = 0
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether its first token came."""
+        return self.prefilled_us > 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What each slot remembers of requests that have ended, in whole numbers.
+
+    Attributes:
+        second: The newest second of the rate windows, in log time.
+        arrivals: Per slot the requests placed in each second, at the second modulo `RATE_WINDOW_S`.
+        service_us: Per slot the microseconds of prefill placed, likewise.
+        returns: Per slot the requests placed that found most of their prompt there, likewise.
+        done_us: Per slot the log time at which its newest prefill was done.
+    """
+
+    second: int
+    arrivals: Whole
+    service_us: Whole
+    returns: Whole
+    done_us: Whole
+
+    def of(self, slot: int) -> tuple[int, list[int], list[int], int]:
+        """The history of one slot but for its returns, for `Loads.merge_history`."""
+        return self.second, _row(self.arrivals, slot), _row(self.service_us, slot), int(self.done_us[slot])
+
+    def returns_of(self, slot: int) -> list[int]:
+        """The returns of one slot, likewise."""
+        return _row(self.returns, slot)
+
+
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """The oldest prefill of a worker.
+
+    Attributes:
+        request_id: Of its request.
+        elapsed_s: Since it began, >= 0.
+        service_s: How long it was predicted to take.
+    """
+
+    request_id: str
+    elapsed_s: float
+    service_s: float
+
+
+class Loads:
+    """In-flight requests and their sums per worker slot."""
+
+    def __init__(self, *, memory_us: int = 30_000_000) -> None:
+        self._memory_us = memory_us
+        self._generation = 0
+        self._traces: dict[str, Reservation] = {}
+        self._old_traces: dict[str, Reservation] = {}
+        self._left_us: dict[str, int] = {}
+        self.requests: dict[str, Reservation] = {}
+        self._prefilling: list[list[tuple[int, str]]] = []  # per slot, a heap of (at_us, request id)
+        self._second = 0
+        self._allocate(8)
+
+    def _allocate(self, rows: int) -> None:
+        """Make room for ``rows`` slots, keeping what is there."""
+
+        def grown(name: str, shape: tuple[int, ...]) -> Whole:
+            array = np.zeros(shape)
+            old = getattr(self, name, None)
+            if old is not None:
+                array[: len(old)] = old
+            return array
+
+        self.prefill_us = grown("prefill_us", (rows,))
+        self.prefill_requests = grown("prefill_requests", (rows,))
+        self.prefill_tokens = grown("prefill_tokens", (rows,))
+        self.inflight_requests = grown("inflight_requests", (rows,))
+        self.inflight_tokens = grown("inflight_tokens", (rows,))
+        self._head_us = grown("_head_us", (rows,))
+        self._head_service_us = grown("_head_service_us", (rows,))
+        self._done_us = grown("_done_us", (rows,))
+        self._arrivals = grown("_arrivals", (rows, RATE_WINDOW_S))
+        self._service_us = grown("_service_us", (rows, RATE_WINDOW_S))
+        self._returns = grown("_returns", (rows, RATE_WINDOW_S))
+        self._prefill_us_at = _numbers(self.prefill_us)
+        self._prefill_requests_at = _numbers(self.prefill_requests)
+        self._prefill_tokens_at = _numbers(self.prefill_tokens)
+        self._inflight_requests_at = _numbers(self.inflight_requests)
+        self._inflight_tokens_at = _numbers(self.inflight_tokens)
+        self._head_us_at = _numbers(self._head_us)
+        self._head_service_us_at = _numbers(self._head_service_us)
+        self._done_us_at = _numbers(self._done_us)
+        self._arrivals_at = _numbers(self._arrivals)
+        self._service_us_at = _numbers(self._service_us)
+        self._returns_at = _numbers(self._returns)
+
+    def ensure(self, slot: int) -> None:
+        """Make room for a slot."""
+        while len(self._prefilling) <= slot:
+            self._prefilling.append([])
+        if slot >= len(self.prefill_us):
+            self._allocate(max(slot + 1, 2 * len(self.prefill_us)))
+
+    # The fold.
+
+    def placed(self, op: Placed, slot: int) -> bool:
+        """Reserve a request on a worker, or renew its reservation; say whether it counted as an arrival."""
+        request_id, at_us = op.request_id, op.at_us
+        # A renewal has no prompt. One that a decode worker is handed has neither work nor a match.
+        has_work = bool(op.paths) and (op.service_us > 0 or op.uncached_tokens > 0 or op.safe_blocks > 0)
+        request = self.requests.get(request_id)
+        if request is not None:
+            arrives = has_work and not request.arrived
+            if arrives:
+                request.arrived = True
+                self._count_arrival(op, request.slot)
+            if at_us > request.at_us:
+                request.at_us = at_us
+                if not request.prefilled_us:
+                    self._queue(request_id, request)
+                    self._find_head(request.slot)
+            return arrives
+        gone = at_us <= self._left_us.get(op.replica, -1)
+        request = self._trace(request_id)
+        if request is None:
+            request = Reservation(
+                op.replica, slot, at_us, op.service_us, op.uncached_tokens, op.context_tokens
+            )
+            if gone:
+                self._traces[request_id] = request
+        else:
+            gone = gone or request.finished or at_us <= request.at_us
+            request.replica, request.slot, request.at_us = op.replica, slot, max(request.at_us, at_us)
+            request.service_us, request.uncached_tokens = op.service_us, op.uncached_tokens
+            request.context_tokens = op.context_tokens
+        arrives = has_work and not request.arrived
+        if arrives:
+            request.arrived = True
+            self._count_arrival(op, slot)
+        if request.prefilled_us:
+            self._prefill_done(slot, request.prefilled_us)
+        if gone:
+            return arrives
+        self.requests[request_id] = request
+        self._inflight_requests_at[slot] += 1
+        self._inflight_tokens_at[slot] += op.context_tokens
+        if not request.prefilled_us:
+            self._prefill_us_at[slot] += op.service_us
+            self._prefill_requests_at[slot] += 1
+            if len(op.paths) == 1:
+                request.path, request.safe_blocks = op.paths[0], op.safe_blocks
+            self._prefill_tokens_at[slot] += op.uncached_tokens
+            self._queue(request_id, request)
+        return arrives
+
+    def first_token(self, op: FirstToken) -> None:
+        """Release the prefill part of a reservation."""
+        self._prefilled(op.request_id, op.at_us)
+
+    def finished(self, op: Finished) -> None:
+        """Release all of a reservation."""
+        request_id = op.request_id
+        if op.prefilled_us:
+            self._prefilled(request_id, op.prefilled_us)
+        request = self.requests.get(request_id)
+        if request is not None:
+            self._end(request_id, request)
+        else:
+            request = self._trace(request_id) or self._unseen(request_id)
+        request.finished = True
+
+    def left(self, op: Left) -> list[int]:
+        """Release everything a replica had in flight that it placed at or before ``op.at_us``.
+
+        Returns:
+            The slots of these requests.
+        """
+        if op.at_us <= self._left_us.get(op.replica, -1):
+            return []
+        self._left_us[op.replica] = op.at_us
+        gone = [
+            (request_id, request)
+            for request_id, request in self.requests.items()
+            if request.replica == op.replica and request.at_us <= op.at_us
+        ]
+        for request_id, request in gone:
+            self._end(request_id, request)
+        return [request.slot for _, request in gone]
+
+    def collect(self, now_us: int, lifetime_us_max: int) -> int:
+        """Forget what is too old to matter, and release what nobody ever finished.
+
+        Args:
+            now_us: Log time.
+            lifetime_us_max: A request in flight for longer is released.
+
+        Returns:
+            How many requests were released for their age: each one is a bug somewhere.
+        """
+        generation = now_us // self._memory_us
+        if generation != self._generation:
+            stale = 0 < self._generation < generation - 1
+            self._old_traces = {} if stale else self._traces
+            self._traces = {}
+            self._generation = generation
+            horizon_us = now_us - 2 * self._memory_us
+            self._left_us = {replica: at for replica, at in self._left_us.items() if at > horizon_us}
+        expired = [
+            (request_id, request)
+            for request_id, request in self.requests.items()
+            if now_us - request.at_us > lifetime_us_max
+        ]
+        for request_id, request in expired:
+            self._end(request_id, request)
+            request.finished = True
+        return len(expired)
+
+    def retain(self, listed: Container[str], own: str) -> None:
+        """Release what other replicas had in flight and a snapshot does not list: it ended unheard of.
+
+        What was only placed behind the place in the log that the snapshot covers is reserved again when
+        the log is read from there.
+
+        Args:
+            listed: Ids of the requests that the snapshot says are in flight.
+            own: Id of this replica, which knows best what it has in flight itself.
+        """
+        for request_id, request in list(self.requests.items()):
+            if request.replica != own and request_id not in listed:
+                self._end(request_id, request)
+                request.at_us = -1
+
+    def drop(self, slot: int) -> None:
+        """Free a slot that has nothing in flight, for another worker."""
+        assert self.inflight_requests[slot] == 0
+        for array in (self._done_us, self._head_us, self._head_service_us, *self._windows):
+            array[slot] = 0
+        self._prefilling[slot].clear()
+        for traces in (self._traces, self._old_traces):
+            for request_id in [key for key, trace in traces.items() if trace.slot == slot]:
+                del traces[request_id]
+
+    # What decisions read.
+
+    def knows(self, request_id: str) -> bool:
+        """Whether a request was placed, or ended, as far as is remembered."""
+        return request_id in self.requests or self._trace(request_id) is not None
+
+    def has_finished(self, request_id: str) -> bool:
+        """Whether a request ended, as far as is remembered."""
+        request = self._trace(request_id)
+        return request is not None and request.finished
+
+    def slot_of(self, request_id: str) -> int:
+        """Slot of a request in flight; -1 if it is not."""
+        request = self.requests.get(request_id)
+        return -1 if request is None else request.slot
+
+    def last_slot_of(self, request_id: str) -> int:
+        """Slot of a request in flight, or of one that ended lately; -1 if it is not known."""
+        request = self.requests.get(request_id) or self._trace(request_id)
+        return -1 if request is None else request.slot
+
+    def prefilled(self, request_id: str) -> bool | None:
+        """Whether the first token of a request came; None if it ended, or was given up, without one."""
+        request = self.requests.get(request_id)
+        if request is not None:
+            return request.prefilled
+        request = self._trace(request_id)
+        return True if request is not None and request.prefilled else None
+
+    def replicas(self) -> set[str]:
+        """Those that have something in flight."""
+        return {request.replica for request in self.requests.values()}
+
+    def left_us(self, replica: str) -> int:
+        """Log time up to which a replica's placements were dropped; 0 if none were lately."""
+        return self._left_us.get(replica, 0)
+
+    def backlog_s(self, slots: slice | NDArray[np.intp], now_us: int) -> NDArray[np.float64]:
+        """V of each slot, in seconds: reserved prefill less what the head had time to do."""
+        elapsed_us = np.minimum(np.maximum(now_us - self._head_us[slots], 0), self._head_service_us[slots])
+        backlog: NDArray[np.float64] = (self.prefill_us[slots] - elapsed_us) / 1e6
+        return backlog
+
+    def backlog_at_s(self, slot: int, now_us: int) -> float:
+        """V of one slot, in seconds."""
+        elapsed_us = now_us - self._head_us_at[slot]
+        head_service_us = self._head_service_us_at[slot]
+        if elapsed_us > head_service_us:
+            elapsed_us = head_service_us
+        elif elapsed_us < 0:
+            elapsed_us = 0.0
+        return (self._prefill_us_at[slot] - elapsed_us) / 1e6
+
+    def head(self, slot: int, now_us: int) -> Head | None:
+        """The oldest prefill of a slot, which is thought to be under way; None if there is none."""
+        heap = self._prefilling[slot]
+        if not heap:
+            return None
+        elapsed_s = max(now_us - self._head_us_at[slot], 0.0) / 1e6
+        return Head(heap[0][1], elapsed_s, self._head_service_us_at[slot] / 1e6)
+
+    def prefills(self, slot: int) -> Iterator[tuple[str, Reservation]]:
+        """The requests that are prefilling in a slot, the oldest first, the others in any order."""
+        requests = self.requests
+        for _, request_id in self._prefilling[slot]:
+            request = requests.get(request_id)
+            if request is not None and not request.prefilled_us:
+                yield request_id, request
+
+    def oldest_prefill_us(self, slot: int) -> int:
+        """Log time at which the oldest unfinished prefill of a slot was placed; a far future if none."""
+        heap = self._prefilling[slot]
+        return heap[0][0] if heap else NEVER_US
+
+    def prefilled_us(self, slot: int) -> int:
+        """Log time at which the newest prefill of a slot was done; 0 if none was."""
+        return int(self._done_us_at[slot])
+
+    def rates(self, now_us: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Arrivals per second and utilisation of each slot over the last window.
+
+        Utilisation is the work placed there over the time: more than 1 in overload.
+        """
+        self._advance(now_us // 1_000_000)
+        arrivals_per_s = self._arrivals.sum(axis=1) / RATE_WINDOW_S
+        utilisation = self._service_us.sum(axis=1) / (1e6 * RATE_WINDOW_S)
+        return arrivals_per_s, utilisation
+
+    def return_ratio(self, slots: NDArray[np.intp]) -> float:
+        """Share of the arrivals at these slots over the last window that found most of their prompt there."""
+        returns, arrivals = self._returns[slots].sum().item(), self._arrivals[slots].sum().item()
+        return float(returns / arrivals) if arrivals else 0.0
+
+    # Snapshot.
+
+    def dump_steps(self) -> Generator[Placed | FirstToken | Left | None, None, None]:
+        """Everything in flight as operations, with slots in place of worker ids (the fleet names them).
+
+        In steps, between which requests may come and go: those that come are left out, since
+        they are in the log behind the snapshot, and so is the end of those that go.
+
+        Yields:
+            An operation, or None.
+        """
+        held = list(self.requests)
+        for replica, at_us in sorted(self._left_us.items()):
+            yield Left(replica, at_us)
+        parts: list[list[str]] = []
+        for first in range(0, len(held), SORTED_MAX):
+            parts.append(sorted(held[first : first + SORTED_MAX]))
+            yield None
+        for request_id in heapq.merge(*parts):
+            request = self.requests.get(request_id)
+            if request is None:
+                yield None
+                continue
+            placed = Placed(
+                request_id,
+                request.at_us,
+                str(request.slot),
+                request.replica,
+                request.service_us,
+                request.uncached_tokens,
+                request.context_tokens,
+                (b"",) if request.arrived else (),
+            )
+            prefilled_us = request.prefilled_us
+            yield placed
+            if prefilled_us:
+                yield FirstToken(request_id, prefilled_us)
+
+    def dump_history(self) -> History:
+        """Copy what the slots remember."""
+        return History(
+            self._second,
+            self._arrivals.copy(),
+            self._service_us.copy(),
+            self._returns.copy(),
+            self._done_us.copy(),
+        )
+
+    def merge_history(
+        self,
+        slot: int,
+        second: int,
+        arrivals: list[int],
+        service_us: list[int],
+        done_us: int,
+        returns: Sequence[int],
+    ) -> None:
+        """Merge the history of a slot; the greater count of each second wins, and the newest prefill."""
+        self._advance(second)
+        kept = max(0, RATE_WINDOW_S - (self._second - second))
+        columns = (second - np.arange(kept)) % RATE_WINDOW_S
+        for window, dumped in zip(self._windows, (arrivals, service_us, returns), strict=True):
+            window[slot, columns] = np.maximum(
+                window[slot, columns], np.asarray(dumped, dtype=float)[columns]
+            )
+        self._prefill_done(slot, done_us)
+
+    # Inside.
+
+    @property
+    def _windows(self) -> tuple[Whole, Whole, Whole]:
+        return self._arrivals, self._service_us, self._returns
+
+    def _prefilled(self, request_id: str, at_us: int) -> None:
+        """The first token of a request came."""
+        request = self.requests.get(request_id)
+        if request is None:
+            request = self._trace(request_id) or self._unseen(request_id)
+        elif not request.prefilled_us:
+            self._release_prefill(request)
+        if at_us > request.prefilled_us:
+            request.prefilled_us = at_us
+        if request.slot >= 0:
+            self._prefill_done(request.slot, at_us)
+
+    def _trace(self, request_id: str) -> Reservation | None:
+        return self._traces.get(request_id) or self._old_traces.get(request_id)
+
+    def _unseen(self, request_id: str) -> Reservation:
+        """Remember a request that was not seen placed."""
+        request = self._traces[request_id] = Reservation()
+        return request
+
+    def _end(self, request_id: str, request: Reservation) -> None:
+        """Release a reservation, and remember it, without what a later placement says again."""
+        del self.requests[request_id]
+        self._traces[request_id] = request
+        slot = request.slot
+        self._inflight_requests_at[slot] -= 1
+        self._inflight_tokens_at[slot] -= request.context_tokens
+        if not request.prefilled_us:
+            self._release_prefill(request)
+            self._find_head(slot)
+        request.replica = ""
+        request.service_us = request.uncached_tokens = request.context_tokens = 0
+
+    def _release_prefill(self, request: Reservation) -> None:
+        self._prefill_us_at[request.slot] -= request.service_us
+        self._prefill_requests_at[request.slot] -= 1
+        request.path = b""
+        self._prefill_tokens_at[request.slot] -= request.uncached_tokens
+
+    def _prefill_done(self, slot: int, at_us: int) -> None:
+        """A prefill was done on a worker: the next one began then, at the earliest."""
+        if at_us > self._done_us_at[slot]:
+            self._done_us_at[slot] = at_us
+        self._find_head(slot)
+
+    def _queue(self, request_id: str, request: Reservation) -> None:
+        """Add a request to those that are prefilling."""
+        heap, entry = self._prefilling[request.slot], (request.at_us, request_id)
+        heapq.heappush(heap, entry)
+        if heap[0] is entry:
+            self._find_head(request.slot)
+
+    def _find_head(self, slot: int) -> None:
+        """The oldest request still prefilling started when it was placed or its predecessor was done."""
+        heap, requests = self._prefilling[slot], self.requests
+        while heap:
+            at_us, request_id = heap[0]
+            request = requests.get(request_id)
+            if request is not None and not request.prefilled_us and request.at_us == at_us:
+                done_us = self._done_us_at[slot]
+                self._head_us_at[slot] = at_us if at_us > done_us else done_us
+                self._head_service_us_at[slot] = request.service_us
+                return
+            heapq.heappop(heap)
+        self._head_us_at[slot] = self._head_service_us_at[slot] = 0
+
+    def _count_arrival(self, op: Placed, slot: int) -> None:
+        second = op.at_us // 1_000_000
+        if second > self._second:
+            self._advance(second)
+        if self._second - second < RATE_WINDOW_S:
+            column = second % RATE_WINDOW_S
+            self._arrivals_at[slot, column] += 1
+            self._service_us_at[slot, column] += op.service_us
+            if op.safe_blocks and 2 * HASH_BYTES * op.safe_blocks >= sum(map(len, op.paths)):
+                self._returns_at[slot, column] += 1
+
+    def _advance(self, second: int) -> None:
+        """Empty the columns of the seconds that begin now."""
+        if second <= self._second:
+            return
+        for begun in range(max(self._second + 1, second - RATE_WINDOW_S + 1), second + 1):
+            for window in self._windows:
+                window[:, begun % RATE_WINDOW_S] = 0
+        self._second = second
+
+
+def _row(column: Whole, slot: int) -> list[int]:
+    """What a column has of a slot."""
+    row: list[int] = column[slot].astype(np.int64).tolist()
+    return row
+
+
+def _numbers(column: Whole) -> "memoryview[float]":
+    """The numbers of a column, to read and to change one by one."""
+    return cast("memoryview[float]", column.data)

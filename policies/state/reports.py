@@ -1,0 +1,88 @@
+"""What engines said of their load: a register per worker, where the newest word wins, and columns of them.
+
+An engine knows what we do not: requests that others sent it, and what its running requests really hold, with
+shared prefixes counted once. What it said is old when it is read, so it is kept as a difference to what the
+asker knew to be in flight at that moment, and holds for what is in flight now:
+
+    foreign requests = running + waiting - in flight then, at least 0
+    tokens held now  = held then + (in flight now - in flight then)
+"""
+
+from math import inf
+
+import numpy as np
+
+from policies.state.loads import Whole
+from policies.state.ops import Reported
+
+NEVER_US = -(2.0**62)
+"""When a worker was asked that never was."""
+
+
+class Reports:
+    """The newest report of each worker.
+
+    Attributes:
+        at_us: Per slot the log time of the newest report; `NEVER_US` without one.
+        foreign_requests: Per slot what it had beside what is in flight there, >= 0.
+        extra_tokens: Per slot what to add to the tokens in flight to get those held; -inf if it does not say.
+        running_max: Per slot the most requests it runs at a time; +inf if it does not say.
+        revision: Counts changes of ``running_max``.
+        newest_us: Log time of the newest report of any worker; `NEVER_US` without one.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.newest_us: float = NEVER_US
+        self.at_us: Whole = np.full(8, NEVER_US)
+        self.foreign_requests: Whole = np.zeros(8)
+        self.extra_tokens: Whole = np.full(8, -inf)
+        self.running_max: Whole = np.full(8, inf)
+        self._known: dict[str, Reported] = {}
+
+    def ensure(self, slot: int) -> None:
+        """Make room for a slot."""
+        rows = len(self.at_us)
+        if slot < rows:
+            return
+        added = max(slot + 1, 2 * rows) - rows
+        self.at_us = np.append(self.at_us, np.full(added, NEVER_US))
+        self.foreign_requests = np.append(self.foreign_requests, np.zeros(added))
+        self.extra_tokens = np.append(self.extra_tokens, np.full(added, -inf))
+        self.running_max = np.append(self.running_max, np.full(added, inf))
+
+    def get(self, worker: str) -> Reported | None:
+        """The newest report of a worker."""
+        return self._known.get(worker)
+
+    def put(self, op: Reported, slot: int) -> None:
+        """Take in a report of the worker in a slot, unless a newer one is known."""
+        known = self._known.get(op.worker)
+        if known is not None and (op.at_us, op.replica) <= (known.at_us, known.replica):
+            return
+        self._known[op.worker] = op
+        self.at_us[slot] = op.at_us
+        self.newest_us = max(self.newest_us, op.at_us)
+        present = max(op.running, 0) + max(op.waiting, 0)
+        self.foreign_requests[slot] = max(present - op.inflight_requests, 0)
+        self.extra_tokens[slot] = op.kv_tokens - op.inflight_tokens if op.kv_tokens >= 0 else -inf
+        running_max = float(op.running_max) if op.running_max > 0 else inf
+        if running_max != self.running_max[slot]:
+            self.running_max[slot] = running_max
+            self.revision += 1
+
+    def drop(self, worker: str, slot: int, until_us: int) -> None:
+        """The worker in a slot was removed: what was said at or before ``until_us`` no longer counts."""
+        known = self._known.get(worker)
+        if known is None or known.at_us > until_us:
+            return
+        del self._known[worker]
+        self.at_us[slot] = NEVER_US
+        self.foreign_requests[slot] = 0
+        self.extra_tokens[slot] = -inf
+        self.running_max[slot] = inf
+        self.revision += 1
+
+    def dump(self) -> list[Reported]:
+        """All registers, as the operations that make them."""
+        return [self._known[worker] for worker in sorted(self._known)]

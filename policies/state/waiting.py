@@ -1,0 +1,466 @@
+"""The waiting requests of all replicas, in one order: who goes first when a worker has room.
+
+    (nothing) ── Waiting ──> waiting ── Placed, Finished with its id ──> ended
+                               │  └── Waiting, later ──> waiting, with another key or for another worker
+                               └── Left ──> given up ── Waiting, later ──> waiting
+
+The order is by key, ``arrival + k · s`` with the cheapest predicted prefill ``s`` (theory E3.3: linear
+aging, a static key): few uncached tokens go first, and nobody is overtaken by a request that arrived more
+than ``k · s`` later, s its own. k = 0 is first come first served, a great k shortest first. Between flows
+`policies.state.fairness` decides who may go at all.
+
+A ticket waits for one worker, whose cache is worth the wait, or for any of its lane. A worker with room takes
+the best of those who wait for it and those who wait for any of its lanes.
+
+It is part of the fold (`policies.fleet.fleet`): the newest `Waiting` of a request counts, an end counts for
+ever. Which requests have ended, and which replicas have left, is remembered by `policies.state.loads`,
+whoever says it.
+
+When a request that waited is placed, and one with a lesser key waited for that worker and might have gone,
+the order was not that of a single queue: an *inversion*. Replicas hear of each other's tickets a moment
+later, so there are some. Who knows both sees it, so each replica counts those of its own tickets. One that
+was offered the room and let others pass (`policies.dispatch.followers`) is not overtaken.
+"""
+
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.estimates.costs import Floats
+from policies.state.fairness import Fairness, class_of
+from policies.state.ops import Waiting
+from policies.state.waiting_lines import Heap, Line, Lines, OwnLines, Ticket
+from policies.state.work_ahead import WorkAhead
+
+
+class Inversions(msgspec.Struct, gc=False):
+    """Requests that were placed although one with a lesser key waited for that worker.
+
+    Attributes:
+        count: How many.
+        us_max: By how much the key of one was greater, at most.
+    """
+
+    count: int = 0
+    us_max: int = 0
+
+
+class Tickets:
+    """All tickets, and who is next.
+
+    Args:
+        fairness: Who may go.
+
+    Attributes:
+        fairness: As given.
+        count: How many wait, at all replicas.
+        tokens: Their uncached tokens.
+        service_us: Their predicted prefill, microseconds.
+        watched: Replica whose overtaken tickets are counted; everybody's if None.
+        inversions: Since the start.
+        declined: Requests that were offered the room they wait for, and let others pass. Only who holds them
+            knows: no part of the fold.
+    """
+
+    def __init__(self, fairness: Fairness, watched: str | None = None) -> None:
+        self.fairness = fairness
+        self.watched = watched
+        self.count = 0
+        self.tokens = 0
+        self.service_us = 0
+        self.inversions = Inversions()
+        self.declined: set[str] = set()
+        self._waiting: dict[str, Ticket] = {}
+        self._of_replica: dict[str, dict[str, Ticket]] = {}
+        self._lines = Lines()
+        self._own: dict[str, OwnLines] = {}
+        """Made for a replica when it is first asked for."""
+        self._lanes: dict[str, WorkAhead] = {}
+        self._at_workers = WorkAhead()
+        """Those that wait for one worker, by its slot."""
+        self._anywhere: dict[str, WorkAhead] = {}
+        """By lane: those that wait for any of its workers."""
+        self._of_link: dict[str, Heap] = {}
+        self._work_us: dict[str, int] = {}
+        """Predicted prefill that waits of each flow, at all replicas; of none if there is no entry."""
+
+    # The fold. That an end was not seen before, and that the replica has not left since, the caller knows.
+
+    def put(self, op: Waiting, slot: int) -> None:
+        """Let a request wait, or wait otherwise than before.
+
+        Args:
+            op: What was said.
+            slot: Of the worker it waits for; -1 if for any.
+        """
+        ticket = Ticket(
+            key_us=op.key_us,
+            arrived_us=op.arrived_us,
+            request_id=op.request_id,
+            at_us=op.at_us,
+            replica=op.replica,
+            lane=op.lane,
+            slot=slot,
+            flow=op.flow,
+            service_us=op.service_us,
+            uncached_tokens=op.uncached_tokens,
+            context_tokens=op.context_tokens,
+            link=op.link,
+        )
+        known = self._waiting.get(op.request_id)
+        if known is not None:
+            # Of two of one moment any, but everywhere the same.
+            if (op.at_us, ticket) <= (known.at_us, known):
+                return
+            self._drop(known)
+        self._waiting[op.request_id] = ticket
+        self._of_replica.setdefault(op.replica, {})[op.request_id] = ticket
+        self._lines.put(ticket)
+        own = self._own.get(op.replica)
+        if own is not None:
+            own.put(ticket)
+        lane = self._lanes.get(op.lane)
+        if lane is None:
+            lane = self._lanes[op.lane] = WorkAhead()
+        lane.put(ticket)
+        if ticket.slot >= 0:
+            self._at_workers.put(ticket, ticket.slot)
+        else:
+            if ticket.lane not in self._anywhere:
+                self._anywhere[ticket.lane] = WorkAhead()
+            self._anywhere[ticket.lane].put(ticket)
+        if ticket.link:
+            if ticket.link not in self._of_link:
+                self._of_link[ticket.link] = Heap()
+            self._of_link[ticket.link].put(ticket.key_us, ticket)
+        self.count += 1
+        self.tokens += ticket.uncached_tokens
+        self.service_us += ticket.service_us
+        if ticket.service_us:
+            self._work_us[ticket.flow] = self._work_us.get(ticket.flow, 0) + ticket.service_us
+
+    def placed(self, request_id: str, slot: int, at_us: int) -> Ticket | None:
+        """A request was placed: if it waited, it no longer does.
+
+        Args:
+            request_id: Of the request.
+            slot: Of its worker.
+            at_us: Log time.
+
+        Returns:
+            Its ticket, if it waited.
+        """
+        ticket = self._waiting.get(request_id)
+        if ticket is None:
+            return None
+        best = self.best(slot, (ticket.lane,), at_us, skip=self.declined)
+        if (
+            best is not None
+            and best.key_us < ticket.key_us
+            and best.at_us < at_us
+            and self.watched in (None, best.replica)
+        ):
+            self.inversions.count += 1
+            self.inversions.us_max = max(self.inversions.us_max, ticket.key_us - best.key_us)
+        self._drop(ticket)
+        return ticket
+
+    def ended(self, request_id: str) -> Ticket | None:
+        """A request was answered or ended: if it waited, it no longer does. Returns its ticket then."""
+        ticket = self._waiting.get(request_id)
+        if ticket is not None:
+            self._drop(ticket)
+        return ticket
+
+    def left(self, replica: str, at_us: int) -> list[Ticket]:
+        """Give up what a replica said at or before a log time, and say what that was."""
+        gone = [ticket for ticket in self.of_replica(replica) if ticket.at_us <= at_us]
+        for ticket in gone:
+            self._drop(ticket)
+        return gone
+
+    def collect(self, now_us: int, lifetime_us_max: int) -> int:
+        """Give up what has waited for too long, and say how many: each one is a bug somewhere."""
+        expired = [each for each in self._waiting.values() if now_us - each.at_us > lifetime_us_max]
+        for ticket in expired:
+            self._drop(ticket)
+        return len(expired)
+
+    def retain(self, listed: Container[str], own: str) -> None:
+        """Give up what others wait with and a snapshot does not list (`Loads.retain`)."""
+        for ticket in list(self._waiting.values()):
+            if ticket.replica != own and ticket.request_id not in listed:
+                self._drop(ticket)
+
+    def dump_steps(self) -> Iterator[Waiting | None]:
+        """What waits, with slots in place of worker ids (the fleet names them), while it goes on changing.
+
+        Yields:
+            An operation, or None for a request that ended meanwhile.
+        """
+        for request_id in list(self._waiting):
+            ticket = self._waiting.get(request_id)
+            yield (
+                None
+                if ticket is None
+                else Waiting(
+                    request_id,
+                    ticket.at_us,
+                    ticket.replica,
+                    ticket.arrived_us,
+                    ticket.key_us,
+                    ticket.lane,
+                    str(ticket.slot) if ticket.slot >= 0 else "",
+                    ticket.flow,
+                    ticket.service_us,
+                    ticket.uncached_tokens,
+                    ticket.context_tokens,
+                    ticket.link,
+                )
+            )
+
+    # Questions.
+
+    def __iter__(self) -> Iterator[Ticket]:
+        """All that wait."""
+        return iter(self._waiting.values())
+
+    def get(self, request_id: str) -> Ticket | None:
+        """The ticket of a request, if it waits."""
+        return self._waiting.get(request_id)
+
+    def replicas(self) -> set[str]:
+        """Those at which somebody waits."""
+        return set(self._of_replica)
+
+    def of_replica(self, replica: str) -> list[Ticket]:
+        """What waits at one replica."""
+        return list(self._of_replica.get(replica, {}).values())
+
+    def waits_for(self, slot: int) -> bool:
+        """Whether anybody waits for this worker and no other."""
+        return self._lines.waits_for(slot)
+
+    def best(
+        self,
+        slot: int,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
+    ) -> Ticket | None:
+        """Who is next on a worker that has room.
+
+        Args:
+            slot: Of the worker.
+            lanes: Those that it serves.
+            now_us: Log time.
+            replica: Ask only among those that wait there, as if there were no others.
+            skip: Requests that have declined.
+
+        Returns:
+            The least key of the flows that may go, among those who wait for this worker or for any of its
+            lanes; None if nobody does.
+        """
+        lines = self._lines if replica is None else self._own_lines(replica).lines
+        return self._best(lines.at(slot, lanes), now_us, skip)
+
+    def best_of_lanes(
+        self,
+        lanes: Sequence[str],
+        now_us: int,
+        *,
+        replica: str | None = None,
+        skip: Collection[str] = (),
+    ) -> Ticket | None:
+        """The same among all that these lanes may take, whichever worker they wait for."""
+        replicas = self._of_replica if replica is None else (replica,)
+        lines = [line for each in replicas for line in self._own_lines(each).of_lanes(lanes)]
+        return self._best(lines, now_us, skip)
+
+    def ahead_of(
+        self, slot: int, lanes: Sequence[str], key_us: int, now_us: int, *, flow: str | None = None
+    ) -> bool:
+        """Whether somebody who waits goes before a request that does not yet.
+
+        Args:
+            slot: Of the worker that has room.
+            lanes: Those that it serves.
+            key_us: Key of the request.
+            now_us: Log time.
+            flow: Its flow, if it competes with the flows that wait; else only keys are compared.
+        """
+        if not self.count:
+            return False
+        lines = self._lines.at(slot, lanes)
+        if not lines:
+            return False
+        classes = _by_class(lines)
+        if flow is None:
+            allowed = self.fairness.may_go(classes, now_us)
+        else:
+            name = class_of(flow)
+            flows = (*classes.get(name, ()), flow)
+            allowed = self.fairness.may_go({**classes, name: tuple(dict.fromkeys(flows))}, now_us)
+            if flow not in allowed.get(name, ()):
+                return True
+        return any(ticket.key_us < key_us for ticket in self._firsts(lines, allowed))
+
+    def first_for_link(self, link: str) -> Ticket | None:
+        """The least key of those who wait until a link has room; None if nobody does."""
+        heap = self._of_link.get(link)
+        return heap.first(self._waiting) if heap is not None else None
+
+    def ahead_service_us(self, lane: str, key_us: int) -> int:
+        """Predicted prefill that waits in a lane before a key, microseconds (`policies.state.work_ahead`)."""
+        work = self._lanes.get(lane)
+        return work.before_us(key_us) if work is not None else 0
+
+    def around(self, slot: int, lane: str, workers: int, key_us: int) -> tuple[float, float]:
+        """How much waits before a key on a worker, microseconds, and how many requests behind it.
+
+        Args:
+            slot: Of the worker.
+            lane: Of the request that has the key. Who waits for any worker of the lane counts in part.
+            workers: How many serve that lane.
+            key_us: The key.
+        """
+        ahead_us, behind = self._at_workers.around(key_us, slot)
+        anywhere = self._anywhere.get(lane)
+        if anywhere is None:
+            return ahead_us, behind
+        lane_us, lane_behind = anywhere.around(key_us)
+        return ahead_us + lane_us / workers, behind + lane_behind / workers
+
+    def around_all(
+        self, slots: NDArray[np.intp], lane: str, workers: int, keys_us: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """The same of many workers, with a key for each."""
+        ahead_us, behind = self._at_workers.around_all(slots, keys_us)
+        anywhere = self._anywhere.get(lane)
+        if anywhere is None:
+            return ahead_us, behind
+        lane_us, lane_behind = anywhere.around_all(np.zeros(len(slots), dtype=np.intp), keys_us)
+        return ahead_us + lane_us / workers, behind + lane_behind / workers
+
+    def lane_totals(self) -> Mapping[str, WorkAhead]:
+        """What waits, by lane."""
+        return self._lanes
+
+    def worst(self, replica: str, flow: str, service_us: int) -> Ticket | None:
+        """Whom a request that finds the queue full displaces at a replica.
+
+        A lesser class first. Of its own class a flow that has more work waiting, at all replicas and by its
+        weight, than its own would have with it: places in a full queue are what is shared then, and if
+        whoever comes next got them, who asks most often would be served most (the longest queue is cut, as
+        in McKenney, Stochastic Fairness Queueing, INFOCOM 1990). Of that flow the greatest key.
+
+        Args:
+            replica: Where it came.
+            flow: Its flow.
+            service_us: Its predicted prefill, microseconds.
+
+        Returns:
+            A ticket of that replica; None if there is none that it should displace.
+        """
+        own, weight_of, work_us = self._own_lines(replica), self.fairness.weight_of, self._work_us
+        name, limit_us = class_of(flow), (work_us.get(flow, 0) + service_us) / weight_of(flow)
+        rank = weight_of(name)
+        candidates = []
+        for other in own.flows():
+            waiting_us = work_us.get(other, 0) / weight_of(other)
+            higher = weight_of(class_of(other)) - rank
+            if higher < 0 or (class_of(other) == name and waiting_us > limit_us):
+                candidates.append((-higher, waiting_us, other))
+        return own.last_of(max(candidates)[2], self._waiting) if candidates else None
+
+    # Inside.
+
+    def _own_lines(self, replica: str) -> OwnLines:
+        own = self._own.get(replica)
+        if own is None:
+            own = self._own[replica] = OwnLines(self._of_replica.get(replica, {}).values())
+        return own
+
+    def _best(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        """The least key of the flows that may go in some lines."""
+        if skip:
+            return self._best_but(lines, now_us, skip)
+        allowed = self.fairness.may_go(_by_class(lines), now_us)
+        return min(self._firsts(lines, allowed), default=None)
+
+    def _best_but(self, lines: list[Line], now_us: int, skip: Collection[str]) -> Ticket | None:
+        """The same without some requests: a flow of which only these wait does not compete."""
+        firsts: dict[str, dict[str, Ticket]] = {}
+        for line in lines:
+            for name, heaps in line.classes.items():
+                for flow, heap in heaps.items():
+                    ticket = heap.first_but(skip, self._waiting)
+                    if ticket is not None:
+                        flows = firsts.setdefault(name, {})
+                        flows[flow] = min(ticket, flows.get(flow, ticket))
+        allowed = self.fairness.may_go(firsts, now_us)
+        return min((firsts[name][flow] for name, flows in allowed.items() for flow in flows), default=None)
+
+    def _firsts(self, lines: list[Line], allowed: Mapping[str, Collection[str]]) -> Iterator[Ticket]:
+        """The first of each of these flows in each line."""
+        waiting = self._waiting
+        for name, flows in allowed.items():
+            for line in lines:
+                heaps = line.classes.get(name, {})
+                for flow in flows:
+                    heap = heaps.get(flow)
+                    if heap is not None:
+                        yield heap.first(waiting)
+
+    def _drop(self, ticket: Ticket) -> None:
+        """It waits no longer."""
+        del self._waiting[ticket.request_id]
+        self.declined.discard(ticket.request_id)
+        mine = self._of_replica[ticket.replica]
+        del mine[ticket.request_id]
+        if not mine:
+            del self._of_replica[ticket.replica]
+        self._lines.drop(ticket, self._waiting)
+        own = self._own.get(ticket.replica)
+        if own is not None:
+            own.drop(ticket, self._waiting)
+        if ticket.link:
+            heap = self._of_link[ticket.link]
+            heap.drop(self._waiting)
+            if not heap.live:
+                del self._of_link[ticket.link]
+        if ticket.slot >= 0:
+            self._at_workers.drop(ticket)
+        else:
+            anywhere = self._anywhere[ticket.lane]
+            anywhere.drop(ticket)
+            if not anywhere.count:
+                del self._anywhere[ticket.lane]
+        lane = self._lanes[ticket.lane]
+        lane.drop(ticket)
+        if not lane.count:
+            del self._lanes[ticket.lane]
+        self.count -= 1
+        self.tokens -= ticket.uncached_tokens
+        self.service_us -= ticket.service_us
+        left_us = self._work_us.get(ticket.flow, 0) - ticket.service_us
+        if left_us:
+            self._work_us[ticket.flow] = left_us
+        else:
+            self._work_us.pop(ticket.flow, None)
+
+
+def _by_class(lines: list[Line]) -> Mapping[str, Collection[str]]:
+    """The flows of those who wait in some lines, by class."""
+    if len(lines) == 1:
+        return lines[0].classes
+    classes: dict[str, dict[str, Heap]] = {}
+    for line in lines:
+        for name, flows in line.classes.items():
+            known = classes.get(name)
+            classes[name] = flows if known is None else {**known, **flows}
+    return classes
