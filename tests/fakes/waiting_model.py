@@ -1,16 +1,15 @@
 """Replicas that hold requests back over a log that takes its time: the rule of the shared queue as a model.
 
 Each replica has its own fold and hears of the others' operations ``delay_us`` later. A worker prefills what
-it is sent in that order, one at a time; it *has room* while fewer than `ROOM` are on it, and takes up to
-`CAP`.
+it is sent in that order, one at a time; it *has room* while fewer than `ROOM` are on it.
 
     arrives ──> the worker that would be done first, if it has room and it is the request's turn there: nobody
                 with a better key waits for it
-            ──> else, if any is idle, and nobody with a better key waits: the first all the same, if it
-                is below its cap and it is its turn there, or else the idle one
-            ──> else waits, for that worker if no other would be better even when idle
+            ──> else waits: for that worker, if no other would be better even when idle, or if the request has
+                just declined another's room; else for any
     relieved ─> the best of those who wait for it, or if nobody waits for an idle worker, of all: mine decides
-                afresh; to another replica the room is left for the grace time, then to the next one
+                afresh, and declines if another worker would be done first; to another replica the room is
+                left for the grace time, then to the next one
 
 What really waits, and where, the model knows beside the folds, and writes down at every dispatch.
 """
@@ -24,7 +23,6 @@ from policies import Finished, FleetRules, FleetState, Left, Op, Placed, Ticket,
 
 LANE = "|"
 ROOM = 1
-CAP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +99,7 @@ class WaitingModel:
         self.queues: list[list[Job]] = [[] for _ in range(workers)]
         self.waiting: dict[str, Waiting] = {}
         self.dispatches: list[Dispatch] = []
+        self._ends_us = [0] * workers
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
         for replica in self.replicas:
@@ -128,6 +127,12 @@ class WaitingModel:
     def idle(self) -> list[int]:
         """Workers with nothing to prefill."""
         return [number for number, queue in enumerate(self.queues) if not queue]
+
+    def held_us(self, slot: int) -> int:
+        """When a worker would be done with what it has, from now."""
+        return sum(job.service_us[slot] for job in self.queues[slot][1:]) + max(
+            self._ends_us[slot] - self.now_us, 0
+        )
 
     def kill(self, number: int, noticed_us: int) -> None:
         """A replica dies with what it has, and the others notice some time later."""
@@ -180,13 +185,14 @@ class WaitingModel:
     def _serve(self, replica: Replica, slot: int) -> None:
         tickets = replica.fleet.tickets
         left_to = replica.left_to.pop(slot, {})
-        for _ in range(len(self.jobs)):
+        declined = set[str]()
+        for _ in range(2 * len(self.jobs)):
             if not self._below(replica, slot, ROOM):
                 return
             best_of: Callable[..., Ticket | None] = partial(tickets.best, slot)
-            if best_of((LANE,), self.now_us) is None and self._below(replica, slot, 1):
+            if best_of((LANE,), self.now_us, skip=declined) is None and self._below(replica, slot, 1):
                 best_of = tickets.best_of_lanes
-            best, passed = best_of((LANE,), self.now_us), set[str]()
+            best, passed = best_of((LANE,), self.now_us, skip=declined), set[str]()
             while best is not None and best.replica != replica.name:
                 known = left_to.get(best.replica)
                 if known is None or known[0] != best.request_id:
@@ -196,10 +202,15 @@ class WaitingModel:
                     replica.left_to[slot] = left_to
                     return
                 passed.add(best.replica)
-                firsts = [best_of((LANE,), self.now_us, replica=r) for r in tickets.replicas() - passed]
+                firsts = [
+                    best_of((LANE,), self.now_us, replica=r, skip=declined)
+                    for r in tickets.replicas() - passed
+                ]
                 best = min((ticket for ticket in firsts if ticket is not None), default=None)
-            if best is None or not self._decide(replica, replica.jobs[best.request_id], slot):
+            if best is None:
                 return
+            if not self._decide(replica, replica.jobs[best.request_id], slot):
+                declined.add(best.request_id)
 
     def _decide(self, replica: Replica, job: Job, turn: int) -> bool:
         """Dispatch it or say what it waits for; whether anything of this was new."""
@@ -218,19 +229,14 @@ class WaitingModel:
         if its_turn(chosen) and self._below(replica, chosen, ROOM):
             self._dispatch(replica, job, chosen)
             return True
-        idle = [slot for slot in slots if self._below(replica, slot, 1)]
-        best = tickets.best_of_lanes((LANE,), self.now_us)
-        behind = best is not None and best.request_id != job.name and best.key_us < key_us
-        if idle and (turn >= 0 or not behind):
-            joins = its_turn(chosen) and self._below(replica, chosen, CAP)
-            self._dispatch(replica, job, chosen if joins else min(idle, key=lambda slot: done_us[slot]))
-            return True
-        worker = _id(chosen) if others and done_us[chosen] < min(others) else ""
+        said = self.waiting.get(job.name)
+        declined = turn not in (-1, chosen) or (said is not None and said.worker == _id(chosen))
+        prefers = declined or (others and done_us[chosen] < min(others))
+        worker = _id(chosen) if prefers else ""
         op = Waiting(
             *(job.name, self.now_us, replica.name, job.arrived_us, key_us, LANE, worker, job.flow),
             *(min(job.service_us), 1, 1),
         )
-        said = self.waiting.get(job.name)
         if said is None or said.worker != worker:
             self._publish(replica, op)
             # Somebody else was to take a room that is left, but may take another.
@@ -261,6 +267,7 @@ class WaitingModel:
         queue = self.queues[worker]
         if queue:
             job = queue[0]
+            self._ends_us[worker] = self.now_us + job.service_us[worker]
             self.at(self.now_us + job.service_us[worker], lambda: self._done(worker, job))
 
     def _done(self, worker: int, job: Job) -> None:
