@@ -33,10 +33,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def _logs_end_with_the_test() -> Iterator[None]:
-    """Whoever configures logs, as a gateway does when it starts, does so for its own test only."""
+    """Whoever configures logs and their level, as a gateway does at its start, does so for its own test."""
+    root = logging.getLogger()
+    level = root.level
     yield
+    root.setLevel(level)
     if logs._logs is not None:
-        logging.getLogger().removeHandler(logs._logs.handler)
+        root.removeHandler(logs._logs.handler)
         logs._logs.close()
         logs._logs = None
 
