@@ -95,8 +95,8 @@ bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, 
 bench-replicas: setup ## Hit rate of eight replicas beside one (10 min)
 	@$(BIN)/python -m loadtest.bench.replicas
 
-bench-faults: setup ## What each failure of Valkey or a replica costs under load (20 min)
-	@$(BIN)/python -m loadtest.bench.faults
+bench-faults: setup ## Faults of Valkey and of replicas under load: answers, affinity and recovery of each act (10 min)
+	@$(BIN)/python -m loadtest.chaos --minutes 10 --only "redis,replica"
 
 bench-streams: setup ## 10,000 slow streams on one process, 2,000 fast ones on two (5 min)
 	@$(BIN)/python -m loadtest.bench.streams
@@ -109,11 +109,11 @@ bench-soak: setup ## Memory under constant load (30 min)
 	@$(BIN)/python -m loadtest.bench.soak
 
 bench-overload: setup ## Four replicas at three times their capacity, then again with failures (6 min)
-	@$(BIN)/python -m loadtest.bench.overload
-	@$(BIN)/python -m loadtest.bench.overload --disaster
+	@$(BIN)/python -m loadtest.chaos overload
+	@$(BIN)/python -m loadtest.chaos overload --disaster
 
 bench-pairs: setup ## Two sites with prefill and decode workers, some of which die (6 min)
-	@$(BIN)/python -m loadtest.bench.prefill_decode
+	@$(BIN)/python -m loadtest.chaos sites
 	@$(BIN)/python -m loadtest.bench.leg_failures
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)

@@ -4,6 +4,7 @@
     python -m loadtest.chaos --plan                           what would strike, and when
     python -m loadtest.chaos --only worker,redis              some groups of faults
     python -m loadtest.chaos --report chaos.html              a page with the timeline; .json for figures
+    python -m loadtest.chaos overload|sites                   a play: see there
 
 The same seed plans the same run. The status is 1 if a promise was broken (`loadtest.chaos.verdict`), and the
 lines say which, when, and under what. Everything ends by itself, on Ctrl-C too, and nothing is left behind.
@@ -21,6 +22,7 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
+from loadtest.chaos import overload, sites
 from loadtest.chaos.campaign import Campaign, run_campaign
 from loadtest.chaos.mischief import GROUPS, MISCHIEF, Mischief
 from loadtest.chaos.namespace import INSIDE_FLAG, furnish, go_inside, way_in
@@ -29,6 +31,8 @@ from loadtest.chaos.report import as_json, as_page, lines
 from loadtest.chaos.schedule import printed, schedule
 from loadtest.processes import ChildFailed
 
+PLAYS = {"overload": overload.main, "sites": sites.main}
+
 INTERRUPTED = 130
 BROKEN = 1
 
@@ -36,6 +40,8 @@ BROKEN = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the status is 1 if a promise was broken."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given and given[0] in PLAYS:
+        return PLAYS[given[0]](given[1:])
     options = _parser().parse_args(given)
     chosen = _chosen(options.only)
     way = None if options.plan or options.inside or options.no_cables else way_in()
@@ -49,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if options.inside:
         furnish()
-    campaign = Campaign(acts, mischief, seconds, options.seed, options.inside, options.clients)
+    campaign = Campaign(acts, seconds, options.seed, options.inside, options.clients)
     with tempfile.TemporaryDirectory(prefix="cw-chaos-") as temporary:
         directory = Path(temporary) if options.keep is None else options.keep
         directory.mkdir(parents=True, exist_ok=True)

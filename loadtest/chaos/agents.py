@@ -345,7 +345,7 @@ class Agents:
         self._numbers += 1
         request_id = f"chaos-{self._seed}-{self._numbers}"
         named = {"x-request-id": request_id, "x-correlation-id": request_id}
-        headers = {**self._headers(chance.choice(TENANTS)), **named}
+        headers = {**self._headers(chance.choice(TENANTS).name), **named}
         loop = asyncio.get_running_loop()
         self.sent += 1
         began_s = loop.time()

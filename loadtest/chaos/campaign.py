@@ -18,20 +18,18 @@ from pathlib import Path
 
 import httpx
 import xxhash
-from redis.exceptions import RedisError
 
 from loadtest.bench.process_tree import open_files, rss_bytes
 from loadtest.chaos.agents import Agents
-from loadtest.chaos.cast import Cast
+from loadtest.chaos.cast import Cast, standing
 from loadtest.chaos.leftovers import leftovers
-from loadtest.chaos.mischief import Mischief
-from loadtest.chaos.record import ActSeen, Broken, Record, Sample, Struck
+from loadtest.chaos.play import strike_once
+from loadtest.chaos.record import ActSeen, Broken, Record, Sample
 from loadtest.chaos.replica import Replica, settled
 from loadtest.chaos.schedule import CALM_S, RECOVERY_S, Act, Strike
 from loadtest.chaos.verdict import WINDOW_S, hit_ratio, judge_act, judge_growth
 from loadtest.chaos.witness import Witness
 from loadtest.engine import EngineSettings
-from loadtest.processes import ChildFailed
 from loadtest.workload import MODEL
 
 WARM_S = 12.0
@@ -60,7 +58,6 @@ class Campaign:
 
     Attributes:
         acts: What strikes when.
-        mischief: What the names in it mean.
         seconds: No act begins after so much of the load.
         seed: Of everything.
         cabled: Whether replicas have cables.
@@ -68,7 +65,6 @@ class Campaign:
     """
 
     acts: Sequence[Act]
-    mischief: Sequence[Mischief]
     seconds: float
     seed: int
     cabled: bool
@@ -101,7 +97,7 @@ async def run_campaign(campaign: Campaign, directory: Path, progress: Progress) 
         chunk_tokens=4096,
         emit_interval_ms=25.0,
     )
-    async with Cast(directory, engine, cabled=campaign.cabled, seed=campaign.seed) as cast:
+    async with Cast(directory, standing(engine), cabled=campaign.cabled, seed=campaign.seed) as cast:
         await _Stage(campaign, cast, record, progress).play()
         record.broken += [
             Broken("no replica logs an error", line[:500]) for line in cast.errors()[:ERRORS_MAX]
@@ -132,7 +128,6 @@ class _Stage:
         self._cast = cast
         self._record = record
         self._progress = progress
-        self._mischief = {each.kind.name: each for each in campaign.mischief}
         self._witness = Witness({engine.journal: engine.role for engine in cast.engines.values()})
         self._told: dict[tuple[str, int], dict[str, float]] = {}
         self._loop = asyncio.get_running_loop()
@@ -204,20 +199,11 @@ class _Stage:
     async def _strike(self, strike: Strike, seen: ActSeen, origin_s: float) -> None:
         """One fault, from striking to mended."""
         await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
-        mischief = self._mischief[strike.kind]
-        began_s = self._loop.time()
         self._progress(self._record, f"{strike.kind}: {strike.target}")
-        try:
-            async with mischief.strike(self._cast, strike.target):
-                await asyncio.sleep(strike.lasts_s)
-        except (ChildFailed, TimeoutError, OSError, httpx.HTTPError, RedisError) as error:
-            told = f"{strike.kind}: {strike.target}: {type(error).__name__}: {error}"
-            seen.broken.append(Broken("what was struck serves again", told[:1000], began_s))
-        engine = self._cast.engines.get(strike.target)
-        worker_id = "" if engine is None else engine.worker_id
-        seen.struck.append(
-            Struck(strike, mischief.kind.group, mischief.blame, began_s, self._loop.time(), worker_id)
-        )
+        struck, problem = await strike_once(self._cast, strike, origin_s)
+        if problem:
+            seen.broken.append(Broken("what was struck serves again", problem, struck.began_s))
+        seen.struck.append(struck)
 
     async def _look(self, seen: ActSeen) -> None:
         """Nobody asks: what is left, and does everybody agree?"""

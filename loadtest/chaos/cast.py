@@ -1,4 +1,6 @@
-"""Who is on the stage: three gateway replicas, eight engines, a Valkey that sentinels watch; all processes.
+"""Who is on the stage: gateway replicas, engines, a Valkey, perhaps a link between sites; all processes.
+
+A `Troupe` says who. That of the campaign is `standing`, three gateway replicas and eight engines:
 
     r1 r2     one process each, behind a cable each (`loadtest.chaos.cable`) if namespaces can be had
     r3        two processes on one port (``--workers 2``), likewise
@@ -36,6 +38,9 @@ from router.tenants.keys import digest_of, new_key
 PAIR_MODEL = "chaos-pairs"
 WRONG_MODEL = "somebody-elses-model"
 
+SIDE_PORT = "SIDE_PORT"
+"""Stands in flags for the port at which other engines come to it."""
+
 PLAIN = ("e1", "e2", "e3", "e4")
 PREFILL = ("p1", "p2")
 DECODE = ("d1", "d2")
@@ -50,7 +55,6 @@ INNER_HOST = "10.77.0.1"
 """Where engines and Valkey listen if replicas have namespaces of their own."""
 
 ADMIN_KEY = "chaos-admin"
-TENANTS = ("blue", "green")
 
 ERRORS_EXPECTED = frozenset({"keys.refused", "process.ended"})
 """Somebody must act: the keys file is damaged, one of two processes was killed."""
@@ -72,23 +76,106 @@ FLAGS = (
 """Production's defaults are for hours, where an act has seconds."""
 
 
-@dataclass(slots=True)
-class Engine:
-    """One worker.
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant of the keys file.
+
+    Attributes:
+        name: Its name.
+        load: Its share of a crowd's requests, in any unit.
+        weight: Its weight.
+        requests_per_minute: Its limit; 0 for none.
+    """
+
+    name: str
+    load: float = 1.0
+    weight: float = 1.0
+    requests_per_minute: int = 0
+
+
+TENANTS = (Tenant("blue"), Tenant("green"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One worker of a troupe.
 
     Attributes:
         name: Its name.
         role: plain, prefill or decode.
         settings: What it is.
+        flags: More flags of ``cacheway engine``.
+        labels: What gateways are told of it behind its URL, besides ports.
+        linked: Whether its KV leaves over the troupe's link.
+    """
+
+    name: str
+    role: str
+    settings: EngineSettings
+    flags: Sequence[str] = ()
+    labels: str = ""
+    linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Troupe:
+    """Who is on the stage.
+
+    Attributes:
+        parts: The workers.
+        replicas: The gateway replicas: processes by name.
+        tenants: Who may ask.
+        flags: Of ``cacheway serve``, besides those of everybody.
+        settings: More settings of the gateways, as in their file.
+        sentinels: Whether three sentinels watch Valkey, which then has a follower.
+        link: Flags of the link between sites; none without one.
+        traced: Whether each replica writes a request trace.
+    """
+
+    parts: Sequence[Part]
+    replicas: Mapping[str, int]
+    tenants: Sequence[Tenant] = TENANTS
+    flags: Sequence[str] = ()
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sentinels: bool = False
+    link: Sequence[str] = ()
+    traced: bool = False
+
+
+def standing(engine: EngineSettings) -> Troupe:
+    """The troupe of the campaign.
+
+    Args:
+        engine: What each engine is, but for model, dialect and role.
+    """
+    vllm = replace(engine, models=(MODEL,), dialect="vllm")
+    plain = {name: vllm if name in ("e3", "e4") else replace(engine, models=(MODEL,)) for name in PLAIN}
+    paired = replace(engine, models=(PAIR_MODEL,))
+    parts = [Part(name, "plain", settings) for name, settings in plain.items()]
+    parts += [Part(name, "prefill", paired, _disaggregated("prefill")) for name in PREFILL]
+    parts += [Part(name, "decode", paired, _disaggregated("decode")) for name in DECODE]
+    replicas = {name: 2 if name == SHARING else 1 for name in REPLICAS}
+    flags = (*FLAGS, "--log-level", "info")
+    return Troupe(parts, replicas, flags=flags, sentinels=True, traced=True)
+
+
+def _disaggregated(role: str) -> Sequence[str]:
+    return ("--disaggregation-mode", role, "--disaggregation-bootstrap-port", SIDE_PORT)
+
+
+@dataclass(slots=True)
+class Engine:
+    """One worker.
+
+    Attributes:
+        part: Its part.
         host: Where it listens.
         directory: Of its log and journal.
         lives: How many it has had.
         proxy: Between it and all gateways, where there are no cables.
     """
 
-    name: str
-    role: str
-    settings: EngineSettings
+    part: Part
     host: str
     directory: Path
     port: int = field(default_factory=free_port)
@@ -96,6 +183,28 @@ class Engine:
     lives: int = 0
     child: Child | None = None
     proxy: TcpProxy | None = None
+    link_url: str = ""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.part.name
+
+    @property
+    def role(self) -> str:
+        """Its role."""
+        return self.part.role
+
+    @property
+    def settings(self) -> EngineSettings:
+        """What it is."""
+        return self.part.settings
+
+    @property
+    def line(self) -> str:
+        """What gateways are told."""
+        port = str(self.side_port) if self.role == "prefill" else ""
+        return " ".join(filter(None, (self.worker_url, port, self.part.labels)))
 
     @property
     def url(self) -> str:
@@ -109,7 +218,7 @@ class Engine:
 
     @property
     def worker_url(self) -> str:
-        """What gateways are told."""
+        """Where gateways reach it."""
         return f"http://{self.worker_id}"
 
     @property
@@ -123,9 +232,9 @@ class Engine:
         settings = self.settings if model is None else replace(self.settings, models=(model,))
         flags = ["--host", self.host, "--port", str(self.port), "--journal", str(self.journal)]
         flags += [*engine_flags(settings), "--chunk-tokens", str(settings.chunk_tokens)]
-        if self.role != "plain":
-            flags += ["--disaggregation-mode", self.role]
-            flags += ["--disaggregation-bootstrap-port", str(self.side_port)]
+        flags += [str(self.side_port) if flag == SIDE_PORT else flag for flag in self.part.flags]
+        if self.part.linked:
+            flags += ["--kv-link", self.link_url]
         child = Child(f"{self.name}-{self.lives}", ["engine", *flags], self.directory)
         self.child = await child.__aenter__()
         await self.child.wait_for_line("cacheway engine ready:")
@@ -246,38 +355,38 @@ class Cast:
 
     Args:
         directory: Of logs, journals and files that they read.
-        engine: What each engine is, but for model, dialect and role.
+        troupe: Who is on the stage.
         cabled: Whether replicas get namespaces of their own; else `HAMPERED` are behind proxies.
         seed: Of what cables lose.
 
     Attributes:
         engines: By name.
         gateways: By name.
-        valkey: The shared one.
+        valkey: The shared one, or the group that its sentinels watch.
+        link_url: API of the link between sites; empty without one.
         keys: The tenants' keys.
         control: To talk to engines.
         leave: Lets all clients who wait close their connections; says how many that are.
     """
 
-    def __init__(self, directory: Path, engine: EngineSettings, *, cabled: bool, seed: int) -> None:
+    def __init__(self, directory: Path, troupe: Troupe, *, cabled: bool = False, seed: int = 1) -> None:
         self.directory = directory
+        self.troupe = troupe
         self.cabled = cabled
         self.engines: dict[str, Engine] = {}
         self.gateways: dict[str, Gateway] = {}
         host = INNER_HOST if cabled else "127.0.0.1"
-        self.valkey = SentinelGroup(host=host)
-        self.keys = {tenant: new_key() for tenant in TENANTS}
+        self.valkey = SentinelGroup(host=host) if troupe.sentinels else ValkeyServer(host=host)
+        self.link_url = ""
+        self.keys = {tenant.name: new_key() for tenant in troupe.tenants}
         self.keys_file = directory / "keys.json"
         self.control = httpx.AsyncClient(trust_env=False, timeout=10.0)
         self.leave: Callable[[], int] = lambda: 0
         self._seed = seed
         self._stack = contextlib.AsyncExitStack()
-        for name in (*PLAIN, *PREFILL, *DECODE):
-            role = "plain" if name in PLAIN else "prefill" if name in PREFILL else "decode"
-            settings = replace(engine, models=(MODEL if role == "plain" else PAIR_MODEL,))
-            if name in ("e3", "e4"):
-                settings = replace(settings, dialect="vllm")
-            self.engines[name] = Engine(name, role, settings, host, directory)
+        self._config = directory / "config.yaml"
+        for part in troupe.parts:
+            self.engines[part.name] = Engine(part, host, directory)
 
     @property
     def ready_urls(self) -> dict[str, str]:
@@ -287,8 +396,18 @@ class Cast:
     @property
     def redis_ports(self) -> tuple[int, ...]:
         """TCP ports of everything that replicas share state through."""
-        servers = (*self.valkey.servers, *self.valkey.sentinels)
+        servers = (*self.servers, *self.sentinels)
         return tuple(server.port for server in servers if server.port is not None)
+
+    @property
+    def servers(self) -> Sequence[ValkeyServer]:
+        """Those that have the data."""
+        return [self.valkey] if isinstance(self.valkey, ValkeyServer) else self.valkey.servers
+
+    @property
+    def sentinels(self) -> Sequence[ValkeyServer]:
+        """Those that watch them."""
+        return [] if isinstance(self.valkey, ValkeyServer) else self.valkey.sentinels
 
     def headers(self, tenant: str) -> Mapping[str, str]:
         """What a tenant's clients send along."""
@@ -296,9 +415,14 @@ class Cast:
 
     def write_keys(self) -> None:
         """Write the keys file as it should be; whole, as an operator does."""
-        digests = {name: f"sha256:{digest_of(key.encode()).hex()}" for name, key in self.keys.items()}
+        tenants: dict[str, dict[str, object]] = {}
+        for tenant in self.troupe.tenants:
+            digest = digest_of(self.keys[tenant.name].encode())
+            tenants[tenant.name] = {"keys": [f"sha256:{digest.hex()}"], "weight": tenant.weight}
+            if tenant.requests_per_minute:
+                tenants[tenant.name]["limits"] = {"requests_per_minute": tenant.requests_per_minute}
         written = self.keys_file.with_suffix(".new")
-        written.write_text(json.dumps({"tenants": {name: {"keys": [it]} for name, it in digests.items()}}))
+        written.write_text(json.dumps({"tenants": tenants}))
         written.replace(self.keys_file)
 
     async def __aenter__(self) -> "Cast":
@@ -306,14 +430,20 @@ class Cast:
             self.write_keys()
             self._stack.push_async_callback(self.control.aclose)
             await self._stack.enter_async_context(self.valkey)
+            if self.troupe.link:
+                link = Child("link", self.troupe.link, self.directory, module="loadtest.engine.link")
+                await self._stack.enter_async_context(link)
+                self.link_url = (await link.wait_for_line("link ready:")).rpartition(" ")[2]
             for engine in self.engines.values():
                 self._stack.push_async_callback(engine.end)
+                engine.link_url = self.link_url
                 if not self.cabled and engine.name in HAMPERED:
                     proxy = TcpProxy((engine.host, engine.port))
                     engine.proxy = await self._stack.enter_async_context(proxy)
             await asyncio.gather(*(engine.start() for engine in self.engines.values()))
-            for number, name in enumerate(REPLICAS, start=1):
-                await self._gateway(number, name)
+            self._config.write_text(json.dumps(self._settings()))
+            for number, (name, processes) in enumerate(self.troupe.replicas.items(), start=1):
+                await self._gateway(number, name, processes)
             await asyncio.gather(*(gateway.start() for gateway in self.gateways.values()))
             self._stack = self._stack.pop_all()
         return self
@@ -321,18 +451,23 @@ class Cast:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def _gateway(self, number: int, name: str) -> None:
+    def _settings(self) -> dict[str, Any]:
+        """Who the workers are, and what else the troupe says."""
+        roles = {"worker_urls": "plain", "prefill": "prefill", "decode": "decode"}
+        named = {
+            setting: [engine.line for engine in self.engines.values() if engine.role == role]
+            for setting, role in roles.items()
+        }
+        settings = dict(self.troupe.settings)
+        return settings | {"fleet": {**named, **settings.get("fleet", {})}}
+
+    async def _gateway(self, number: int, name: str, processes: int) -> None:
         host = address(number) if self.cabled else "127.0.0.1"
-        arguments = [*FLAGS, "--redis-url", self.valkey.url, "--namespace", "chaos", "--log-level", "info"]
-        arguments += ["--worker-urls", *(self.engines[each].worker_url for each in PLAIN)]
-        for each in PREFILL:
-            engine = self.engines[each]
-            arguments += ["--prefill", engine.url, str(engine.side_port)]
-        for each in DECODE:
-            arguments += ["--decode", self.engines[each].url]
-        arguments += ["--tenant-keys-file", str(self.keys_file), "--api-key", ADMIN_KEY]
-        arguments += ["--request-trace", str(self.directory / f"{name}.trace")]
-        gateway = Gateway(name, host, self.directory, arguments, 2 if name == SHARING else 1)
+        arguments = ["--config", str(self._config), "--redis-url", self.valkey.url, "--namespace", "chaos"]
+        arguments += ["--tenant-keys-file", str(self.keys_file), "--api-key", ADMIN_KEY, *self.troupe.flags]
+        if self.troupe.traced:
+            arguments += ["--request-trace", str(self.directory / f"{name}.trace")]
+        gateway = Gateway(name, host, self.directory, arguments, processes)
         self.gateways[name] = gateway
         if self.cabled:
             flags = ["--number", str(number), "--control", str(gateway.control)]
@@ -358,7 +493,7 @@ class Cast:
 
     async def primary(self) -> ValkeyServer:
         """The Valkey server that takes writes now."""
-        return await self.valkey.primary()
+        return self.valkey if isinstance(self.valkey, ValkeyServer) else await self.valkey.primary()
 
     async def administer(self, method: str, path: str, body: Any = None) -> httpx.Response:
         """Ask the first replica that is ready, as an operator."""

@@ -23,7 +23,7 @@ import itertools
 import json
 import random
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -36,9 +36,9 @@ PATH = "/v1/chat/completions"
 PRIORITIES = {"high": 0.1, "normal": 0.6, "low": 0.3}
 KINDS = ("short", "follow-up", "long")
 STREAMED_SHARE = 2 / 3
-LEAVING_SHARE = 0.05
 LEAVES_AFTER_S = (0.1, 3.0)
 CONTEXTS_MAX = 64
+PROMPTS_MAX = 8
 OPEN_MAX = 4000
 """More connections at once are not made: the machine's own limits would be measured."""
 
@@ -55,6 +55,7 @@ class Mix:
         context_tokens_max: Longer prompts have no follow-up.
         output_tokens: Range of an answer.
         deadline_share: Of all, who says ``x-request-timeout``.
+        leaving_share: Of all, who leaves before the answer is complete.
     """
 
     shares: tuple[float, float, float] = (0.7, 0.2, 0.1)
@@ -64,9 +65,21 @@ class Mix:
     context_tokens_max: int = 6000
     output_tokens: tuple[int, int] = (4, 24)
     deadline_share: float = 0.25
+    leaving_share: float = 0.05
 
 
 MIX = Mix()
+
+SESSIONS = Mix(
+    shares=(0.2, 0.8, 0.0),
+    short_tokens=(600, 600),
+    follow_up_tokens=300,
+    context_tokens_max=2000,
+    output_tokens=(2, 50),
+    deadline_share=0.0,
+    leaving_share=0.0,
+)
+"""Sessions that grow, whose clients stay: beside a fault, each of them must be answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +185,7 @@ class Draw:
             text, context_tokens = self._contexts[chance.randrange(len(self._contexts))]
         streamed = chance.random() < STREAMED_SHARE
         deadline_s = self._deadline_s if chance.random() < mix.deadline_share else None
-        leaves_after_s = chance.uniform(*LEAVES_AFTER_S) if chance.random() < LEAVING_SHARE else None
+        leaves_after_s = chance.uniform(*LEAVES_AFTER_S) if chance.random() < mix.leaving_share else None
         return Request(
             number=number,
             kind=kind,
@@ -186,6 +199,11 @@ class Draw:
             deadline_s=deadline_s,
             leaves_after_s=leaves_after_s,
         )
+
+    @property
+    def prompts(self) -> list[str]:
+        """The newest prompts that were sent whole and answered."""
+        return [text for text, _ in list(self._contexts)[-PROMPTS_MAX:]]
 
     def answered(self, request: Request) -> None:
         """Others may go on from here."""
@@ -212,7 +230,7 @@ class Crowd:
     """Sends requests from entering its context to `stop` or leaving it.
 
     Args:
-        urls: The replicas, asked in turn; may be changed while it runs.
+        urls: Base URLs of the replicas that are asked now, in turn, by name.
         clients: Who asks.
         rate_per_s: Requests per second; may be changed while it runs.
         deadline_s: What those say that have a deadline.
@@ -230,7 +248,7 @@ class Crowd:
 
     def __init__(
         self,
-        urls: Sequence[str],
+        urls: Callable[[], Mapping[str, str]],
         clients: Sequence[Client],
         *,
         rate_per_s: float,
@@ -239,7 +257,7 @@ class Crowd:
         seed: int = 1,
         mix: Mix = MIX,
     ) -> None:
-        self.urls = list(urls)
+        self._urls = urls
         self.rate_per_s = rate_per_s
         self.phase = ""
         self.sent: Counter[str] = Counter()
@@ -255,6 +273,27 @@ class Crowd:
     def open(self) -> int:
         """Requests without an end."""
         return len(self._running)
+
+    @property
+    def failed(self) -> list[Served]:
+        """The requests that were not answered."""
+        return [one for one in self.served if one.visit.end is not End.ANSWERED]
+
+    @property
+    def prompts(self) -> list[str]:
+        """The newest prompts that were sent whole and answered."""
+        return self._draw.prompts
+
+    async def completed(self, requests: int, within_s: float = 60.0) -> None:
+        """Wait until so many requests have been sent from now on and have ended.
+
+        Raises:
+            TimeoutError: They have not.
+        """
+        from_s = asyncio.get_running_loop().time()
+        async with asyncio.timeout(within_s):
+            while sum(one.visit.sent_s >= from_s for one in self.served[-4 * requests :]) < requests:  # noqa: ASYNC110 - plain state, which nobody signals
+                await asyncio.sleep(0.02)
 
     async def __aenter__(self) -> Self:
         self._ticker = asyncio.create_task(self._tick(), name="crowd")
@@ -285,14 +324,15 @@ class Crowd:
             if self.open >= OPEN_MAX:
                 self.unsent += 1
                 continue
-            request = self._draw.next()
-            url = self.urls[request.number % len(self.urls)]
-            self.sent[url] += 1
-            task = asyncio.create_task(self._send(request, url, self.phase, due_s), name="crowd-request")
+            request, urls = self._draw.next(), self._urls()
+            name = list(urls)[request.number % len(urls)]
+            self.sent[name] += 1
+            send = self._send(request, name, urls[name], self.phase, due_s)
+            task = asyncio.create_task(send, name="crowd-request")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _send(self, request: Request, url: str, phase: str, due_s: float) -> None:
+    async def _send(self, request: Request, name: str, url: str, phase: str, due_s: float) -> None:
         headers = {**request.client.headers, "x-priority": request.priority}
         if request.deadline_s is not None:
             headers["x-request-timeout"] = f"{request.deadline_s:g}"
@@ -308,9 +348,21 @@ class Crowd:
         )
         self.served.append(
             Served(
-                *(request.kind, request.priority, request.client.tenant, phase, url),
+                *(request.kind, request.priority, request.client.tenant, phase, name),
                 *(request.streamed, request.deadline_s, request.uncached_tokens, seen),
             )
         )
         if seen.end is End.ANSWERED:
             self._draw.answered(request)
+
+
+def sessions(urls: Sequence[str], *, rate_per_s: float = 60.0) -> Crowd:
+    """A crowd of `SESSIONS`, none of whose requests may fail, to run while something else does."""
+    return Crowd(
+        lambda: {url: url for url in urls},
+        [Client("")],
+        rate_per_s=rate_per_s,
+        deadline_s=30.0,
+        patience_s=30.0,
+        mix=SESSIONS,
+    )

@@ -51,6 +51,8 @@ SLOW_S = 0.5
 STALL_S = 2.0
 BUSY_SCRIPT = "local n = 0 while true do n = n + 1 end"
 
+LINK_SLOW_RATIO = 0.1
+
 ALL = "all"
 """Target of what hits no one in particular."""
 
@@ -263,22 +265,37 @@ async def _script_stuck(cast: Cast, _: str) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _sentinels_killed(cast: Cast, _: str) -> AsyncIterator[None]:
-    for sentinel in cast.valkey.sentinels:
+    for sentinel in cast.sentinels:
         await sentinel.kill()
     try:
         yield
     finally:
-        for sentinel in cast.valkey.sentinels:
+        for sentinel in cast.sentinels:
             await sentinel.start()
 
 
 async def _everywhere(cast: Cast, mend: Callable[[ValkeyServer], Any]) -> None:
-    for server in cast.valkey.servers:
+    for server in cast.servers:
         if server.running:
             await mend(server)
 
 
 # The network
+
+
+def _link_fault(**fault: Any) -> Striking:
+    """A fault of the link between sites (`loadtest.engine.link`)."""
+
+    @asynccontextmanager
+    async def strike(cast: Cast, _: str) -> AsyncIterator[None]:
+        url = f"{cast.link_url}/_fault"
+        (await cast.control.post(url, json=fault)).raise_for_status()
+        try:
+            yield
+        finally:
+            (await cast.control.delete(url)).raise_for_status()
+
+    return strike
 
 
 def _redis_cable(**rule: float) -> Striking:
@@ -576,5 +593,13 @@ MISCHIEF: tuple[Mischief, ...] = (
     _mischief("admin", "queue switched off", _settings_changed({"queue.disable_queue": True}), (ALL,)),
 )
 """All kinds, in the order that a seed draws from."""
+
+ON_LINKS = (
+    _mischief("link", "link slow", _link_fault(kind="slow", ratio=LINK_SLOW_RATIO), ("link",)),
+    _mischief("link", "link dead", _link_fault(kind="dead"), ("link",)),
+)
+"""Kinds for a troupe with a link, which the campaign's has not."""
+
+BY_NAME = {each.kind.name: each for each in (*MISCHIEF, *ON_LINKS)}
 
 GROUPS = tuple(dict.fromkeys(each.kind.group for each in MISCHIEF))

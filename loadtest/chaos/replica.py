@@ -7,12 +7,9 @@ already, so asking for it changes nothing that the next replica is asked about.
 """
 
 import asyncio
-import contextlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -147,16 +144,4 @@ async def disagreements(replicas: Sequence[Replica], prompts: Iterable[str]) -> 
                 break
         else:
             lines.append(f"{prompt[:20]!r}: {decisions}")
-    return lines
-
-
-def logged_errors(logs: Iterable[Path]) -> list[str]:
-    """Lines that replicas logged as errors, each after the name of its file."""
-    lines: list[str] = []
-    for log in sorted(logs):
-        for line in log.read_text(errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                if json.loads(line)["level"] not in ("error", "critical"):
-                    continue
-            lines.append(f"{log.stem}: {line}")
     return lines

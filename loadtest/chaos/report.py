@@ -44,6 +44,13 @@ def lines(record: Record) -> Iterator[str]:
         )
     if not record.cabled:
         yield "network     only proxies before two workers: no namespaces could be had here"
+    for act in record.acts:
+        struck = ", ".join(f"{each.strike.kind} ({each.strike.target})" for each in act.struck)
+        back = "not back in time" if act.recovery_s is None else f"back after {act.recovery_s:.1f} s"
+        yield (
+            f"act {act.act.number:<3} {struck}: {_listed(act.ends)}; "
+            f"affinity {act.hit_ratio:.3f}, then {act.worst_ratio:.3f}, {back}"
+        )
     broken = record.all_broken
     for each in broken:
         at = f" at {each.at_s - record.began_s:.1f} s" if each.at_s else ""

@@ -6,7 +6,7 @@ import signal
 from fakes.replicas import RunningReplica, Start
 from fakes.running import until_async
 
-from loadtest.chaos import SteadyLoad, ValkeyServer, disagreements, settled
+from loadtest.chaos import ValkeyServer, disagreements, sessions, settled
 
 STEPPED = """
 import os, signal, sys, time
@@ -61,7 +61,7 @@ async def test_a_wall_clock_that_steps_a_minute_either_way_changes_nothing(start
             )
         )
         stepping = replicas[0]
-        async with SteadyLoad([replica.url for replica in replicas]) as load:
+        async with sessions([replica.url for replica in replicas]) as load:
             await load.completed(60)
             for steps, number in enumerate((signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR2), start=1):
                 stepping.process.send_signal(number)
@@ -88,7 +88,7 @@ async def test_replicas_whose_clocks_are_a_minute_off_are_as_good_as_any(start: 
                 ),
             )
         )
-        async with SteadyLoad([replica.url for replica in replicas]) as load:
+        async with sessions([replica.url for replica in replicas]) as load:
             await load.completed(240)
             await nobody_was_given_up(replicas)
         assert load.failed == []

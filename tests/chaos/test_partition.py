@@ -6,7 +6,7 @@ import contextlib
 from fakes.replicas import RunningReplica, Start
 from fakes.running import Fleet, until_async
 
-from loadtest.chaos import SteadyLoad, TcpProxy, ValkeyServer, disagreements, settled
+from loadtest.chaos import TcpProxy, ValkeyServer, disagreements, sessions, settled
 from loadtest.workload import MODEL
 
 
@@ -27,7 +27,7 @@ async def test_both_halves_serve_through_a_partition_and_agree_after_it(start: S
         replicas = await asyncio.gather(*(start(url) for url in (server.url, proxy.url) * 2))
         inside, outside = replicas[::2], replicas[1::2]
 
-        load = await stack.enter_async_context(SteadyLoad([replica.url for replica in replicas]))
+        load = await stack.enter_async_context(sessions([replica.url for replica in replicas]))
         await load.completed(60)
         ended = asyncio.Event()
         streams = [asyncio.create_task(stream(replica, ended)) for replica in replicas]

@@ -5,7 +5,7 @@ import asyncio
 from fakes.replicas import RunningReplica, Start
 from fakes.running import until_async
 
-from loadtest.chaos import SteadyLoad, ValkeyServer, disagreements, settled
+from loadtest.chaos import ValkeyServer, disagreements, sessions, settled
 from loadtest.processes import free_port
 
 
@@ -21,7 +21,7 @@ async def test_a_redis_that_comes_after_the_replicas_is_used(start: Start) -> No
     port = free_port()
     replicas = await started(start, f"redis://127.0.0.1:{port}")
     await until_async(lambda: all_degraded(replicas))
-    async with SteadyLoad([replica.url for replica in replicas]) as load:
+    async with sessions([replica.url for replica in replicas]) as load:
         await load.completed(100)
         assert await all_degraded(replicas)
         async with ValkeyServer(port=port) as server:
@@ -38,7 +38,7 @@ async def test_a_password_that_becomes_right_is_accepted(start: Start) -> None:
     async with ValkeyServer({"requirepass": "first"}) as server:
         replicas = await started(start, f"redis://:second@127.0.0.1:{server.port}")
         await until_async(lambda: all_degraded(replicas))
-        async with SteadyLoad([replica.url for replica in replicas]) as load:
+        async with sessions([replica.url for replica in replicas]) as load:
             await load.completed(60)
             assert await all_degraded(replicas)
             await server.require_password("second")
@@ -54,7 +54,7 @@ async def test_a_host_that_has_no_address_degrades_and_nothing_else(start: Start
     """The domain never exists (RFC 6761)."""
     replicas = await started(start, "redis://valkey.invalid:6379")
     await until_async(lambda: all_degraded(replicas))
-    async with SteadyLoad([replica.url for replica in replicas]) as load:
+    async with sessions([replica.url for replica in replicas]) as load:
         await load.completed(60)
         assert await all_degraded(replicas)
     assert load.failed == []

@@ -9,7 +9,17 @@ import pytest
 from fakes.replicas import RunningReplica, Start
 from fakes.running import until, until_async
 
-from loadtest.chaos import FAULTS, Fault, SteadyLoad, TcpProxy, ValkeyServer, disagreements, settled, staged
+from loadtest.chaos import (
+    FAULTS,
+    Crowd,
+    Fault,
+    TcpProxy,
+    ValkeyServer,
+    disagreements,
+    sessions,
+    settled,
+    staged,
+)
 
 DEGRADED = 'cacheway_degraded{component="redis"}'
 BUFFERED = "cacheway_log_buffered_ops"
@@ -20,8 +30,8 @@ async def started(start: Start, redis_url: str, *flags: str) -> list[RunningRepl
     return list(await asyncio.gather(*(start(redis_url, *flags) for _ in range(2))))
 
 
-def under_load(replicas: list[RunningReplica], rate_per_s: float = 60.0) -> SteadyLoad:
-    return SteadyLoad([replica.url for replica in replicas], rate_per_s=rate_per_s)
+def under_load(replicas: list[RunningReplica], rate_per_s: float = 60.0) -> Crowd:
+    return sessions([replica.url for replica in replicas], rate_per_s=rate_per_s)
 
 
 async def all_degraded(replicas: list[RunningReplica], word: str = "") -> bool:

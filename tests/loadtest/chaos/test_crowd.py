@@ -6,9 +6,10 @@ from collections import Counter
 import pytest
 from fakes.running import until
 
-from loadtest.chaos import Crowd, End
+from loadtest.chaos import Crowd, End, sessions
 from loadtest.chaos.crowd import KINDS, PRIORITIES, Client, Draw, mean_service_s
 from loadtest.engine import EmulatedEngine, EngineSettings
+from loadtest.engine.faults import Fault
 from loadtest.processes import free_port
 from loadtest.workload import MODEL
 
@@ -17,7 +18,7 @@ CLIENTS = [Client("one", 3.0, {"x-tenant-id": "one"}), Client("two", 1.0)]
 
 
 def crowd(url: str) -> Crowd:
-    return Crowd([url], CLIENTS, rate_per_s=200, deadline_s=20.0, patience_s=20.0)
+    return Crowd(lambda: {"r1": url}, CLIENTS, rate_per_s=200, deadline_s=20.0, patience_s=20.0)
 
 
 def test_the_same_seed_draws_the_same_requests() -> None:
@@ -92,3 +93,30 @@ async def test_a_crowd_in_an_error_leaves_nothing_running() -> None:
     with pytest.raises(RuntimeError):
         await fails()
     assert len(asyncio.all_tasks()) == before
+
+
+async def test_sessions_grow_and_whoever_is_not_answered_has_failed() -> None:
+    """An engine that fails, and a replica that is not there."""
+    async with EmulatedEngine(FAST) as engine:
+        async with sessions([engine.url], rate_per_s=200) as load:
+            await load.completed(60)
+        assert load.failed == []
+        assert {one.kind for one in load.served} == {"short", "follow-up"}
+        assert {len(text) for text in load.prompts} > {600 * 4}
+        engine.inject(Fault("error"))
+        urls = [engine.url, f"http://127.0.0.1:{free_port()}"]
+        async with sessions(urls, rate_per_s=200) as load:
+            await load.completed(20)
+    assert len(load.failed) == len(load.served)
+    assert {one.replica for one in load.failed} == set(urls)
+
+
+async def test_waiting_for_requests_counts_only_those_sent_since() -> None:
+    async with EmulatedEngine(FAST) as engine, sessions([engine.url], rate_per_s=200) as load:
+        await load.completed(10)
+        ended = len(load.served)
+        await load.completed(10)
+        assert len(load.served) >= ended + 10
+        await load.stop()
+        with pytest.raises(TimeoutError):
+            await load.completed(1, within_s=0.1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadtest.chaos.cast import DECODE, PLAIN, PREFILL, REPLICAS, Cast
+from loadtest.chaos.cast import DECODE, PLAIN, PREFILL, REPLICAS, Cast, standing
 from loadtest.chaos.mischief import ALL, GROUPS, MISCHIEF, Mischief
 from loadtest.chaos.tcp_proxy import TcpProxy
 from loadtest.engine import EmulatedEngine, EngineSettings
@@ -28,7 +28,7 @@ ENGINE_FAULTS = (
 @pytest.fixture
 async def cast(tmp_path: Path) -> AsyncIterator[Cast]:
     """Nothing of it runs but what a test starts."""
-    made = Cast(tmp_path, EngineSettings(), cabled=False, seed=1)
+    made = Cast(tmp_path, standing(EngineSettings()))
     yield made
     await made.control.aclose()
 

@@ -1,148 +1,49 @@
-"""Each promise is broken by what breaks it, and by nothing else."""
+"""What every play promises is broken by what breaks it, and a stage that fails to come up is told."""
 
-import math
 from dataclasses import replace
 
 import pytest
 
-from loadtest.chaos import End, OverloadPlan, OverloadRun, Visit, judge
-from loadtest.chaos.crowd import Served
-from loadtest.chaos.promises import divided, recovery_s
+from loadtest.chaos.overload import OverloadPlan
+from loadtest.chaos.play import Play, Seen
+from loadtest.chaos.promises import always, first, perform
+from loadtest.processes import ChildFailed
 
-DEAD = "http://dead"
-
-
-def served(
-    phase: str,
-    at_s: float,
-    *,
-    end: End = End.ANSWERED,
-    ttft_s: float = 0.1,
-    took_s: float = 0.2,
-    retry_after: str | None = None,
-    deadline_s: float | None = None,
-    replica: str = "http://alive",
-    priority: str = "normal",
-) -> Served:
-    seen = Visit(
-        end, at_s, at_s, at_s + took_s, ttft_s if end is End.ANSWERED else None, 200, "", retry_after, ""
-    )
-    return Served("short", priority, "silver", phase, replica, True, deadline_s, 500, seen)
+SEEN = Seen(OverloadPlan().play)
 
 
-def run(*more: Served, dead: str = "") -> OverloadRun:
-    """Ten calm seconds, ten of overload, twenty calm ones; ten requests a second; all promises kept."""
-    phases = [("before", 0, 10), ("overload", 10, 20), ("after", 20, 40)]
-    requests = [served(phase, at / 10) for phase, start, end in phases for at in range(10 * start, 10 * end)]
-    requests += more
-    return OverloadRun(
-        OverloadPlan(), served=requests, sent=len(requests), dead=dead, stopped_s=20.0, busy=0.99
-    )
+def broken(seen: Seen) -> list[str]:
+    return [promise.name for promise in always(seen) if not promise.kept]
 
 
-def broken(seen: OverloadRun) -> list[str]:
-    return [promise.name for promise in judge(seen) if not promise.kept]
-
-
-def test_a_run_without_a_blemish_keeps_all_promises() -> None:
-    rejected = served("overload", 11.0, end=End.REJECTED, retry_after="3")
-    expired = served("overload", 11.0, end=End.EXPIRED, deadline_s=4.0, took_s=4.01)
-    left = served("overload", 11.0, end=End.LEFT)
-    cut = served("overload", 11.0, end=End.CUT, replica=DEAD)
-    assert broken(run(rejected, expired, left)) == []
-    assert broken(run(cut, dead=DEAD)) == []
+def test_a_run_in_which_nothing_happened_keeps_them() -> None:
+    assert broken(SEEN) == []
 
 
 @pytest.mark.parametrize(
-    ("seen", "names"),
+    ("seen", "name"),
     [
-        (run(served("overload", 11.0, end=End.HUNG)), ["every client gets"]),
-        (run(served("overload", 11.0, end=End.FAILED)), ["every client gets"]),
-        (run(served("overload", 11.0, end=End.CUT)), ["every client gets", "only clients of"]),
-        (run(served("overload", 11.0, end=End.CUT), dead=DEAD), ["every client gets", "only clients of"]),
-        (run(dead=DEAD), ["only clients of"]),
-        (run(served("overload", 11.0, end=End.REJECTED)), ["every 429"]),
-        (run(served("overload", 11.0, end=End.REJECTED, retry_after="1.5")), ["every 429"]),
-        (run(served("overload", 11.0, end=End.REJECTED, retry_after="0")), ["every 429"]),
-        (run(served("overload", 11.0, end=End.EXPIRED, deadline_s=4.0, took_s=5.1)), ["who has a deadline"]),
-        (
-            run(served("overload", 11.0, end=End.REJECTED, retry_after="1", priority="low")),
-            ["no class, tenant or kind"],
-        ),
-        (replace(run(), sent=401), ["every client is accounted for"]),
-        (replace(run(), unsent=1), ["every client is accounted for"]),
-        (replace(run(), busy=0.5), ["engines are never idle"]),
-        (replace(run(), left=["r1: waiting 1"]), ["nothing is left"]),
-        (replace(run(), errors=["r1: {}"]), ["no replica logs"]),
+        (replace(SEEN, sent=1), "every client is accounted for"),
+        (replace(SEEN, unsent=1), "every client is accounted for"),
+        (replace(SEEN, left=["r1: waiting 1"]), "nothing is left behind"),
+        (replace(SEEN, errors=["r1: {}"]), "no replica logs an error"),
     ],
 )
-def test_what_breaks_a_promise_is_seen(seen: OverloadRun, names: list[str]) -> None:
-    assert [name for name in broken(seen) if not name.startswith(tuple(names))] == []
-    assert len(broken(seen)) == len(names)
+def test_each_is_broken_by_itself(seen: Seen, name: str) -> None:
+    assert broken(seen) == [name]
 
 
-def test_recovery_lasts_until_the_last_window_with_too_many_late_streams() -> None:
-    """Normal is 0.2 s here. Ten late ones of thirty in two seconds are a third, and not more."""
-    late = [served("after", 25.5, ttft_s=0.21) for _ in range(11)]
-    assert recovery_s(run()) == 0.0
-    assert recovery_s(run(*late[:10])) == 0.0
-    assert recovery_s(run(*late)) == 6.0
-    assert broken(run(*late)) == []
+def test_of_many_lines_the_first_is_told() -> None:
+    assert first(["one", "two"]) == "2: one"
+    assert first([], "all empty") == "all empty"
 
 
-def test_what_is_not_answered_after_the_overload_is_late_too() -> None:
-    rejected = [served("after", 31.5, end=End.REJECTED, retry_after="1") for _ in range(11)]
-    assert recovery_s(run(*rejected)) == 12.0
-    assert broken(run(*rejected)) == ["times are normal again soon after"]
+def test_a_process_that_does_not_come_up_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def run(_: Play) -> Seen:
+        raise ChildFailed("r1 ended")
 
-
-def test_a_fleet_that_is_late_to_the_end_has_not_recovered() -> None:
-    assert recovery_s(run(*(served("after", 39.5, ttft_s=9.0) for _ in range(11)))) == math.inf
-
-
-def test_long_prompts_and_what_the_machine_made_late_are_no_sign_of_pressure() -> None:
-    late = served("after", 35.5, ttft_s=9.0)
-    slow = replace(late, visit=replace(late.visit, written_s=late.visit.sent_s + 1.0))
-    assert recovery_s(run(*[replace(late, kind="long")] * 20)) == 0.0
-    assert recovery_s(run(*[slow] * 20)) == 0.0
-    assert recovery_s(run(*[late] * 20)) == 16.0
-
-
-def test_shares_are_of_what_tenants_ask_for_and_the_rest_is_divided_again() -> None:
-    """Of 70, 10 are all that one asks for; the other 60 are divided as 2 to 1."""
-    asked = {"modest": 10.0, "two": 100.0, "one": 100.0, "silent": 0.0}
-    weights = {"modest": 4.0, "two": 2.0, "one": 1.0, "silent": 9.0}
-    assert divided(70.0, asked, weights) == {"modest": 10.0, "two": 40.0, "one": 20.0}
-    assert divided(500.0, asked, weights) == {"modest": 10.0, "two": 100.0, "one": 100.0}
-
-
-def test_a_tenant_far_below_its_share_is_seen() -> None:
-    """One of weight 4 and one of weight 1 ask for the same, and get the same."""
-    more = [
-        replace(served("overload", 10.0 + n / 10, end=end, retry_after="1"), tenant=tenant)
-        for n in range(100)
-        for tenant in ("gold", "noisy")
-        for end in (End.ANSWERED, End.REJECTED)
-    ]
-    assert broken(run(*more)) == ["tenants get their shares"]
-    assert broken(run(*(replace(one, tenant="capped") for one in more[:200]))) == []
-
-
-def test_a_tenant_beyond_its_limit_is_seen_in_any_minute_of_the_run() -> None:
-    """The limit is 120 a minute; with Valkey restarted empty twice that may be answered."""
-    more = [replace(served("overload", 10.0 + n / 100), tenant="capped") for n in range(250)]
-    assert broken(run(*more[:122])) == []
-    assert broken(run(*more[:123])) == ["nobody gets more than its limit"]
-    cut = served("overload", 11.0, end=End.CUT, replica=DEAD)
-    assert broken(run(*more[:240], cut, dead=DEAD)) == []
-    assert broken(run(*more[:241], cut, dead=DEAD)) == ["nobody gets more than its limit"]
-
-
-def test_what_classes_get_is_not_a_matter_of_tenants() -> None:
-    """The urgent class gets all it asks for, whose ever it is; the shares are within classes."""
-    more = [
-        replace(served("overload", 10.0 + n / 10, priority=priority), tenant=tenant)
-        for n in range(100)
-        for tenant, priority in (("noisy", "high"), ("gold", "normal"))
-    ]
-    assert broken(run(*more)) == []
+    monkeypatch.setattr("loadtest.chaos.promises.run_play", run)
+    assert perform(SEEN.play, always, lambda _: iter(())) == 1
+    assert "FAILED: r1 ended" in capsys.readouterr().err

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from loadtest.chaos import Decision, Replica, disagreements, settled
-from loadtest.chaos.replica import logged_errors
 
 
 class Answers:
@@ -91,15 +89,3 @@ async def test_a_replica_that_is_not_ready_is_no_replica_to_compare(both: tuple[
     both[0].status = 503
     with pytest.raises(AssertionError):
         await replica.shared()
-
-
-def test_errors_are_found_in_logs_and_so_is_what_is_no_log_line(tmp_path: Path) -> None:
-    """A traceback that a dying process wrote is nobody's JSON."""
-    (tmp_path / "r1.log").write_text('{"level": "info"}\n{"level": "error"}\nTraceback\n')
-    (tmp_path / "r0.log").write_text('{"level": "critical"}\n')
-
-    assert logged_errors(tmp_path.glob("r*.log")) == [
-        'r0: {"level": "critical"}',
-        'r1: {"level": "error"}',
-        "r1: Traceback",
-    ]

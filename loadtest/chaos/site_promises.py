@@ -1,4 +1,4 @@
-"""What a gateway promises whose workers prefill and decode apart (`loadtest.chaos.prefill_decode`).
+"""What a gateway promises whose workers prefill and decode apart (`python -m loadtest.chaos sites`).
 
 A client loses an answer that has begun only with the worker that decodes it, or with the replica that passes
 it on; everything else that fails costs time. So who was cut must have had a request open when a decode worker
@@ -8,11 +8,14 @@ or its replica was killed.
 from collections import Counter
 
 from loadtest.chaos.crowd import KINDS, Served
-from loadtest.chaos.prefill_decode import PrefillDecodeRun
-from loadtest.chaos.promises import Promise
-from loadtest.chaos.two_sites import FAR
+from loadtest.chaos.mischief import Blame
+from loadtest.chaos.play import Seen
+from loadtest.chaos.promises import Promise, always
 from loadtest.chaos.visitor import End
 from loadtest.engine.link import seconds_of
+
+FAR = "dc2"
+"""The other site."""
 
 ANSWERS = frozenset((End.ANSWERED, End.REJECTED, End.EXPIRED, End.LEFT))
 CAP_SLACK = 1.01
@@ -25,37 +28,46 @@ NOTICED_S = 2.0
 """After a kill its streams are over: the gateway hears of it from the system at once."""
 
 
-def judge_pairs(run: PrefillDecodeRun) -> list[Promise]:
+def judge_sites(run: Seen) -> list[Promise]:
     """Judge all promises."""
     return [
-        Promise(
-            "every client is accounted for",
-            len(run.served) == run.sent and not run.unsent,
-            f"{run.sent} sent, {len(run.served)} ended, {run.unsent} not sent for want of connections",
-        ),
+        *always(run),
         _answered(run),
         _all_kinds(run),
         _remote(run),
         _egress(run),
-        Promise("nothing is left behind", not run.left, "; ".join(run.left[:5]) or "all empty"),
-        Promise("no replica logs an error", not run.errors, run.errors[0][:300] if run.errors else "none"),
     ]
 
 
-def cut_by_a_kill(run: PrefillDecodeRun, one: Served) -> bool:
+def prefilled(run: Seen) -> tuple[Counter[str], int, int]:
+    """Requests by prefill worker, all its lives together; their prompt tokens, and those that were cached."""
+    roles = {part.name: part.role for part in run.play.troupe.parts}
+    stats = [(name, each) for (name, _), each in run.stats.items() if roles[name] == "prefill"]
+    requests: Counter[str] = Counter()
+    for name, each in stats:
+        requests[name] += each["requests"]
+    tokens = [(each["prompt_tokens"], each["cached_tokens"]) for _, each in stats]
+    return requests, sum(prompt for prompt, _ in tokens), sum(cached for _, cached in tokens)
+
+
+def cut_by_a_kill(run: Seen, one: Served) -> bool:
     """Whether a request may have lost its answer with the process that gave it."""
-    if one.replica == run.dead and one.visit.end in (End.CUT, End.REFUSED):
-        return True
-    broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
-    return broken and any(
-        kill.name.startswith("d")
-        and one.visit.written_s <= kill.at_s + NOTICED_S
-        and one.visit.ended_s >= kill.at_s
-        for kill in run.kills
-    )
+    roles = {part.name: part.role for part in run.play.troupe.parts}
+    for each in run.struck:
+        target = each.strike.target
+        if each.blame is Blame.REPLICA:
+            felt = each.overlaps(one.visit.sent_s, one.visit.ended_s, NOTICED_S)
+            lost = target == one.replica and one.visit.end in (End.CUT, End.REFUSED)
+        else:
+            felt = one.visit.written_s <= each.began_s + NOTICED_S and one.visit.ended_s >= each.began_s
+            broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
+            lost = broken and roles.get(target) == "decode"
+        if felt and lost:
+            return True
+    return False
 
 
-def _answered(run: PrefillDecodeRun) -> Promise:
+def _answered(run: Seen) -> Promise:
     wrong = [one for one in run.served if one.visit.end not in ANSWERS and not cut_by_a_kill(run, one)]
     ends = Counter(one.visit.end.value for one in run.served)
     seen = ", ".join(f"{count} {end}" for end, count in ends.most_common())
@@ -64,28 +76,28 @@ def _answered(run: PrefillDecodeRun) -> Promise:
     return Promise("only who was at a killed decode worker or replica loses an answer", not wrong, seen)
 
 
-def _all_kinds(run: PrefillDecodeRun) -> Promise:
+def _all_kinds(run: Seen) -> Promise:
     answered = Counter(one.kind for one in run.served if one.visit.end is End.ANSWERED)
     asked = Counter(one.kind for one in run.served)
     seen = ", ".join(f"{answered[kind]} of {asked[kind]} {kind}" for kind in KINDS)
     return Promise("every kind is answered", all(answered[kind] for kind in KINDS if asked[kind]), seen)
 
 
-def _remote(run: PrefillDecodeRun) -> Promise:
-    far = sum(count for name, count in run.prefilled.items() if name.startswith("far"))
-    seen = (
-        f"{far} of {run.prefilled.total()} prefills in {FAR}, {run.link['arrived']} transfers over the link"
-    )
+def _remote(run: Seen) -> Promise:
+    requests = prefilled(run)[0]
+    far = sum(count for name, count in requests.items() if name.startswith("far"))
+    seen = f"{far} of {requests.total()} prefills in {FAR}, {run.link['arrived']} transfers over the link"
     return Promise("some prompts are prefilled in the other site", far > 0, seen)
 
 
-def _egress(run: PrefillDecodeRun) -> Promise:
+def _egress(run: Seen) -> Promise:
     """In every window of a second, whatever its beginning, while the link carries what it should.
 
     When it did not, what waits to be sent leaves afterwards as fast as it lets it. What an engine pulls at
     once (NIXL) and is more than a second may see, no gateway keeps below that: such seconds are told apart.
     """
-    cap = run.plan.cap_bytes_per_s
+    (link,) = run.play.troupe.settings["fleet"]["links"].values()
+    cap = link["cap_ratio"] * link["gbps"] * 1e9 / 8
     alone = [(began_s, ended_s) for began_s, ended_s, n_bytes in run.link["pulled"] if n_bytes > cap]
     every = seconds_of(run.link["egress"]["buckets"])
     seconds = [
@@ -96,17 +108,20 @@ def _egress(run: PrefillDecodeRun) -> Promise:
     over = [
         (end_s, n_bytes)
         for end_s, n_bytes in seconds
-        if n_bytes > CAP_SLACK * run.plan.cap_bytes_per_s and not _hampered(run, run.link_since_s + end_s)
+        if n_bytes > CAP_SLACK * cap and not _hampered(run, run.link_since_s + end_s)
     ]
     most = max((n_bytes for _, n_bytes in over or seconds), default=0.0)
     seen = (
-        f"at most {most * 8e-9:.1f} Gbit/s in a second, of {run.plan.cap_bytes_per_s * 8e-9:.1f} allowed on "
-        f"{run.plan.gbps:g}; {len(over)} of {len(seconds)} seconds above it; "
+        f"at most {most * 8e-9:.1f} Gbit/s in a second, of {cap * 8e-9:.1f} allowed on "
+        f"{link['gbps']:g}; {len(over)} of {len(seconds)} seconds above it; "
         f"{len(every) - len(seconds)} more saw one of {len(alone)} pulls that are larger than it"
     )
     return Promise("KV keeps below its share of the link in every second", not over, seen, timed=True)
 
 
-def _hampered(run: PrefillDecodeRun, end_s: float) -> bool:
+def _hampered(run: Seen, end_s: float) -> bool:
     """Whether a second that ended then saw a fault of the link, or what had gathered behind it."""
-    return any(begin_s < end_s and end_s - 1.0 < until_s + DRAINED_S for begin_s, until_s in run.link_faults)
+    return any(
+        each.group == "link" and each.began_s < end_s and end_s - 1.0 < each.ended_s + DRAINED_S
+        for each in run.struck
+    )

@@ -1,0 +1,280 @@
+"""A play: an open loop of clients, scene after scene, while strikes hit at set times; and all that was seen.
+
+    scene     before ───> overload ──────────────────> after ───> nobody
+    strikes                  Valkey killed ── a replica killed ── Valkey back, empty
+
+The campaign draws its strikes and asks in a closed loop; a play is written down, and its load is a rate
+whatever comes of it. Both strike by `strike_once` on the stage of `loadtest.chaos.cast`. When nobody asks any
+more, everything must be empty soon (`loadtest.chaos.leftovers`).
+"""
+
+import asyncio
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+from redis.exceptions import RedisError
+
+from loadtest.bench.process_tree import cpu_s
+from loadtest.chaos.cast import Cast, Troupe
+from loadtest.chaos.crowd import MIX, Client, Crowd, Mix, Served
+from loadtest.chaos.leftovers import leftovers
+from loadtest.chaos.mischief import BY_NAME
+from loadtest.chaos.record import Struck
+from loadtest.chaos.schedule import Strike
+from loadtest.processes import ChildFailed
+
+SAMPLE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A part of a play: from when on, and how many requests a second."""
+
+    name: str
+    begins_s: float
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What happens.
+
+    Attributes:
+        troupe: Who is on the stage.
+        scenes: One after the other; the first begins at 0.
+        seconds: When the last request is sent.
+        strikes: What fails; what lasts beyond the end is mended there.
+        mix: What the requests are.
+        deadline_s: What requests with a deadline say in ``x-request-timeout``.
+        patience_s: A request that is not over by then hangs.
+        seed: Of the crowd.
+    """
+
+    troupe: Troupe
+    scenes: Sequence[Scene]
+    seconds: float
+    strikes: Sequence[Strike] = ()
+    mix: Mix = MIX
+    deadline_s: float = 4.0
+    patience_s: float = 60.0
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The gateway at one moment.
+
+    Attributes:
+        scene: Of the play.
+        waiting: Requests that wait, as each living replica counts those of all.
+        idle_workers: Workers without a request, while others waited, as each replica sees it.
+    """
+
+    scene: str
+    waiting: tuple[int, ...]
+    idle_workers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Counters at the moment when a scene began, or the last one ended.
+
+    Attributes:
+        at_s: Event loop time.
+        busy_s: Seconds that all engines have prefilled.
+        cpu_s: CPU of each ready replica, by name and life.
+        sent: Requests sent, by replica.
+    """
+
+    at_s: float
+    busy_s: float = 0.0
+    cpu_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    sent: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Seen:
+    """What was seen of a play.
+
+    Attributes:
+        play: What was to happen.
+        served: What came of every request.
+        sent: Requests that were sent.
+        unsent: Requests for which the crowd had no connection left.
+        late_s_max: How late the crowd ever came to what was due: the machine's share of every time.
+        struck: What failed.
+        readings: At the beginning of each scene, and at the end.
+        samples: Taken all the time.
+        stats: What each engine said last, by name and life.
+        link: What the link says at the end.
+        link_since_s: When it was made, in event loop time.
+        offload: What the first replica says of its offload decisions at the end.
+        metrics: Of every replica at the end, summed up: counters by name with labels.
+        left: What was not empty at the end, or did not serve again, in words.
+        errors: Lines that replicas logged as errors.
+    """
+
+    play: Play
+    served: list[Served] = field(default_factory=list)
+    sent: int = 0
+    unsent: int = 0
+    late_s_max: float = 0.0
+    struck: list[Struck] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    stats: dict[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    link: dict[str, Any] = field(default_factory=dict)
+    link_since_s: float = 0.0
+    offload: dict[str, Any] = field(default_factory=dict)
+    metrics: Counter[str] = field(default_factory=Counter)
+    left: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def bounds(self, scene: str) -> tuple[Reading, Reading]:
+        """Readings at the beginning and the end of a scene."""
+        number = [each.name for each in self.play.scenes].index(scene)
+        return self.readings[number], self.readings[number + 1]
+
+    def busy(self, scene: str) -> float:
+        """Share of a scene in which the engines prefilled, mean of all."""
+        began, ended = self.bounds(scene)
+        return (ended.busy_s - began.busy_s) / len(self.play.troupe.parts) / (ended.at_s - began.at_s)
+
+    def cpu_us(self, scene: str) -> float:
+        """CPU microseconds per request sent in a scene, of the replicas that lived through it."""
+        began, ended = self.bounds(scene)
+        lived = began.cpu_s.keys() & ended.cpu_s.keys()
+        spent_s = sum(ended.cpu_s[key] - began.cpu_s[key] for key in lived)
+        requests = sum(ended.sent.get(name, 0) - began.sent.get(name, 0) for name, _ in lived)
+        return 1e6 * spent_s / max(requests, 1)
+
+
+async def strike_once(cast: Cast, strike: Strike, origin_s: float) -> tuple[Struck, str]:
+    """Let one fault strike at its time, and mend it.
+
+    Args:
+        cast: Whom it hits.
+        strike: What strikes.
+        origin_s: Event loop time that its own is counted from.
+
+    Returns:
+        What happened, and what failed to serve again, in words; empty if nothing did.
+    """
+    loop, mischief, problem = asyncio.get_running_loop(), BY_NAME[strike.kind], ""
+    await asyncio.sleep(origin_s + strike.at_s - loop.time())
+    began_s = loop.time()
+    try:
+        async with mischief.strike(cast, strike.target):
+            await asyncio.sleep(strike.lasts_s)
+    except (ChildFailed, TimeoutError, OSError, httpx.HTTPError, RedisError) as error:
+        problem = f"{strike.kind}: {strike.target}: {type(error).__name__}: {error}"[:1000]
+    engine = cast.engines.get(strike.target)
+    worker_id = "" if engine is None else engine.worker_id
+    return Struck(strike, mischief.kind.group, mischief.blame, began_s, loop.time(), worker_id), problem
+
+
+async def run_play(play: Play) -> Seen:
+    """Run a play from start to end.
+
+    Raises:
+        ChildFailed: A process did not come up.
+    """
+    seen = Seen(play)
+    with tempfile.TemporaryDirectory(prefix="cw-play-") as directory:
+        async with Cast(Path(directory), play.troupe) as cast:
+            tenants = play.troupe.tenants
+            crowd = Crowd(
+                lambda: cast.ready_urls,
+                [Client(tenant.name, tenant.load, cast.headers(tenant.name)) for tenant in tenants],
+                rate_per_s=play.scenes[0].rate_per_s,
+                deadline_s=play.deadline_s,
+                patience_s=play.patience_s,
+                seed=play.seed,
+                mix=play.mix,
+            )
+            async with crowd:
+                sampler = asyncio.create_task(_sampled(cast, crowd, seen), name="sampler")
+                origin_s = asyncio.get_running_loop().time()
+                async with asyncio.TaskGroup() as group:
+                    for strike in play.strikes:
+                        group.create_task(_struck(cast, strike, origin_s, seen), name=f"strike-{strike.kind}")
+                    await _scenes(cast, crowd, seen, origin_s)
+                    await crowd.stop()
+                sampler.cancel()
+                await asyncio.gather(sampler, return_exceptions=True)
+            seen.served, seen.sent, seen.unsent = crowd.served, crowd.sent.total(), crowd.unsent
+            seen.late_s_max = crowd.late_s_max
+            await _told(cast, seen)
+    return seen
+
+
+async def _scenes(cast: Cast, crowd: Crowd, seen: Seen, origin_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    for scene in seen.play.scenes:
+        await asyncio.sleep(origin_s + scene.begins_s - loop.time())
+        crowd.phase, crowd.rate_per_s = scene.name, scene.rate_per_s
+        seen.readings.append(await _reading(cast, crowd))
+    await asyncio.sleep(origin_s + seen.play.seconds - loop.time())
+    seen.readings.append(await _reading(cast, crowd))
+
+
+async def _struck(cast: Cast, strike: Strike, origin_s: float, seen: Seen) -> None:
+    struck, problem = await strike_once(cast, strike, origin_s)
+    seen.struck.append(struck)
+    seen.left += [problem] if problem else []
+
+
+async def _reading(cast: Cast, crowd: Crowd) -> Reading:
+    at_s = asyncio.get_running_loop().time()
+    cpu = {
+        (name, gateway.lives): cpu_s(gateway.pids) for name, gateway in cast.gateways.items() if gateway.ready
+    }
+    stats = await _stats(cast)
+    busy_s = sum(each.get("prefill_busy_s", 0.0) for each in stats.values())
+    return Reading(at_s, busy_s, cpu, crowd.sent.copy())
+
+
+async def _stats(cast: Cast) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """What every engine that lives says of itself."""
+    stats = {}
+    for engine in cast.engines.values():
+        with contextlib.suppress(httpx.TransportError):
+            stats[engine.name, engine.lives] = (await cast.control.get(f"{engine.url}/_stats")).json()
+    return stats
+
+
+async def _sampled(cast: Cast, crowd: Crowd, seen: Seen) -> None:
+    """Look at engines and replicas until cancelled."""
+    while True:
+        waiting, idle = [], []
+        for gateway in [each for each in cast.gateways.values() if each.ready]:
+            with contextlib.suppress(httpx.TransportError):  # killed while it was asked
+                queue = (await gateway.view.client.get("/queue")).json()
+                waiting.append(queue["waiting"]["requests"])
+                free = sum(worker["inflight_requests"] == 0 for worker in queue["workers"])
+                idle.append(free if waiting[-1] else 0)
+        seen.samples.append(Sample(crowd.phase, tuple(waiting), tuple(idle)))
+        seen.stats |= await _stats(cast)
+        await asyncio.sleep(SAMPLE_S)
+
+
+async def _told(cast: Cast, seen: Seen) -> None:
+    """Note what engines, link and replicas say at the end."""
+    replicas = [gateway.view for gateway in cast.gateways.values()]
+    urls = [engine.url for engine in cast.engines.values()]
+    seen.left += await leftovers(replicas, [*urls, *filter(None, [cast.link_url])])
+    seen.stats |= await _stats(cast)
+    if cast.link_url:
+        seen.link = (await cast.control.get(f"{cast.link_url}/_stats")).json()
+        seen.link_since_s = asyncio.get_running_loop().time() - seen.link["age_s"]
+        seen.offload = (await replicas[0].client.get("/offload")).raise_for_status().json()
+    for replica in replicas:
+        for name, value in (await replica.metrics()).items():
+            seen.metrics[name] += value  # type: ignore[assignment]  # counters may be fractions
+    seen.errors = cast.errors()
