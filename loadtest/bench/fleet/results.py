@@ -83,7 +83,7 @@ def append(path: Path, outcome: Outcome) -> None:
 
 
 def read(path: Path) -> list[Outcome]:
-    """Read all lines; none if there is no file.
+    """Read all lines; none if there is no file. A line that was cut off is taken away.
 
     Raises:
         OSError: It cannot be read.
@@ -91,7 +91,11 @@ def read(path: Path) -> list[Outcome]:
     """
     if not path.exists():
         return []
-    return [msgspec.json.decode(line, type=Outcome) for line in path.read_bytes().splitlines()]
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        path.write_bytes(whole)
+    return [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
 
 
 def of_revision(outcomes: Iterable[Outcome], revision: str) -> list[Outcome]:

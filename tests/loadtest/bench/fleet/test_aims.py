@@ -71,6 +71,18 @@ def test_a_run_that_the_bench_delayed_is_left_out() -> None:
     assert runs.of(Router.CACHEWAY) == []
 
 
+def test_a_run_whose_line_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    """What is added after it is read, too."""
+    path = tmp_path / "fleet.jsonl"
+    for one in field()[:2]:
+        append(path, one)
+    path.write_bytes(path.read_bytes()[:-9])
+
+    assert read(path) == field()[:1]
+    append(path, field()[1])
+    assert read(path) == field()[:2]
+
+
 def test_results_come_back_and_make_a_page_and_a_chart(tmp_path: Path) -> None:
     """The page has the aims of the cell and a row for each router."""
     path = tmp_path / "fleet.jsonl"
