@@ -5,14 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from policies import Candidates, RequestView
 from policies.pricing.views import Evictions, Pools, SlowColumns, Spills
 from policies.state.loads import Loads
 from radix import Match
-
-settings.register_profile("long", max_examples=2_000, deadline=None)
 
 COLUMNS = (
     *("matched_tokens", "safe_tokens", "backlog_s", "prefill_tokens", "inflight_requests", "inflight_tokens"),
