@@ -1,3 +1,4 @@
+# `make demo` and `make test` are all a newcomer needs; both set up .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,10 +26,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 demo: setup ## Two replicas, four emulated engines, round robin against the default policy (90 s)
 	@$(BIN)/cacheway demo
 
-# Compiled test files are kept, even where the environment forbids it: otherwise every worker rewrites the assertions
-# of all of them at every run.
 test: setup ## All tests, with coverage of the pure core
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --cov --cov-config=pyproject.toml
+	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --cov --cov-config=pyproject.toml
 
 engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 GB, 5 min, once)
 	@$(BIN)/python -m loadtest.vllm install
