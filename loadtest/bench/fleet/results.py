@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadtest.lines import whole_lines
 from loadtest.unchanged.revision import confirmed, same_decisions
 
 LATE_RATIO_MAX = 0.05
@@ -86,16 +87,10 @@ def read(path: Path) -> list[Outcome]:
     """Read all lines; none if there is no file. A line that was cut off is taken away.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: It cannot be read or written.
         msgspec.DecodeError: It is not one of ours.
     """
-    if not path.exists():
-        return []
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if whole != data:
-        path.write_bytes(whole)
-    return [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
+    return [msgspec.json.decode(line, type=Outcome) for line in whole_lines(path)]
 
 
 def of_revision(outcomes: Iterable[Outcome], revision: str) -> list[Outcome]:

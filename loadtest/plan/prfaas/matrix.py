@@ -14,6 +14,7 @@ from statistics import mean
 
 import msgspec
 
+from loadtest.lines import whole_lines
 from loadtest.plan.prfaas.fleets import CONTENDERS, EVERYTHING, LOCAL
 from loadtest.plan.prfaas.study import STORM
 from loadtest.plan.prfaas.tables import Table
@@ -104,7 +105,8 @@ def run_matrix(
         kept: A file of trials, one a line, that is read and added to.
         told: Hears of the progress.
     """
-    known = _read(kept) if kept is not None else []
+    lines = [] if kept is None else whole_lines(kept)
+    known = [msgspec.json.decode(line, type=Trial) for line in lines]
     have = {(trial.case, trial.fleet, trial.seed) for trial in known}
     missing = [
         (case, fleet, seed)
@@ -178,12 +180,3 @@ def _by_fleet(trials: Sequence[Trial], case: str) -> dict[str, dict[int, float]]
             costs[trial.fleet][trial.seed] = trial.cost_s
     common = set.intersection(*map(set, costs.values()))
     return {name: {seed: of[seed] for seed in sorted(common)} for name, of in costs.items()}
-
-
-def _read(path: Path) -> list[Trial]:
-    """The trials of a file; a line that was cut off is taken away."""
-    if not path.exists():
-        return []
-    lines = path.read_bytes().split(b"\n")[:-1]
-    path.write_bytes(b"".join(line + b"\n" for line in lines))
-    return [msgspec.json.decode(line, type=Trial) for line in lines]

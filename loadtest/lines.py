@@ -1,0 +1,16 @@
+"""Files of results, one a line, that an interrupted run goes on with."""
+
+from pathlib import Path
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Read the lines of a file; none if there is no file. A last one that was cut off is taken away.
+
+    Raises:
+        OSError: It cannot be read or written.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    whole = data[: data.rfind(b"\n") + 1]
+    if whole != data:
+        path.write_bytes(whole)
+    return whole.splitlines()
