@@ -200,7 +200,7 @@ class _Stage:
         """One fault, from striking to mended."""
         await asyncio.sleep(origin_s + strike.at_s - self._loop.time())
         self._progress(self._record, f"{strike.kind}: {strike.target}")
-        struck, problem = await strike_once(self._cast, strike, origin_s)
+        struck, problem = await strike_once(self._cast, strike)
         if problem:
             seen.broken.append(Broken("what was struck serves again", problem, struck.began_s))
         seen.struck.append(struck)

@@ -152,14 +152,15 @@ def standing(engine: EngineSettings) -> Troupe:
     plain = {name: vllm if name in ("e3", "e4") else replace(engine, models=(MODEL,)) for name in PLAIN}
     paired = replace(engine, models=(PAIR_MODEL,))
     parts = [Part(name, "plain", settings) for name, settings in plain.items()]
-    parts += [Part(name, "prefill", paired, _disaggregated("prefill")) for name in PREFILL]
-    parts += [Part(name, "decode", paired, _disaggregated("decode")) for name in DECODE]
+    parts += [Part(name, "prefill", paired, disaggregated("prefill")) for name in PREFILL]
+    parts += [Part(name, "decode", paired, disaggregated("decode")) for name in DECODE]
     replicas = {name: 2 if name == SHARING else 1 for name in REPLICAS}
     flags = (*FLAGS, "--log-level", "info")
     return Troupe(parts, replicas, flags=flags, sentinels=True, traced=True)
 
 
-def _disaggregated(role: str) -> Sequence[str]:
+def disaggregated(role: str) -> Sequence[str]:
+    """Flags of an SGLang engine that prefills or decodes only."""
     return ("--disaggregation-mode", role, "--disaggregation-bootstrap-port", SIDE_PORT)
 
 

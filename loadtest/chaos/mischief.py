@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -131,10 +131,20 @@ async def _wrong_model(cast: Cast, target: str) -> AsyncIterator[None]:
 
 def _engine_fault(**fault: Any) -> Striking:
     """A fault of the emulator (`loadtest.engine.faults`)."""
+    return _posted(lambda cast, target: cast.engines[target].url, fault)
+
+
+def _link_fault(**fault: Any) -> Striking:
+    """A fault of the link between sites (`loadtest.engine.link`)."""
+    return _posted(lambda cast, _: cast.link_url, fault)
+
+
+def _posted(url_of: Callable[[Cast, str], str], fault: Mapping[str, Any]) -> Striking:
+    """A fault that a process is asked for, and asked to end."""
 
     @asynccontextmanager
     async def strike(cast: Cast, target: str) -> AsyncIterator[None]:
-        url = f"{cast.engines[target].url}/_fault"
+        url = f"{url_of(cast, target)}/_fault"
         (await cast.control.post(url, json=fault)).raise_for_status()
         try:
             yield
@@ -281,21 +291,6 @@ async def _everywhere(cast: Cast, mend: Callable[[ValkeyServer], Any]) -> None:
 
 
 # The network
-
-
-def _link_fault(**fault: Any) -> Striking:
-    """A fault of the link between sites (`loadtest.engine.link`)."""
-
-    @asynccontextmanager
-    async def strike(cast: Cast, _: str) -> AsyncIterator[None]:
-        url = f"{cast.link_url}/_fault"
-        (await cast.control.post(url, json=fault)).raise_for_status()
-        try:
-            yield
-        finally:
-            (await cast.control.delete(url)).raise_for_status()
-
-    return strike
 
 
 def _redis_cable(**rule: float) -> Striking:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from loadtest.chaos.crowd import Served
 from loadtest.chaos.mischief import Blame
 from loadtest.chaos.play import Seen
-from loadtest.chaos.promises import Promise, always, first, ttft_s
+from loadtest.chaos.promises import Promise, always, first, lost_with_its_replica, ttft_s
 from loadtest.chaos.verdict import GRACE_S
 from loadtest.chaos.visitor import End
 from loadtest.report import percentile
@@ -86,7 +86,7 @@ def _answered(run: Seen) -> Promise:
         for one in run.served
         if one.visit.end not in ANSWERS
         and one.visit.end is not End.LEFT
-        and not _at_a_killed_replica(run, one)
+        and not lost_with_its_replica(run, one, GRACE_S)
     ]
     ends = Counter(one.visit.end.value for one in run.served)
     seen = ", ".join(f"{count} {end}" for end, count in ends.most_common())
@@ -95,18 +95,9 @@ def _answered(run: Seen) -> Promise:
     return Promise("every client gets 200, 429 or 408, and none hangs", not wrong, seen)
 
 
-def _at_a_killed_replica(run: Seen, one: Served) -> bool:
-    return one.visit.end in (End.CUT, End.REFUSED) and any(
-        each.blame is Blame.REPLICA
-        and each.strike.target == one.replica
-        and each.overlaps(one.visit.sent_s, one.visit.ended_s, GRACE_S)
-        for each in run.struck
-    )
-
-
 def _cut(run: Seen) -> Promise:
     cut = [one for one in run.served if one.visit.end in (End.CUT, End.REFUSED)]
-    innocent = sum(not _at_a_killed_replica(run, one) for one in cut)
+    innocent = sum(not lost_with_its_replica(run, one, GRACE_S) for one in cut)
     killed = any(each.blame is Blame.REPLICA for each in run.struck)
     return Promise(
         "only clients of a killed replica lose their connection",

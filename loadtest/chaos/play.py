@@ -155,19 +155,17 @@ class Seen:
         return 1e6 * spent_s / max(requests, 1)
 
 
-async def strike_once(cast: Cast, strike: Strike, origin_s: float) -> tuple[Struck, str]:
-    """Let one fault strike at its time, and mend it.
+async def strike_once(cast: Cast, strike: Strike) -> tuple[Struck, str]:
+    """Let one fault strike, and mend it when it has lasted.
 
     Args:
         cast: Whom it hits.
         strike: What strikes.
-        origin_s: Event loop time that its own is counted from.
 
     Returns:
         What happened, and what failed to serve again, in words; empty if nothing did.
     """
     loop, mischief, problem = asyncio.get_running_loop(), BY_NAME[strike.kind], ""
-    await asyncio.sleep(origin_s + strike.at_s - loop.time())
     began_s = loop.time()
     try:
         async with mischief.strike(cast, strike.target):
@@ -225,7 +223,8 @@ async def _scenes(cast: Cast, crowd: Crowd, seen: Seen, origin_s: float) -> None
 
 
 async def _struck(cast: Cast, strike: Strike, origin_s: float, seen: Seen) -> None:
-    struck, problem = await strike_once(cast, strike, origin_s)
+    await asyncio.sleep(origin_s + strike.at_s - asyncio.get_running_loop().time())
+    struck, problem = await strike_once(cast, strike)
     seen.struck.append(struck)
     seen.left += [problem] if problem else []
 

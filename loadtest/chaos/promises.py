@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadtest.chaos.crowd import Served
+from loadtest.chaos.mischief import Blame
 from loadtest.chaos.play import Play, Seen, run_play
 from loadtest.chaos.visitor import End
 from loadtest.processes import ChildFailed
@@ -44,6 +45,16 @@ def always(seen: Seen) -> list[Promise]:
         Promise("nothing is left behind", not seen.left, first(seen.left, "all empty")),
         Promise("no replica logs an error", not seen.errors, first(seen.errors)),
     ]
+
+
+def lost_with_its_replica(run: Seen, one: Served, within_s: float) -> bool:
+    """Whether a request ended without an answer because its replica was killed, at most so long before."""
+    return one.visit.end in (End.CUT, End.REFUSED) and any(
+        each.blame is Blame.REPLICA
+        and each.strike.target == one.replica
+        and each.overlaps(one.visit.sent_s, one.visit.ended_s, within_s)
+        for each in run.struck
+    )
 
 
 def first(lines: Sequence[str], none: str = "none") -> str:

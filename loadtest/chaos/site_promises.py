@@ -8,9 +8,8 @@ or its replica was killed.
 from collections import Counter
 
 from loadtest.chaos.crowd import KINDS, Served
-from loadtest.chaos.mischief import Blame
 from loadtest.chaos.play import Seen
-from loadtest.chaos.promises import Promise, always
+from loadtest.chaos.promises import Promise, always, lost_with_its_replica
 from loadtest.chaos.visitor import End
 from loadtest.engine.link import seconds_of
 
@@ -52,19 +51,15 @@ def prefilled(run: Seen) -> tuple[Counter[str], int, int]:
 
 def cut_by_a_kill(run: Seen, one: Served) -> bool:
     """Whether a request may have lost its answer with the process that gave it."""
-    roles = {part.name: part.role for part in run.play.troupe.parts}
-    for each in run.struck:
-        target = each.strike.target
-        if each.blame is Blame.REPLICA:
-            felt = each.overlaps(one.visit.sent_s, one.visit.ended_s, NOTICED_S)
-            lost = target == one.replica and one.visit.end in (End.CUT, End.REFUSED)
-        else:
-            felt = one.visit.written_s <= each.began_s + NOTICED_S and one.visit.ended_s >= each.began_s
-            broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
-            lost = broken and roles.get(target) == "decode"
-        if felt and lost:
-            return True
-    return False
+    decode = {part.name for part in run.play.troupe.parts if part.role == "decode"}
+    broken = one.visit.end is End.CUT or (one.visit.end is End.FAILED and one.visit.status == 200)
+    lost_with_its_worker = broken and any(
+        each.strike.target in decode
+        and one.visit.written_s <= each.began_s + NOTICED_S
+        and one.visit.ended_s >= each.began_s
+        for each in run.struck
+    )
+    return lost_with_its_worker or lost_with_its_replica(run, one, NOTICED_S)
 
 
 def _answered(run: Seen) -> Promise:

@@ -26,7 +26,7 @@ from typing import Literal
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from loadtest.chaos.cast import SIDE_PORT, Part, Tenant, Troupe
+from loadtest.chaos.cast import SIDE_PORT, Part, Tenant, Troupe, disaggregated
 from loadtest.chaos.crowd import KINDS, Mix
 from loadtest.chaos.mischief import LINK_SLOW_RATIO
 from loadtest.chaos.play import Play, Scene, Seen
@@ -153,7 +153,7 @@ class SitesPlan:
         engine = LOCAL if site == SITE else REMOTE
         labels = f"site={site} handover={self.protocol} worker_class={_CLASSES[site]}"
         if self.protocol == "sglang":
-            flags = ["--disaggregation-mode", role, "--disaggregation-bootstrap-port", SIDE_PORT]
+            flags = disaggregated(role)
         else:
             engine = replace(engine, dialect="vllm")
             mooncake = {"prefill": "kv_producer", "decode": "kv_consumer"}[role]
