@@ -55,14 +55,12 @@ class Dispatch:
         at_us: When.
         job: Which.
         worker: Where.
-        idle: Whether its replica saw that worker idle.
         others: What waited for it then, and since when with that ticket.
     """
 
     at_us: int
     job: Job
     worker: int
-    idle: bool
     others: dict[str, int]
 
 
@@ -104,7 +102,7 @@ class WaitingModel:
         self._sequence = 0
         for replica in self.replicas:
             for worker in range(workers):
-                replica.fleet.apply(WorkerPut(_id(worker), 1, "static", f"http://{_id(worker)}"))
+                replica.fleet.apply(WorkerPut(worker_id(worker), 1, "static", f"http://{worker_id(worker)}"))
         for job in jobs:
             self.at(job.arrived_us, lambda job=job: self._arrive(job))
 
@@ -230,9 +228,9 @@ class WaitingModel:
             self._dispatch(replica, job, chosen)
             return True
         said = self.waiting.get(job.name)
-        declined = turn not in (-1, chosen) or (said is not None and said.worker == _id(chosen))
+        declined = turn not in (-1, chosen) or (said is not None and said.worker == worker_id(chosen))
         prefers = declined or (others and done_us[chosen] < min(others))
-        worker = _id(chosen) if prefers else ""
+        worker = worker_id(chosen) if prefers else ""
         op = Waiting(
             *(job.name, self.now_us, replica.name, job.arrived_us, key_us, LANE, worker, job.flow),
             *(min(job.service_us), 1, 1),
@@ -248,12 +246,12 @@ class WaitingModel:
         others = {
             name: op.at_us
             for name, op in self.waiting.items()
-            if op.worker in ("", _id(worker)) and name != job.name
+            if op.worker in ("", worker_id(worker)) and name != job.name
         }
         queue = self.queues[worker]
-        self.dispatches.append(Dispatch(self.now_us, job, worker, self._below(replica, worker, 1), others))
+        self.dispatches.append(Dispatch(self.now_us, job, worker, others))
         op = Placed(
-            *(job.name, self.now_us, _id(worker), replica.name, job.service_us[worker], 1, 1),
+            *(job.name, self.now_us, worker_id(worker), replica.name, job.service_us[worker], 1, 1),
             paths=(b"",),
             flow=job.flow if replica.fleet.tickets.count else "",
         )
@@ -283,5 +281,5 @@ class WaitingModel:
         return replica.fleet.loads.inflight_requests[slot] < requests
 
 
-def _id(worker: int) -> str:
+def worker_id(worker: int) -> str:
     return f"w{worker}:1"

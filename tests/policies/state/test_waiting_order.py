@@ -1,6 +1,6 @@
 """What the rule of the shared queue promises, in a small world (`fakes.waiting_model`)."""
 
-from fakes.waiting_model import Dispatch, Job, WaitingModel
+from fakes.waiting_model import Dispatch, Job, WaitingModel, worker_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,7 +117,7 @@ def test_with_a_slow_log_only_tickets_that_are_under_way_are_overtaken(
     for dispatch in model.dispatches:
         for job in overtaken(dispatch, model):
             under_way = dispatch.at_us <= dispatch.others[job.name] + model.delay_us
-            assert under_way or (dispatch.idle and dispatch.at_us == dispatch.job.arrived_us)
+            assert under_way or dispatch.at_us == dispatch.job.arrived_us
 
 
 @settings(deadline=None)
@@ -142,7 +142,7 @@ def test_nobody_waits_for_a_dead_replica_beyond_the_grace_time(
             if not any(replica.fleet.loads.inflight_requests[slot] for replica in model.replicas[1:])
         }
         wanted = {op.worker for op in model.waiting.values()}
-        idle = {slot for slot in idle if wanted & {"", f"w{slot}:1"}}
+        idle = {slot for slot in idle if wanted & {"", worker_id(slot)}}
         for slot in idle_us.keys() - idle:
             del idle_us[slot]
         for slot in idle:
