@@ -16,6 +16,7 @@ from policies import (
     Admission,
     Decider,
     EarlyRejection,
+    Feedback,
     Lanes,
     Matchmaker,
     Offload,
@@ -26,6 +27,7 @@ from policies import (
     Slots,
     WaitEnd,
     Waiting,
+    WaitingRoom,
     class_of,
     exceeded_tokens,
     make_policy,
@@ -34,7 +36,6 @@ from policies import (
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core
-from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rules import (
     admission_rules,
@@ -45,7 +46,6 @@ from router.gateway.rules import (
     room_rules,
     service_level,
 )
-from router.gateway.waiting_room import WaitingRoom
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 
@@ -72,24 +72,17 @@ class Placing:
     ) -> None:
         fleet, registry, log = self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
         self._metrics = metrics
-        self.feedback = Feedback(
-            fleet,
-            publish=log.publish,
-            replica=log.replica,
-            bytes_per_token=settings.placement.bytes_per_token,
-        )
+        self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(admission_rules(settings), fleet)
         self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
         self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
         fleet.tickets.watched = log.replica
         self.room = WaitingRoom(
-            replica=log.replica,
+            log=log,
             fleet=fleet,
             admission=self.admission,
             lanes=self._lanes,
             rules=room_rules(settings),
-            publish=log.publish,
-            now_us=log.now_us,
             call_later=loop.call_later,
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.status().lag_s),
             ended=self._wait_ended,

@@ -14,6 +14,7 @@ A completed request is settled and traced with `answered`, when the engine's own
 has left by then, and the client waits for none of it.
 """
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.spans import RequestSpans
+
+logger = logging.getLogger(__name__)
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
@@ -243,10 +246,16 @@ class RequestRecord(msgspec.Struct, eq=False):
         if tokenizing is not None and usage is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
             tokenizing.answered(parsed, usage.prompt_tokens)
         if usage is not None and pair is not None:
-            pair.learn(usage, self.first_byte_s, now_us)
+            flushed = pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            gateway.placing.feedback.answered(
-                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            prefill_s = ttft_s if parsed.stream else None
+            flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
+        else:
+            flushed = False
+        if flushed:
+            logger.warning(
+                "worker has lost its cache",
+                extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
         if gateway.reports.tracer is not None:
             self._trace(gateway.reports.tracer, "completed", status, usage)

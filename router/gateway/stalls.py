@@ -33,10 +33,9 @@ from typing import Protocol
 
 import msgspec
 
-from policies import Attempt, FleetState, Placed, Shipping
+from policies import Attempt, Feedback, FleetState, Placed, Shipping
 from router.errors import WorkerSilent
 from router.fleet import LocalWorker
-from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
 from router.handover import Handover, Leg, PairedRequest
 

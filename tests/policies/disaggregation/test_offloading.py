@@ -31,6 +31,7 @@ from policies import (
     OffloadPlan,
     OffloadReason,
     OffloadRules,
+    OpLog,
     Order,
     Pairing,
     Partners,
@@ -95,7 +96,7 @@ class Setup:
         self.decider = Decider(
             fleet,
             make_policy("min_ttft"),
-            Feedback(fleet, publish=self.publish, replica="r1", bytes_per_token=4.0),
+            Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=map("a{}".format, count()).__next__,
             block_tokens=256,

@@ -24,6 +24,7 @@ from policies import (
     FirstToken,
     Hold,
     Lanes,
+    OpLog,
     Order,
     Placed,
     Policy,
@@ -50,7 +51,9 @@ class Setup:
         self.decider = Decider(
             self.shared.fleet,
             make_policy("expected_cost"),
-            Feedback(self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            Feedback(
+                self.shared.fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0
+            ),
             replica="r1",
             next_attempt_id=iter(("a1", "a2", "a3")).__next__,
             block_tokens=256,
@@ -210,7 +213,7 @@ class Ordered(Setup):
     def __init__(self, *, step_tokens: int = 2048, level: ServiceLevel | None = None) -> None:
         super().__init__()
         fleet, slots = self.shared.fleet, np.arange(1)
-        feedback = Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0)
+        feedback = Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0)
         admission = Admission(AdmissionRules(target_s=100.0, target_s_max=100.0), fleet)
         self.ids = itertools.count()
         self.decider = Decider(

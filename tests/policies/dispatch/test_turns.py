@@ -22,6 +22,7 @@ from policies import (
     Hold,
     Insert,
     Lanes,
+    OpLog,
     Order,
     Placed,
     Shed,
@@ -55,7 +56,7 @@ class Setup:
         self.decider = Decider(
             fleet,
             make_policy(policy),
-            Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
             block_tokens=256,
