@@ -46,7 +46,7 @@ from policies.disaggregation.role_plan import (
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.disaggregation.sides import Side, Sides, SiteMap
-from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, Hold, Order
+from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, DecisionRules, Hold, Order
 from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
@@ -197,6 +197,7 @@ __all__ = [
     "Curve",
     "Decider",
     "Decision",
+    "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
     "Decoded",

@@ -40,6 +40,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     EarlyRejection,
     Expired,
     Feedback,
@@ -202,14 +203,16 @@ class Replica:
         )
         self._decider = Decider(
             self.fleet,
-            rules.policy,
+            DecisionRules(
+                rules.policy,
+                rules.fleet.block_tokens,
+                BYTES_PER_TOKEN * rules.fleet.block_tokens,
+                rules.expected_output_tokens,
+                order if rules.queue else None,
+            ),
             self._feedback,
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
-            block_tokens=rules.fleet.block_tokens,
-            block_bytes=BYTES_PER_TOKEN * rules.fleet.block_tokens,
-            expected_output_tokens=rules.expected_output_tokens,
-            order=order if rules.queue else None,
             matchmaker=matchmaker,
             offloading=self.offloading,
         )

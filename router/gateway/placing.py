@@ -15,6 +15,7 @@ from policies import (
     GRACE_S,
     Admission,
     Decider,
+    DecisionRules,
     EarlyRejection,
     Feedback,
     Lanes,
@@ -87,20 +88,16 @@ class Placing:
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.status().lag_s),
             ended=self._wait_ended,
         )
-        block_tokens = settings.placement.block_tokens
         # Ids of attempts are short, since the log carries them, and random per process, since a
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
         self.decider = Decider(
             fleet,
-            placement_policy(settings.placement),
+            self._rules(settings),
             self.feedback,
             replica=log.replica,
             next_attempt_id=self.next_attempt_id,
-            block_tokens=block_tokens,
-            block_bytes=4 * block_tokens,
-            expected_output_tokens=settings.placement.expected_output_tokens,
             matchmaker=self._matchmaker,
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
             limits=registry.limits,
@@ -121,12 +118,7 @@ class Placing:
         self.room.use(room_rules(settings))
         self.admission.use(admission_rules(settings))
         self._matchmaker.policy = decode_worker_policy(placement)
-        self.decider.use(
-            placement_policy(placement),
-            prefill_policy(placement),
-            None if settings.queue.disable_queue else self._order(settings),
-            placement.expected_output_tokens,
-        )
+        self.decider.use(self._rules(settings))
         self._watch(placement)
         self.decider.offloading.use(
             offload_rules(settings), offload.threshold_tokens, remote=not offload.disable_remote_prefill
@@ -144,6 +136,18 @@ class Placing:
                     placement.shadow_ratio,
                     partial(self._metrics.shadowed, placement.shadow_policy),
                 )
+
+    def _rules(self, settings: Settings) -> DecisionRules:
+        """By what requests are placed."""
+        placement = settings.placement
+        return DecisionRules(
+            placement_policy(placement),
+            placement.block_tokens,
+            4 * placement.block_tokens,
+            placement.expected_output_tokens,
+            None if settings.queue.disable_queue else self._order(settings),
+            prefill_policy(placement),
+        )
 
     def _order(self, settings: Settings) -> Order:
         """How requests take turns."""

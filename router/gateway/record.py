@@ -166,13 +166,8 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
             self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
-        if not gateway.reports.request_logs:
-            return
-        if (
-            outcome == "completed"
-            and gateway.reports.request_log_ratio < 1.0
-            and not gateway.reports.log_completed()
-        ):
+        reports, sampled = gateway.reports, outcome == "completed" and gateway.reports.request_log_ratio < 1.0
+        if not reports.request_logs or (sampled and not reports.log_completed()):
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {

@@ -407,9 +407,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Choose who serves this request, within the limits."""
-        parser = self.parser
-        limits = self.limits
-        noted = self._noted
+        parser, limits, noted = self.parser, self.limits, self._noted
         self._in_head = False
         if len(self.headers) > limits.headers_max:
             raise _too_many_headers(f"more than {limits.headers_max} headers")
@@ -467,9 +465,10 @@ class GatewayProtocol(HttpToolsProtocol):
             connection=noted.get(b"connection", b""),
             keep_alive=keep_alive and speaks_1_1,
             can_chunk=speaks_1_1,
-            expects_continue=speaks_1_1 and noted.get(b"expect", b"").lower() == b"100-continue",
         )
         answer.length = length
+        if b"expect" in noted:
+            answer.expects_continue = speaks_1_1 and noted[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
         self._receiver = answer

@@ -23,6 +23,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     DecodeFit,
     EarlyRejection,
     Feedback,
@@ -209,22 +210,24 @@ class Replica:
         )
         self.decider = Decider(
             self.fleet,
-            make_policy("expected_cost"),
+            DecisionRules(
+                make_policy("expected_cost"),
+                BLOCK_TOKENS,
+                BLOCK_BYTES,
+                0,
+                order=Order(
+                    self.admission,
+                    self.lanes,
+                    k,
+                    lambda _: stage.step_tokens,
+                    None
+                    if stage.level is None
+                    else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
+                ),
+            ),
             Feedback(self.fleet, OpLog(name, self.publish, self.now_us), bytes_per_token=4.0),
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, itertools.count()).__next__,
-            block_tokens=BLOCK_TOKENS,
-            block_bytes=BLOCK_BYTES,
-            expected_output_tokens=0,
-            order=Order(
-                self.admission,
-                self.lanes,
-                k,
-                lambda _: stage.step_tokens,
-                None
-                if stage.level is None
-                else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
-            ),
             matchmaker=self.matchmaker,
         )
 
