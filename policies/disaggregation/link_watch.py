@@ -290,8 +290,8 @@ class LinkWatch:
         ]
         for crossing in late:
             crossing.again_us = 2 * now_us - crossing.said.at_us
-            assert crossing.patience is not None
-            crossing.patience.give_up()
+            if crossing.patience is not None:
+                crossing.patience.give_up()
 
     def _see_begin(self, crossing: _Crossing, now_us: int) -> None:
         """A transfer beside its prefill begins when that does: when it is the oldest of its worker."""

@@ -210,8 +210,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange in flight; drop those that never began."""
-        if self._client is not None:
-            assert self.clients is not None
+        if self._client is not None and self.clients is not None:
             self.clients.leave(self._client)
         self._leave()
         super().connection_lost(exc)
@@ -475,8 +474,8 @@ class GatewayProtocol(HttpToolsProtocol):
             RequestRejected: It may not.
         """
         clients, client = self.clients, self._client
-        assert clients is not None
-        assert client is not None
+        if clients is None or client is None:
+            return
         self._forwarded_for = clients.forwarded_for(client, self.headers)
         clients.take(client, self._forwarded_for)
 
@@ -698,7 +697,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def vacate(self) -> bool:
         """Close at once for another connection, unless a request is under way; whether it did."""
-        if self._client is None:
+        clients, client = self.clients, self._client
+        if clients is None or client is None:
             return False
         if not self.flow.write_paused and not self.transport.is_closing():
             owed = self._unanswered() is not None
@@ -707,8 +707,7 @@ class GatewayProtocol(HttpToolsProtocol):
             if self in self.idle and self._has_unread():
                 return False  # its next request has just come
         self.idle.discard(self)
-        assert self.clients is not None
-        self.clients.leave(self._client)
+        clients.leave(client)
         self._client = None
         self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         self._drop()
