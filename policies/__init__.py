@@ -46,7 +46,7 @@ from policies.disaggregation.role_plan import (
 )
 from policies.disaggregation.role_turns import RoleStep, Switched, role_taken, turn_roles
 from policies.disaggregation.sides import Side, Sides, SiteMap
-from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, Hold, Order
+from policies.dispatch.decision import SLO_UNREACHABLE, Claim, Decider, Decision, DecisionRules, Hold, Order
 from policies.dispatch.early_rejection import EarlyRejection, Miss, Outlook, ServiceLevel
 from policies.dispatch.feedback import Attempt, Feedback, Usage
 from policies.dispatch.followers import repeated_blocks, waits_for_leader
@@ -104,6 +104,7 @@ from policies.state.fairness import Fairness, class_of
 from policies.state.link_states import DOWN_LOSS_RATIO, LinkState, LinkStateRules, LinkStates
 from policies.state.links import LinkRules, Links, Quote, link_name, site_after
 from policies.state.newest import Newest
+from policies.state.op_log import OpLog
 from policies.state.ops import (
     Audited,
     BytesPerToken,
@@ -196,6 +197,7 @@ __all__ = [
     "Curve",
     "Decider",
     "Decision",
+    "DecisionRules",
     "DecodeFit",
     "DecodeFitted",
     "Decoded",
@@ -247,6 +249,7 @@ __all__ = [
     "OffloadVerdict",
     "Offloading",
     "Op",
+    "OpLog",
     "OpRefused",
     "Optimum",
     "Order",

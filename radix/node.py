@@ -78,9 +78,9 @@ class Node(msgspec.Struct, eq=False, gc=False):
 
     def disown(self, child: "Node") -> None:
         """Take a child out of the tree."""
-        assert self.children is not None
-        del self.children[child.hash_at(child.start + 1)]
-        if not self.children:
+        children = self.children or {}
+        del children[child.hash_at(child.start + 1)]
+        if not children:
             self.children = None
         child.parent = None
 

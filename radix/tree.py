@@ -364,9 +364,8 @@ class PrefixTree:
 
     def _collect_ends(self, node: Node, depth: int, ends: dict[int, int]) -> None:
         """Note each worker's last end in a node, down to ``depth``."""
-        assert node.ends is not None
         tree_us = self.floor[0] + 1
-        for slot, at_depth in node.ends.items():
+        for slot, at_depth in (node.ends or {}).items():
             holdings = self.holdings[slot]
             from_us = max(tree_us, holdings.ends_from_us)
             last = 0
@@ -460,7 +459,6 @@ class PrefixTree:
         """Divide a run after ``size`` blocks. Returns the new upper part; the lower part stays this node."""
         parent = node.parent
         assert parent is not None
-        assert parent.children is not None
         assert 0 < size < node.size
         cut = size * HASH_BYTES
         upper = Node(parent, node.run[:cut], node.start, node.holders)
@@ -487,9 +485,8 @@ class PrefixTree:
             lower: A child of it, with the same holders.
             returned: A worker has just come back to the lower part.
         """
-        assert upper.children is not None
         few = returned or upper.holders.bit_count() <= JOINED_HOLDERS_MAX
-        if self.walks or len(upper.children) > 1 or not few:
+        if self.walks or len(upper.children or ()) > 1 or not few:
             return
         useds = [self.holdings[slot].used for slot in bits(upper.holders)]
         if any(used[upper] != used[lower] for used in useds):
@@ -580,8 +577,8 @@ class PrefixTree:
         """Evict what a worker with a bound holds above it, and what is at or below its floor."""
         holdings = self.holdings[slot]
         capacity, queue = holdings.capacity, holdings.queue
-        assert capacity is not None
-        assert queue is not None
+        if capacity is None or queue is None:
+            return
         floor = evict(queue, holdings.floor, lambda _: max(0, holdings.blocks - capacity), self._cut)
         holdings.raise_floor(floor)
 

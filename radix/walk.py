@@ -127,11 +127,11 @@ class _Source:
 
     def ends(self, node: Node, used: Used) -> Iterator[tuple[int, int, int]]:
         """Request ends in a node that count, not later than its use: worker, depth, time."""
-        assert node.ends is not None
-        for slot in node.ends.keys() & self._by_slot.keys():
+        ends = node.ends or {}
+        for slot in ends.keys() & self._by_slot.keys():
             worker, holdings = self._by_slot[slot]
             from_us, until_us = max(holdings.ends_from_us, self._tree.floor[0] + 1), used.get(worker, -1)
-            for depth, at_us in node.ends[slot].items():
+            for depth, at_us in ends[slot].items():
                 if from_us <= at_us <= until_us:
                     yield worker, depth, at_us
 

@@ -28,7 +28,7 @@ from policies import FleetState
 from router.admin import make_api, make_data_api
 from router.discovery import make_discovery
 from router.encoding import Encoding
-from router.fleet import RolePlanner
+from router.fleet import RolePlanner, watch_links
 from router.fleet.kv_events import make_kv_events
 from router.gateway import Gateway, Plugins, RequestReader, Telemetry, is_proxied, starting
 from router.handover import handovers
@@ -108,7 +108,9 @@ class GatewayProcess:
             log,
             discovers=lambda url: self.discovery is not None and self.discovery.sees(url),
             may_resend=lambda: self.gateway.sending.may_resend(),
-            connected=lambda local, connect_s: self.gateway.sending.link_watch.connected(local, connect_s),
+            connected=lambda local, connect_s: self.gateway.sending.link_watch.measured(
+                local.worker.site, connect_s
+            ),
         )
         core, self.registry = self.workers.core, self.workers.core.registry
         self.tenants = TenantSide(settings, keyring, log, redis_url, self.metrics)
@@ -295,7 +297,7 @@ class GatewayProcess:
         loops += self.tenants.loops()
         loops += [("secrets", watch.run) for watch in self._secrets]
         if self.settings.fleet.links:
-            loops.append(("links", self.gateway.sending.link_watch.run))
+            loops.append(("links", partial(watch_links, self.gateway.sending.link_watch)))
         if self._multiprocess:
             loops.append(("metrics", self.metrics.run))
         return loops + self.clients.loops()

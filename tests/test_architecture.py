@@ -56,3 +56,47 @@ def test_the_tests_mirror_the_code() -> None:
 def test_no_module_hides_behind_a_vague_name() -> None:
     vague = {"utils.py", "helpers.py", "common.py", "queue.py", "select.py", "logging.py"}
     assert [str(module) for module in MODULES if module.name in vague] == []
+
+
+PRODUCT = [module for module in MODULES if module.parts[0] != "loadtest"]
+
+ARGUMENTS_MAX = 8
+
+LINES_MAX = 69
+
+LONG = {
+    "policies/dispatch/decision.py": {"decide"},
+    "policies/fleet/fleet.py": {"__init__"},
+    "policies/pricing/timing.py": {"assemble"},
+    "router/admin/health.py": {"add_health"},
+    "router/admin/peers.py": {"add_peers"},
+    "router/admin/workers.py": {"add_workers"},
+    "router/app.py": {"__init__"},
+    "router/metrics.py": {"__init__"},
+}
+"""Functions that may be longer: a decision without calls in between, wiring, routes that share ports."""
+
+
+def test_no_constructor_takes_more_than_eight_arguments() -> None:
+    found = []
+    for module in PRODUCT:
+        for node in ast.walk(ast.parse((ROOT / module).read_text())):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                    given = [*each.args.posonlyargs, *each.args.args, *each.args.kwonlyargs]
+                    if len(given) - 1 > ARGUMENTS_MAX:
+                        found.append(f"{module} {node.name}: {len(given) - 1}")
+    assert found == []
+
+
+def test_no_function_is_longer_than_a_page() -> None:
+    long = {}
+    for module in PRODUCT:
+        nodes = ast.walk(ast.parse((ROOT / module).read_text()))
+        functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        names = {each.name for each in functions if (each.end_lineno or 0) - each.lineno + 1 > LINES_MAX}
+        if names:
+            long[module.as_posix()] = names
+    assert long == LONG

@@ -40,6 +40,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     EarlyRejection,
     Expired,
     Feedback,
@@ -56,6 +57,7 @@ from policies import (
     Offloading,
     OffloadRules,
     Op,
+    OpLog,
     Order,
     Pairing,
     Partners,
@@ -167,9 +169,8 @@ class Replica:
         self._clock = clock
         self._log_clock = LogClock(lambda: int(clock.time() * 1e9), lambda: START_NS)
         self._writer = log.writer(self)
-        self._feedback = Feedback(
-            self.fleet, publish=self.publish, replica=name, bytes_per_token=BYTES_PER_TOKEN
-        )
+        op_log = OpLog(name, self.publish, self._log_clock.now_us)
+        self._feedback = Feedback(self.fleet, op_log, bytes_per_token=BYTES_PER_TOKEN)
         queue = rules.queue or QueueRules()
         admission = Admission(queue.admission, self.fleet)
         matchmaker = Matchmaker(self.fleet, admission, self._feedback.decode_fit, rules.decode_policy)
@@ -184,20 +185,16 @@ class Replica:
         )
         self.fleet.tickets.watched = name
         self.room = WaitingRoom(
-            replica=name,
+            log=op_log,
             fleet=self.fleet,
             admission=admission,
             lanes=lanes,
             rules=queue.room,
-            publish=self.publish,
-            now_us=self._log_clock.now_us,
             call_later=clock.call_later,
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.delay_s),
             ended=self._wait_ended,
         )
-        self.link_watch = LinkWatch(
-            self.fleet, publish=self.publish, now_us=self._log_clock.now_us, replica=name
-        )
+        self.link_watch = LinkWatch(self.fleet, op_log)
         self.offloading = Offloading(
             self.fleet,
             Offload(self.fleet.links, rules.offload),
@@ -206,14 +203,16 @@ class Replica:
         )
         self._decider = Decider(
             self.fleet,
-            rules.policy,
+            DecisionRules(
+                rules.policy,
+                rules.fleet.block_tokens,
+                BYTES_PER_TOKEN * rules.fleet.block_tokens,
+                rules.expected_output_tokens,
+                order if rules.queue else None,
+            ),
             self._feedback,
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, count()).__next__,
-            block_tokens=rules.fleet.block_tokens,
-            block_bytes=BYTES_PER_TOKEN * rules.fleet.block_tokens,
-            expected_output_tokens=rules.expected_output_tokens,
-            order=order if rules.queue else None,
             matchmaker=matchmaker,
             offloading=self.offloading,
         )

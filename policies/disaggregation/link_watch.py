@@ -42,7 +42,8 @@ from policies.fleet.fleet import FleetState
 from policies.fleet.pairing import HAND_OVERS
 from policies.state.link_states import DOWN_LOSS_RATIO
 from policies.state.links import link_name
-from policies.state.ops import LinkMeasured, Op, Shipping
+from policies.state.op_log import OpLog
+from policies.state.ops import LinkMeasured, Shipping
 
 LOOK_S = 0.25
 """Between two looks at what is late: half of what makes it so."""
@@ -152,23 +153,12 @@ class LinkWatch:
 
     Args:
         fleet: The shared state.
-        publish: Changes it, for all replicas.
-        now_us: Log time.
-        replica: Id of this replica.
+        log: Changes it, for all replicas.
     """
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        *,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
-        replica: str,
-    ) -> None:
+    def __init__(self, fleet: FleetState, log: OpLog) -> None:
         self._fleet = fleet
-        self._publish = publish
-        self._now_us = now_us
-        self._replica = replica
+        self._publish, self._now_us, self._replica = log.publish, log.now_us, log.replica
         self._crossings: dict[str, _Crossing] = {}
         self._failed_us: dict[str, int] = {}
         self._trips: dict[str, deque[float]] = {}
@@ -300,8 +290,8 @@ class LinkWatch:
         ]
         for crossing in late:
             crossing.again_us = 2 * now_us - crossing.said.at_us
-            assert crossing.patience is not None
-            crossing.patience.give_up()
+            if crossing.patience is not None:
+                crossing.patience.give_up()
 
     def _see_begin(self, crossing: _Crossing, now_us: int) -> None:
         """A transfer beside its prefill begins when that does: when it is the oldest of its worker."""

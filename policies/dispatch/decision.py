@@ -33,7 +33,6 @@ lines (`loadtest.simulator.replica`).
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from copy import copy
 from functools import partial
 
 import msgspec
@@ -156,27 +155,43 @@ class Order(msgspec.Struct, frozen=True):
     rejection: EarlyRejection | None = None
 
 
+class DecisionRules(msgspec.Struct, frozen=True):
+    """By what one replica decides.
+
+    Attributes:
+        policy: How workers are priced.
+        block_tokens: Block size of token ids.
+        block_bytes: Block size of text.
+        expected_output_tokens: Of a request that states no limit.
+        order: How requests take turns; None: nobody ever waits.
+        prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
+    """
+
+    policy: Policy
+    block_tokens: int
+    block_bytes: int
+    expected_output_tokens: int
+    order: Order | None = None
+    prefill_policy: Policy | None = None
+
+
 class Decider:
     """Decides for one replica.
 
     Args:
         fleet: What is known of the workers.
-        policy: How they are priced.
+        rules: By what it decides.
         feedback: Knows the bytes of a token.
         replica: Who decides.
         next_attempt_id: Makes ids that are unique in the log.
-        block_tokens: Block size of token ids.
-        block_bytes: Block size of text.
-        expected_output_tokens: Of a request that states no limit.
-        order: How requests take turns; None: nobody ever waits.
         matchmaker: Finds the decode workers of requests that are split; None: with what the others say.
-        prefill_policy: How workers are priced where some of them only prefill; None: as everywhere.
         offloading: Chooses the side of a link on which requests are prefilled; None: by the default rules.
         limits: What some workers of a model can hold and others exceed, rising; None: all hold the same.
 
     Attributes:
-        policy: As given.
-        prefill_policy: As given, or the same.
+        rules: As given, or the latest.
+        policy: Theirs.
+        prefill_policy: Theirs, or the same.
         offloading: As given.
         placed_count: Requests placed so far.
         shadow: Is told how each request was weighed when it came; None: nobody is.
@@ -185,34 +200,23 @@ class Decider:
     def __init__(
         self,
         fleet: FleetState,
-        policy: Policy,
+        rules: DecisionRules,
         feedback: Feedback,
         *,
         replica: str,
         next_attempt_id: Callable[[], str],
-        block_tokens: int,
-        block_bytes: int,
-        expected_output_tokens: int,
-        order: Order | None = None,
         matchmaker: Matchmaker | None = None,
-        prefill_policy: Policy | None = None,
         offloading: Offloading | None = None,
         limits: Callable[[str | None], Sequence[int]] | None = None,
     ) -> None:
         self._fleet = fleet
         self._limits = limits
-        self.policy = policy
-        self.prefill_policy = prefill_policy or policy
         self._feedback = feedback
         self._replica = replica
         self._next_attempt_id = next_attempt_id
-        self._block_tokens = float(block_tokens)
-        self._block_bytes = block_bytes
-        self._expected_output_tokens = float(expected_output_tokens)
-        self._order = order
-        self._matchmaker = matchmaker or Matchmaker(
-            fleet, order.admission if order else Admission(AdmissionRules(), fleet), feedback.decode_fit
-        )
+        self.use(rules)
+        admission = rules.order.admission if rules.order else Admission(AdmissionRules(), fleet)
+        self._matchmaker = matchmaker or Matchmaker(fleet, admission, feedback.decode_fit)
         self.offloading = offloading or Offloading(fleet, Offload(fleet.links), replica=replica)
         self.placed_count = 0
         self.shadow: Witness | None = None
@@ -224,22 +228,29 @@ class Decider:
             witness: Is told how a request was weighed.
             policy: Of which it decides instead; None: as this one.
         """
-        other = copy(self)
-        other.shadow = witness
-        other.offloading = self.offloading.rehearsing()
-        other._next_attempt_id = str
-        if policy is not None:
-            other.policy = other.prefill_policy = policy
+        rules = self.rules if policy is None else replace(self.rules, policy=policy, prefill_policy=None)
+        other = Decider(
+            self._fleet,
+            rules,
+            self._feedback,
+            replica=self._replica,
+            next_attempt_id=str,
+            matchmaker=self._matchmaker,
+            offloading=self.offloading.rehearsing(),
+            limits=self._limits,
+        )
+        other.shadow, other.placed_count = witness, self.placed_count
         return other
 
-    def use(
-        self, policy: Policy, prefill_policy: Policy | None, order: Order | None, expected_output_tokens: int
-    ) -> None:
-        """Decide by these from now on (see `Decider`)."""
-        self.policy = policy
-        self.prefill_policy = prefill_policy or policy
-        self._order = order
-        self._expected_output_tokens = float(expected_output_tokens)
+    def use(self, rules: DecisionRules) -> None:
+        """Decide by these from now on."""
+        self.rules = rules
+        self.policy = rules.policy
+        self.prefill_policy = rules.prefill_policy or rules.policy
+        self._order = rules.order
+        self._block_tokens = float(rules.block_tokens)
+        self._block_bytes = rules.block_bytes
+        self._expected_output_tokens = float(rules.expected_output_tokens)
 
     def bucket_of(self, parsed: RequestFacts) -> int:
         """Number of the length bucket of a request (`policies.BucketMembers.of_length`).

@@ -4,7 +4,6 @@ Learned values go into the shared log, so that all replicas price with the same 
 with every answer: a change must be worth saying (``CHANGE_MIN``) and the last word a second old.
 """
 
-from collections.abc import Callable
 from math import inf
 
 import msgspec
@@ -16,7 +15,8 @@ from policies.estimates.decodes import DecodeFit
 from policies.fleet.admission import EarlyEnds
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Chosen
-from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted, Op
+from policies.state.op_log import OpLog
+from policies.state.ops import BytesPerToken, CapacityLearned, DecodeFitted, EarlyRatio, Fitted
 from radix import HASH_BYTES, TOKENS_MAX, EndGone, Forget, Trim, whole
 
 CHANGE_MIN = 0.02
@@ -144,21 +144,21 @@ class _Answers:
 
 
 class Feedback:
-    """Turns answers into operations."""
+    """Turns answers into operations.
 
-    def __init__(
-        self,
-        fleet: FleetState,
-        *,
-        publish: Callable[[Op], None],
-        replica: str,
-        bytes_per_token: float,
-    ) -> None:
+    Args:
+        fleet: What is known of the workers.
+        log: Hears what is learned.
+        bytes_per_token: Of a model that nobody has learned yet.
+
+    Attributes:
+        bytes_per_token_default: As given.
+    """
+
+    def __init__(self, fleet: FleetState, log: OpLog, *, bytes_per_token: float) -> None:
         self._fleet = fleet
-        self._publish = publish
-        self._replica = replica
+        self._publish, self._replica = log.publish, log.replica
         self.bytes_per_token_default = bytes_per_token
-        """Of a model that nobody has learned yet."""
         self._seen: dict[str, tuple[float, float]] = {}  # per model: prompt bytes, prompt tokens
         self._fits: dict[str, ServiceFit] = {}
         self._early: dict[str, EarlyEnds] = {}

@@ -61,7 +61,8 @@ from policies.dispatch.queue_lanes import Lanes
 from policies.fleet.admission import Admission
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Shed
-from policies.state.ops import Finished, Op, OpRefused, Waiting
+from policies.state.op_log import OpLog
+from policies.state.ops import Finished, OpRefused, Waiting
 from policies.state.waiting_lines import Ticket
 
 LOOK_S = 0.01
@@ -171,8 +172,14 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
     by_operator: bool = False
 
 
-class Unserved(msgspec.Struct, frozen=True, gc=False):
-    """No worker may take a request any more, as it found out itself when it decided afresh."""
+class Unserved(msgspec.Struct, frozen=True):
+    """No worker may take a request any more, as it found out itself when it decided afresh.
+
+    Attributes:
+        error: What it found, as it comes back to it; nothing here reads it.
+    """
+
+    error: Exception
 
 
 class Unpublished(msgspec.Struct, frozen=True, gc=False):
@@ -245,13 +252,11 @@ class WaitingRoom:
     """The requests that wait in one replica.
 
     Args:
-        replica: Its id.
+        log: Hears of tickets.
         fleet: What is known of the fleet, with everybody's tickets.
         admission: Who has room.
         lanes: Who serves whom.
         rules: How much may wait.
-        publish: Applies an operation, and tells the other replicas.
-        now_us: Log time.
         call_later: Calls after so many seconds.
         grace_s: How long a room is left to another replica: what the log takes, with something to spare.
         ended: Told of every wait that ended: what was last said of it, how, and after how many seconds.
@@ -263,24 +268,20 @@ class WaitingRoom:
     def __init__(
         self,
         *,
-        replica: str,
+        log: OpLog,
         fleet: FleetState,
         admission: Admission,
         lanes: Lanes,
         rules: RoomRules,
-        publish: Callable[[Op], None],
-        now_us: Callable[[], int],
         call_later: Callable[[float, Callable[[], None]], Timer],
         grace_s: Callable[[], float],
         ended: Callable[[Waiting, WaitEnd, float], None],
     ) -> None:
-        self._replica = replica
+        self._replica, self._publish, self._now_us = log.replica, log.publish, log.now_us
         self._fleet = fleet
         self._admission = admission
         self._lanes = lanes
         self._rules = rules
-        self._publish = publish
-        self._now_us = now_us
         self._call_later = call_later
         self._grace_s = grace_s
         self._ended = ended

@@ -12,10 +12,9 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import ANY_BUCKET, Admission, FleetState, Ticket, class_of, model_and_bucket
+from policies import ANY_BUCKET, Admission, FleetState, Ticket, WaitingRoom, class_of, model_and_bucket
 from router.fleet import LocalWorker, Registry
 from router.gateway.refusals import Refusals
-from router.gateway.waiting_room import WaitingRoom
 from router.settings import QueueSettings
 
 STEP = 1000

@@ -138,7 +138,7 @@ class EncoderExchange:
         if status >= 500:
             error = answered_error(status)
             self._failed_at(self._local, error)
-            if self._again(error):
+            if self._again(self._local, error):
                 return
         else:
             now_us = self._gateway.log.now_us()
@@ -167,7 +167,7 @@ class EncoderExchange:
         if self._sending:
             self._finish(PartEnd.FAILED)
             self._client.abort()
-        elif not self._again(error):
+        elif not self._again(self._local, error):
             self._fail(error)
 
     # From the gateway.
@@ -215,7 +215,6 @@ class EncoderExchange:
         Raises:
             RequestRejected: Too many calls wait.
         """
-        assert self._call is not None
         local = self._encoding.whereabouts(self._part)
         if local is not None:
             self._send(local)
@@ -267,20 +266,19 @@ class EncoderExchange:
         """Whether another encoder may be asked."""
         return self._path is EncoderPath.ENCODE and len(self._tried) + 1 < ATTEMPTS_MAX
 
-    def _again(self, error: UpstreamError) -> bool:
+    def _again(self, local: LocalWorker, error: UpstreamError) -> bool:
         """Send the part to another encoder, if it may go to one; True if that has taken over."""
-        assert self._local is not None
         if not self._may_go_on:
             return False
         self._abort()
         self._released()
-        self._tried.append(self._local.worker.slot)
+        self._tried.append(local.worker.slot)
         self._gateway.metrics.redispatched(error.code)
         logger.info(
             "part redispatched",
             extra={
                 "event": "part.redispatched",
-                "worker_id": self._local.worker.worker_id,
+                "worker_id": local.worker.worker_id,
                 "reason": error.code,
                 "detail": error.message,
             },

@@ -8,7 +8,7 @@ from router.fleet.engine_info import ServedModel
 from router.fleet.engine_metrics import EngineMetrics
 from router.fleet.health import INSTANCE_HEADER, HealthChecks, HealthRules, instance_of
 from router.fleet.kv_sources import label_hosts
-from router.fleet.link_watch import LinkWatch
+from router.fleet.link_watch import watch_links
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.registry import Registry, RegistryRules
 from router.fleet.role_planner import PlannerRules, RolePlanner
@@ -24,7 +24,6 @@ __all__ = [
     "Health",
     "HealthChecks",
     "HealthRules",
-    "LinkWatch",
     "LocalWorker",
     "Patience",
     "PlannerRules",
@@ -37,5 +36,6 @@ __all__ = [
     "instance_of",
     "label_hosts",
     "normal_url",
+    "watch_links",
     "worker_id_of",
 ]

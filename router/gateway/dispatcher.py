@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from policies import Decision, GiveUp, Hold, Redispatch, Shed, redispatch
+from policies import Decision, GiveUp, Hold, QueueRefusal, Redispatch, Shed, Unserved, redispatch
 from router.errors import (
     HandoverFailed,
     NoWorker,
@@ -32,8 +32,8 @@ from router.gateway.gateway import Gateway
 from router.gateway.options import splitting, untried
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Step
+from router.gateway.queue_errors import error_of
 from router.gateway.record import RequestRecord
-from router.gateway.waiting_room import refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Dispatcher(msgspec.Struct, eq=False):
             case Hold() as hold:
                 self._wait(hold)
             case Shed() as shed:
-                raise refusal_of(shed)
+                raise error_of(shed)
             case never:
                 assert_never(never)
 
@@ -117,21 +117,17 @@ class Dispatcher(msgspec.Struct, eq=False):
             self.ticket_id = ""
             self.record.waited()
 
-    # From the waiting room (`router.gateway.waiting_room.Waiter`).
+    # From the waiting room (`policies.WaitingRoom`).
 
-    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed:
-        """Choose a worker, and see whether it is this request's turn there.
-
-        Raises:
-            RouterError: If nobody may take it.
-        """
+    def decide(self, ticket_id: str, turn: int) -> Decision | Hold | Shed | Unserved:
+        """Choose a worker, and see whether it is this request's turn there."""
         try:
             decider = self.gateway.placing.decider
             return choose(self.gateway, decider, self.record, self.parsed, self.tried, ticket_id, turn)
-        except RouterError:
-            raise
-        except Exception as error:
-            raise crashed() from error
+        except RouterError as error:
+            return Unserved(error)
+        except Exception:  # noqa: BLE001 - the top of a request
+            return Unserved(crashed())
 
     def dispatched(self, decision: Decision) -> None:
         """It is this request's turn: go."""
@@ -142,13 +138,13 @@ class Dispatcher(msgspec.Struct, eq=False):
         except Exception:  # noqa: BLE001 - the top of a request
             self.sender.fail(crashed())
 
-    def refused(self, error: RouterError) -> None:
+    def refused(self, refusal: QueueRefusal) -> None:
         """It waited for nothing."""
         record = self.record
         self.ticket_id = ""
         record.waited()
         record.phase = NEXT[record.phase][Step.FAIL]
-        self.sender.fail(error)
+        self.sender.fail(error_of(refusal))
 
     # Inside.
 
@@ -160,7 +156,9 @@ class Dispatcher(msgspec.Struct, eq=False):
         """
         gateway, record = self.gateway, self.record
         deadline_us = record.arrived_us + round(self.timeout_s * 1e6) if self.timeout_s else None
-        gateway.placing.room.enter(self, hold, deadline_us, again=record.attempts > 0)
+        full = gateway.placing.room.begin(self, hold, deadline_us, again=record.attempts > 0)
+        if full is not None:
+            raise error_of(full)
         self.ticket_id = hold.waiting.request_id
         record.phase = NEXT[record.phase][Step.QUEUE]
         record.waits_since_s = gateway.now_s()

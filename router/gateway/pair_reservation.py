@@ -325,7 +325,7 @@ class PairReservation(msgspec.Struct, eq=False):
             None if decode is None else decode.completion_tokens,
         )
 
-    def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> None:
+    def learn(self, usage: Usage, first_byte_s: float, now_us: int) -> bool:
         """Learn from a completed answer.
 
         Where both legs go at once the prefill leg ends when its KV has been sent: what of that was
@@ -335,6 +335,9 @@ class PairReservation(msgspec.Struct, eq=False):
             usage: See `understood`.
             first_byte_s: Monotonic seconds of the first body byte.
             now_us: Log time.
+
+        Returns:
+            True if it shows that the prefill worker has lost its cache.
         """
         gateway, attempt = self.gateway, self.attempt
         transfer_s = attempt.chosen.transfer_s
@@ -342,16 +345,17 @@ class PairReservation(msgspec.Struct, eq=False):
         prefill_s: float | None = None
         if self.prefill_s:
             prefill_s = max(self.prefill_s - transfer_s, 0.0) if concurrent else self.prefill_s
-        gateway.placing.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
+        flushed = gateway.placing.feedback.answered(self.parsed, attempt, usage, prefill_s, now_us)
         if usage.completion_tokens is None:
-            return
+            return flushed
         if not self.parsed.stream:
             if not self.prefill_s:
-                return
+                return flushed
             first_byte_s = attempt.started_s + self.prefill_s + (0.0 if concurrent else transfer_s)
         gateway.placing.feedback.decoded(
             self.decode_attempt.worker_id, gateway.now_s() - first_byte_s, usage.completion_tokens, now_us
         )
+        return flushed
 
     def _relieved(self) -> None:
         if self.gateway.fleet.relieved:

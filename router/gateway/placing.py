@@ -15,7 +15,9 @@ from policies import (
     GRACE_S,
     Admission,
     Decider,
+    DecisionRules,
     EarlyRejection,
+    Feedback,
     Lanes,
     Matchmaker,
     Offload,
@@ -26,6 +28,7 @@ from policies import (
     Slots,
     WaitEnd,
     Waiting,
+    WaitingRoom,
     class_of,
     exceeded_tokens,
     make_policy,
@@ -34,7 +37,6 @@ from policies import (
 from radix import FULL_ATTENTION, AttentionProfile
 from router.errors import ClientError, NoWorker
 from router.fleet import Core
-from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rules import (
     admission_rules,
@@ -45,7 +47,6 @@ from router.gateway.rules import (
     room_rules,
     service_level,
 )
-from router.gateway.waiting_room import WaitingRoom
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
 
@@ -72,42 +73,31 @@ class Placing:
     ) -> None:
         fleet, registry, log = self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
         self._metrics = metrics
-        self.feedback = Feedback(
-            fleet,
-            publish=log.publish,
-            replica=log.replica,
-            bytes_per_token=settings.placement.bytes_per_token,
-        )
+        self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
         self.admission = Admission(admission_rules(settings), fleet)
         self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
         self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
         fleet.tickets.watched = log.replica
         self.room = WaitingRoom(
-            replica=log.replica,
+            log=log,
             fleet=fleet,
             admission=self.admission,
             lanes=self._lanes,
             rules=room_rules(settings),
-            publish=log.publish,
-            now_us=log.now_us,
             call_later=loop.call_later,
             grace_s=lambda: max(GRACE_S, GRACE_LAGS * log.status().lag_s),
             ended=self._wait_ended,
         )
-        block_tokens = settings.placement.block_tokens
         # Ids of attempts are short, since the log carries them, and random per process, since a
         # restarted replica keeps its name.
         self._attempt_prefix = secrets.token_urlsafe(6)
         self._attempts = count()
         self.decider = Decider(
             fleet,
-            placement_policy(settings.placement),
+            self._rules(settings),
             self.feedback,
             replica=log.replica,
             next_attempt_id=self.next_attempt_id,
-            block_tokens=block_tokens,
-            block_bytes=4 * block_tokens,
-            expected_output_tokens=settings.placement.expected_output_tokens,
             matchmaker=self._matchmaker,
             offloading=Offloading(fleet, Offload(fleet.links), replica=log.replica),
             limits=registry.limits,
@@ -128,12 +118,7 @@ class Placing:
         self.room.use(room_rules(settings))
         self.admission.use(admission_rules(settings))
         self._matchmaker.policy = decode_worker_policy(placement)
-        self.decider.use(
-            placement_policy(placement),
-            prefill_policy(placement),
-            None if settings.queue.disable_queue else self._order(settings),
-            placement.expected_output_tokens,
-        )
+        self.decider.use(self._rules(settings))
         self._watch(placement)
         self.decider.offloading.use(
             offload_rules(settings), offload.threshold_tokens, remote=not offload.disable_remote_prefill
@@ -151,6 +136,18 @@ class Placing:
                     placement.shadow_ratio,
                     partial(self._metrics.shadowed, placement.shadow_policy),
                 )
+
+    def _rules(self, settings: Settings) -> DecisionRules:
+        """By what requests are placed."""
+        placement = settings.placement
+        return DecisionRules(
+            placement_policy(placement),
+            placement.block_tokens,
+            4 * placement.block_tokens,
+            placement.expected_output_tokens,
+            None if settings.queue.disable_queue else self._order(settings),
+            prefill_policy(placement),
+        )
 
     def _order(self, settings: Settings) -> Order:
         """How requests take turns."""

@@ -14,6 +14,7 @@ A completed request is settled and traced with `answered`, when the engine's own
 has left by then, and the client waits for none of it.
 """
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -33,6 +34,8 @@ from router.tenants import ANONYMOUS, Limiter, Tenant
 
 if TYPE_CHECKING:
     from router.gateway.spans import RequestSpans
+
+logger = logging.getLogger(__name__)
 
 CLIENTS_DOING = ("client_left", RequestExpired.code)
 """Ends of a request that are no fault of its worker."""
@@ -163,13 +166,8 @@ class RequestRecord(msgspec.Struct, eq=False):
                 self._end_spans(self.spans, outcome, status)
             detail = "" if error is None else error.message
             self._keep(outcome, status, gateway.log.now_us(), gateway.now_s(), detail=detail)
-        if not gateway.reports.request_logs:
-            return
-        if (
-            outcome == "completed"
-            and gateway.reports.request_log_ratio < 1.0
-            and not gateway.reports.log_completed()
-        ):
+        reports, sampled = gateway.reports, outcome == "completed" and gateway.reports.request_log_ratio < 1.0
+        if not reports.request_logs or (sampled and not reports.log_completed()):
             return
         parsed, attempt = self.parsed, self.attempt
         fields = {
@@ -243,10 +241,16 @@ class RequestRecord(msgspec.Struct, eq=False):
         if tokenizing is not None and usage is not None and parsed.tokenized_bytes and len(parsed.paths) == 1:
             tokenizing.answered(parsed, usage.prompt_tokens)
         if usage is not None and pair is not None:
-            pair.learn(usage, self.first_byte_s, now_us)
+            flushed = pair.learn(usage, self.first_byte_s, now_us)
         elif usage is not None:
-            gateway.placing.feedback.answered(
-                parsed, attempt, usage, ttft_s if parsed.stream else None, now_us, decode_s
+            prefill_s = ttft_s if parsed.stream else None
+            flushed = gateway.placing.feedback.answered(parsed, attempt, usage, prefill_s, now_us, decode_s)
+        else:
+            flushed = False
+        if flushed:
+            logger.warning(
+                "worker has lost its cache",
+                extra={"event": "worker.flushed", "worker_id": attempt.worker_id},
             )
         if gateway.reports.tracer is not None:
             self._trace(gateway.reports.tracer, "completed", status, usage)

@@ -8,9 +8,9 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 
-from policies import RetryBudget
+from policies import LinkWatch, RetryBudget
 from router.errors import RequestRejected, RouterError
-from router.fleet import Core, LinkWatch
+from router.fleet import Core
 from router.gateway.inflight import Inflight, Timed
 from router.gateway.placing import Placing
 from router.gateway.prefill_ends import PrefillEnds
@@ -63,9 +63,7 @@ class Sending:
         self._now_us = core.log.now_us
         self.exchanges = Inflight(loop, now_s, settings.server.request_timeout_s)
         self.prefill_ends = PrefillEnds(loop, now_s)
-        self.link_watch = LinkWatch(
-            core.fleet, publish=core.log.publish, now_us=core.log.now_us, replica=core.log.replica
-        )
+        self.link_watch = LinkWatch(core.fleet, core.log)
         self.retry_budget = RetryBudget(settings.reliability.retry_budget_ratio)
         self.stalls = Stalls(
             core.fleet,

@@ -33,10 +33,9 @@ from typing import Protocol
 
 import msgspec
 
-from policies import Attempt, FleetState, Placed, Shipping
+from policies import Attempt, Feedback, FleetState, Placed, Shipping
 from router.errors import WorkerSilent
 from router.fleet import LocalWorker
-from router.gateway.feedback import Feedback
 from router.gateway.parsing import ParsedRequest
 from router.handover import Handover, Leg, PairedRequest
 
@@ -210,9 +209,9 @@ class Stalls:
 
     def _give_up(self, pair: WatchedPair, leg: Leg, limit_s: float) -> None:
         local = pair.prefill if leg is Leg.PREFILL else pair.decode
-        assert pair.request is not None
         message = f"The {leg} worker {local.worker.worker_id} made no progress for {limit_s:.3g} s."
-        pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
+        if pair.request is not None:
+            pair.request.fail_leg(leg, WorkerSilent(message, code=f"{leg}_stalled"))
 
     def _decode_progress_us(self, slot: int) -> int:
         """Log time at which something was last seen to go on at a decode worker."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from policies import Attempt, Usage
-from router.gateway.feedback import Feedback
+from policies import Attempt, Feedback, Usage
 from router.gateway.identity import PromptHasher
 from router.gateway.parsing import ParsedRequest
 from router.request_trace import TraceLine

@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from router.errors import HandoverFailed, StreamBroken, TransferFailed, UpstreamError
+from router.handover.course import NEXT_COURSE, Course, CourseStep
 from router.handover.fields import Piece
 from router.handover.openings import Opening, opening
 from router.handover.ports import Leg, Pair, PairSink
@@ -53,6 +54,31 @@ _ABORTED = re.compile(rb'"finish_reason"\s*:\s*(?:\{\s*"type"\s*:\s*)?"abort"')
 before new weights are loaded. Its partner would wait for the KV for minutes."""
 
 
+class _Nobody:
+    """Hears what is said when the sink has heard its last."""
+
+    def prefill_ended(self) -> None:
+        """See `PairSink`."""
+
+    def shipped(self) -> None:
+        """See `PairSink`."""
+
+    def upstream_head(self, status: int, lines: bytes, length: int | None) -> None:
+        """See `UpstreamSink`."""
+
+    def upstream_data(self, data: bytes) -> None:
+        """See `UpstreamSink`."""
+
+    def upstream_end(self) -> None:
+        """See `UpstreamSink`."""
+
+    def upstream_failed(self, error: Exception) -> None:
+        """See `UpstreamSink`."""
+
+
+NOBODY = _Nobody()
+
+
 class Legs:
     """A request with two legs; the `router.handover.ports.PairedRequest`, and the sink of its decode leg.
 
@@ -63,6 +89,7 @@ class Legs:
         prefill_worker: Who prefills.
 
     Attributes:
+        course: How far it is.
         leg: Whose answer or failure the sink hears now.
         usage: The end of the prefill leg's answer.
         linger_s: See `LINGER_S`.
@@ -71,7 +98,6 @@ class Legs:
 
     __slots__ = (
         "_answering",
-        "_begun",
         "_head",
         "_held",
         "_linger",
@@ -79,11 +105,9 @@ class Legs:
         "_paused",
         "_prefill",
         "_prefill_worker",
-        "_prefilled",
-        "_refused",
-        "_shipped",
         "_sink",
         "_verdict",
+        "course",
         "leg",
         "usage",
     )
@@ -92,17 +116,18 @@ class Legs:
     verdict_s = VERDICT_S
 
     def __init__(self, sink: PairSink, prefill_worker: "LocalWorker") -> None:
+        self.course = Course.SENT
         self.leg = Leg.DECODE
         self.usage = b""
         self._prefill_worker = prefill_worker
-        self._sink: PairSink | None = sink
+        self._sink = sink
         self._prefill: UpstreamRequest | None = None
         self._answering: UpstreamRequest | None = None  # whose answer the sink gets
         self._head: tuple[int, bytes, int | None] | None = None
         self._opening = b""  # held back with the head
-        self._begun = self._refused = self._prefilled = self._shipped = self._paused = False
+        self._paused = False  # by the client
         self._linger: asyncio.TimerHandle | None = None
-        self._held: list[Callable[[], None]] | None = None  # what the decode engine says since its error
+        self._held: list[Callable[[], None]] = []  # what the decode engine says since its error
         self._verdict: asyncio.TimerHandle | None = None
 
     # The client's side (`router.proxy.UpstreamRequest`): only who answers is slowed down.
@@ -121,32 +146,27 @@ class Legs:
 
     def abort(self) -> None:
         """End both legs now; the sink hears nothing more. Idempotent."""
-        self._sink = None
-        self._end_prefill()
-        self._end_answering()
+        self._end_legs()
 
     def fail_leg(self, leg: Leg, error: Exception) -> None:
         """End both legs, and tell the sink that this one failed."""
-        sink, self._sink = self._sink, None
-        self._end_prefill()
-        self._end_answering()
+        sink = self._end_legs()
         self.leg = leg
-        if sink is not None:
-            sink.upstream_failed(error)
+        sink.upstream_failed(error)
 
     # The prefill leg, by its `PrefillSink`.
 
     def prefill_refused(self) -> PairSink | None:
         """Its answer is an error: it becomes the answer, unless the client has a better one already."""
-        if self._held is not None:  # both say that they failed: the first one did
+        if self.course is Course.HELD:  # both say that they failed: the first one did
             self._pronounce()
-        if self._begun or self._sink is None:
+        if self.course >= Course.ANSWERING:
             self._end_prefill()
             return None
         prefill, self._prefill = self._prefill, None
-        self._end_answering()
+        self._end_answering(Leg.DECODE)
         self.leg = Leg.PREFILL
-        self._begun = self._refused = True
+        self.course = NEXT_COURSE[self.course][CourseStep.PREFILL_REFUSE]
         self._answer_with(prefill)
         return self._sink
 
@@ -157,17 +177,17 @@ class Legs:
     def prefill_end(self) -> None:
         """It has answered well, and that was all of it."""
         self._forget_prefill()
-        if self._held is not None:
+        if self.course is Course.HELD:
             self._pronounce()
-        elif not self._begun and _ABORTED.search(self.usage):
+        elif self.course < Course.ANSWERING and _ABORTED.search(self.usage):
             self.fail_leg(Leg.PREFILL, HandoverFailed("The prefill engine aborted its leg."))
-        elif self._sink is not None:
+        elif self.course is not Course.OVER:
             self.prefilled(self._sink)
 
     def prefill_failed(self, error: UpstreamError) -> None:
         """The request fails with it, unless the KV is there."""
         self._forget_prefill()
-        if not self._begun:
+        if self.course < Course.ANSWERING:
             self.fail_leg(Leg.PREFILL, error)
 
     def passing_ended(self, error: UpstreamError | None) -> None:
@@ -175,10 +195,8 @@ class Legs:
         self._answering = None
         if error is not None:
             self.fail_leg(Leg.PREFILL, error)
-            return
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            sink.upstream_end()
+        else:
+            self._over().upstream_end()
 
     # The decode leg (`router.proxy.UpstreamSink`).
 
@@ -188,17 +206,18 @@ class Legs:
             self._head = (status, lines, length)
         elif status < 500:
             self._pass_error(status, lines, length)
-        elif status == 500 and self._awaits_kv:
+        elif status == 500 and self.course is Course.PREFILLED:
             self._hold(lambda: self._fail_decode(f"The decode engine answered {status}."))
         else:
             self._hold(lambda: self._pass_error(status, lines, length))
 
     def upstream_data(self, data: bytes) -> None:
         """Pass bytes on; the first ones show that the KV is there."""
-        if self._held is not None:
+        if self.course is Course.HELD:
             self._held.append(lambda: self.upstream_data(data))
             return
-        if self._head is not None:
+        head = self._head
+        if head is not None:
             data = self._opening + data
             match opening(data):
                 case Opening.SILENT:
@@ -208,27 +227,25 @@ class Legs:
                     self._hold(lambda: self._fail_decode("The decode leg's stream began with an error."))
                     return
                 case Opening.BEGUN:
-                    self._begin()
-        if self._sink is not None:
-            self._sink.upstream_data(data)
+                    self._begin(head)
+        self._sink.upstream_data(data)
 
     def upstream_end(self) -> None:
         """The answer is complete."""
-        if self._held is not None:
+        if self.course is Course.HELD:
             self._held.append(self.upstream_end)
             return
         if self._head is not None:
             said = self._opening
-            self._begin()
-            if said and self._sink is not None:
+            self._begin(self._head)
+            if said:
                 self._sink.upstream_data(said)
-        sink, self._sink, self._answering = self._sink, None, None
-        if sink is not None:
-            sink.upstream_end()
+        self._answering = None
+        self._over().upstream_end()
 
     def upstream_failed(self, error: Exception) -> None:
         """The request fails with it."""
-        if self._held is not None:
+        if self.course is Course.HELD:
             self._held.append(lambda: self.upstream_failed(error))
             return
         self._answering = None
@@ -285,22 +302,23 @@ class Legs:
         )
 
     def _say_prefilled(self, sink: PairSink) -> None:
-        if not self._prefilled:
-            self._prefilled = True
+        if self.course is Course.SENT:
+            self.course = NEXT_COURSE[self.course][CourseStep.PREFILL]
             sink.prefill_ended()
 
     def _say_shipped(self, sink: PairSink) -> None:
         self._say_prefilled(sink)
-        if not self._shipped:
-            self._shipped = True
+        if self.course is Course.PREFILLED:
+            self.course = NEXT_COURSE[self.course][CourseStep.SHIP]
             sink.shipped()
 
     # Inside.
 
-    @property
-    def _awaits_kv(self) -> bool:
-        """Whether the prefill leg has ended well, and nobody has said that its KV came."""
-        return self._prefilled and not self._shipped
+    def _over(self) -> PairSink:
+        """Let go of the sink; return it for its last word."""
+        sink, self._sink = self._sink, NOBODY
+        self.course = NEXT_COURSE[self.course][CourseStep.END]
+        return sink
 
     def _blamed(self) -> Leg:
         """Who is to blame for an error of the decode engine: it has one, too, when its partner is gone."""
@@ -311,7 +329,7 @@ class Legs:
     def _fail_decode(self, message: str) -> None:
         """The decode engine failed before its first token: on its own, or for want of the KV."""
         leg = self._blamed()
-        lost = leg is Leg.DECODE and self._awaits_kv
+        lost = leg is Leg.DECODE and self.course is Course.PREFILLED
         self.fail_leg(leg, TransferFailed(message) if lost else HandoverFailed(message))
 
     def _hold(self, say: Callable[[], None]) -> None:
@@ -319,28 +337,29 @@ class Legs:
         if self._prefill is None:
             say()
         else:
+            self.course = NEXT_COURSE[self.course][CourseStep.HOLD]
             self._held = [say]
             self._verdict = asyncio.get_running_loop().call_later(self.verdict_s, self._pronounce)
 
     def _pronounce(self) -> None:
         """The prefill leg did not break off: tell what was held back."""
-        held = self._held or ()
+        held = self._held
+        self.course = NEXT_COURSE[self.course][CourseStep.SPEAK]
         self._let_go()
         for say in held:
-            if self._sink is not None:
+            if self.course is not Course.OVER:
                 say()
 
     def _let_go(self) -> None:
-        self._held = None
+        self._held = []
         if self._verdict is not None:
             self._verdict.cancel()
             self._verdict = None
 
     def _pass_error(self, status: int, lines: bytes, length: int | None) -> None:
         """The answer is an error of the decode engine."""
-        assert self._sink is not None
         self.leg = self._blamed() if status >= 500 else Leg.DECODE
-        self._begun = True
+        self.course = NEXT_COURSE[self.course][CourseStep.DECODE_REFUSE]
         self._end_prefill()
         self._sink.upstream_head(status, lines, length)
 
@@ -349,18 +368,17 @@ class Legs:
         if self._paused and request is not None:
             request.pause()
 
-    def _begin(self) -> None:
+    def _begin(self, head: tuple[int, bytes, int | None]) -> None:
         """The first bytes of the decode leg's answer are here, or its end."""
-        head, self._head = self._head, None
+        self._head = None
         self._opening = b""
-        assert head is not None
-        assert self._sink is not None
         self.leg = Leg.DECODE
-        self._begun = True
         if self._prefill is not None:
             self._linger = asyncio.get_running_loop().call_later(self.linger_s, self._end_prefill)
-        self._say_shipped(self._sink)
-        self._sink.upstream_head(*head)
+        sink = self._sink
+        self._say_shipped(sink)
+        self.course = NEXT_COURSE[self.course][CourseStep.ANSWER]
+        sink.upstream_head(*head)
 
     def _forget_prefill(self) -> None:
         self._prefill = None
@@ -375,14 +393,22 @@ class Legs:
             prefill.abort()
             self.ended(Leg.PREFILL)
 
-    def _end_answering(self) -> None:
+    def _end_legs(self) -> PairSink:
+        """End both legs; return the sink for its last word."""
+        answering = Leg.PREFILL if self.course is Course.PREFILL_REFUSED else Leg.DECODE
+        sink = self._over()
+        self._end_prefill()
+        self._end_answering(answering)
+        return sink
+
+    def _end_answering(self, leg: Leg) -> None:
         request, self._answering = self._answering, None
         self._head = None
         self._opening = b""
         self._let_go()
         if request is not None:
             request.abort()
-            self.ended(Leg.PREFILL if self._refused else Leg.DECODE)
+            self.ended(leg)
 
 
 class PrefillSink:

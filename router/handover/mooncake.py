@@ -20,6 +20,7 @@ import msgspec
 from router.destinations import Resolve
 from router.errors import UpstreamError
 from router.handover.bootstrap import bootstrap_of
+from router.handover.course import Course
 from router.handover.engine_ids import EngineIds, Rank
 from router.handover.fields import Piece
 from router.handover.legs import Legs
@@ -78,7 +79,7 @@ class _TransferLegs(Legs):
     def known(self, ranks: Sequence[Rank], error: UpstreamError | None) -> None:
         """The prefill engine's ids are here, or they are not to be had."""
         pair, self._pair = self._pair, None
-        if self._sink is None or pair is None:
+        if self.course is Course.OVER or pair is None:
             return
         if error is not None:
             self.fail_leg(Leg.PREFILL, error)

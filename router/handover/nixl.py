@@ -20,6 +20,7 @@ from collections.abc import Sequence
 import msgspec
 
 from router.errors import HandoverFailed
+from router.handover.course import Course
 from router.handover.fields import Body, Piece
 from router.handover.legs import Legs
 from router.handover.ports import Leg, Pair, PairedRequest, PairSink, RequestFacts
@@ -106,7 +107,7 @@ class _PullLegs(Legs):
         params, self.usage = _read(b"".join(self._parts))
         self._parts.clear()
         self._say_prefilled(sink)
-        if self._sink is None:
+        if self.course is Course.OVER:
             return
         if params is None:
             self._counts["params_missing"] += 1

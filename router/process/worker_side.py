@@ -16,7 +16,7 @@ from router.fleet import (
 )
 from router.open_files import probes_max
 from router.process.loops import Loop
-from router.proxy import WorkerPool
+from router.proxy import PoolBounds, WorkerPool
 from router.rules import destinations_of, health_rules, registry_rules, upstream_timeouts
 from router.settings import Settings
 from router.shared import LogPort
@@ -118,16 +118,14 @@ class WorkerSide:
     def _pool(self, url: str) -> WorkerPool:
         """The connections to a worker."""
         upstream = self._settings.upstream
-        pool = WorkerPool(
+        return WorkerPool(
             url,
-            connections_max=upstream.connections_max,
             # A burst of new streams waits while its connections are made.
-            waiting_max=upstream.connections_max,
+            bounds=PoolBounds(upstream.connections_max, upstream.connections_max),
             idle_s_max=upstream.keepalive_s,
             timeouts=upstream_timeouts(self._settings),
             ssl=self._tls,
             resolve=self.destinations.resolve,
             answer_headers=[name.encode() for name in upstream.answer_headers],
+            may_resend=self._may_resend,
         )
-        pool.may_resend = self._may_resend
-        return pool

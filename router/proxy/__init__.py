@@ -18,7 +18,7 @@ from router.proxy.ports import (
     UpstreamRequest,
     UpstreamSink,
 )
-from router.proxy.upstream import UpstreamTimeouts, WorkerPool
+from router.proxy.upstream import PoolBounds, UpstreamTimeouts, WorkerPool
 
 __all__ = [
     "ClientConnection",
@@ -34,6 +34,7 @@ __all__ = [
     "HeldBytes",
     "IsProxied",
     "JudgeHead",
+    "PoolBounds",
     "Refusal",
     "StartExchange",
     "UpstreamRequest",

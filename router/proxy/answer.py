@@ -55,6 +55,8 @@ class Answer(RequestResponseCycle):
     response_complete = False
 
     body_complete = False
+    expects_continue = False
+    """Whether its client waits to be asked for the body."""
     refusal: RouterError | None = None
     """Why it is answered without its body."""
     turned_away = False
@@ -84,11 +86,9 @@ class Answer(RequestResponseCycle):
         connection: bytes = b"",
         keep_alive: bool = False,
         can_chunk: bool = False,
-        expects_continue: bool = False,
     ) -> None:
         # uvicorn's constructor builds an ASGI request, which this is not.
         self.keep_alive = keep_alive
-        self.expects_continue = expects_continue
         self._protocol = protocol
         self._method = method
         self._path = path

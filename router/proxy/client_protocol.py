@@ -58,6 +58,7 @@ from router.proxy.held_bytes import HeldBytes
 from router.proxy.intake import LARGE_BODY_BYTES, Intake
 from router.proxy.limits import ClientLimits
 from router.proxy.ports import Header, JudgeHead, StartExchange
+from router.proxy.receiving import NEXT_RECEIVING, Received, Receiving
 from router.proxy.spare import Spare
 
 LINGER_S = 2.0
@@ -133,21 +134,18 @@ class GatewayProtocol(HttpToolsProtocol):
     __slots__ = (
         "_active",
         "_advancing",
-        "_app_body",
         "_app_counted_bytes",
         "_begun",
         "_client",
         "_forwarded_for",
         "_framing_bytes",
-        "_ignores_upgrade",
-        "_in_head",
         "_missing_bytes",
         "_noted",
         "_parses_later",
         "_read_bytes",
         "_receive_timer",
         "_receiver",
-        "_refused",
+        "_receiving",
         "_stall_timer",
         "_told_to_end",
         "_turn",
@@ -189,15 +187,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self._unread_from = 0  # where that begins
         self._unread_counted = 0
         self._parses_later = False  # another turn of the loop goes on with it
-        self._in_head = False
+        self._receiving = Receiving.IDLE
         self._receiver: Answer | None = None  # the proxied request whose body is coming in
-        self._app_body = False  # the body of an application request is coming in
         self._app_body_bytes = self._app_counted_bytes = 0
-        self._ignores_upgrade = False
         self._turn: Answer | None = None  # the next to start, as soon as it can
         self._active: Answer | None = None  # started and not complete
         self._advancing = False
-        self._refused = False
         self._stall_timer: asyncio.TimerHandle | None = None
         self._receive_timer: asyncio.TimerHandle | None = None
         self._told_to_end = False
@@ -206,7 +201,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if self.clients is not None:
             self._client = self.clients.enter(self.client[0] if self.client else "", self.spare.make_room)
             if self._client is None:
-                self._refused = True
+                self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
                 transport.abort()
                 return
         if self.ending.begun:
@@ -215,8 +210,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the exchange in flight; drop those that never began."""
-        if self._client is not None:
-            assert self.clients is not None
+        if self._client is not None and self.clients is not None:
             self.clients.leave(self._client)
         self._leave()
         super().connection_lost(exc)
@@ -241,7 +235,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, in pieces where it may hold many requests."""
-        if self._refused:
+        if self._receiving is Receiving.REFUSED:
             return
         size = len(data)
         if (size <= PIECE_BYTES or size <= self._missing_bytes) and not self.flow.unread:
@@ -278,7 +272,7 @@ class GatewayProtocol(HttpToolsProtocol):
                     flow.resume_reading()
                 return
             self._received(memoryview(data)[start:end])
-            if self._refused:
+            if self._receiving is Receiving.REFUSED:
                 return
         if self.transport.is_closing():
             return
@@ -308,9 +302,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _is_chunked(self) -> bool:
         """Whether a body is coming in whose length is not known."""
-        return (
-            not self._missing_bytes and not self._in_head and (self._app_body or self._receiver is not None)
-        )
+        return not self._missing_bytes and self._receiving in (Receiving.BODY, Receiving.APP_BODY)
 
     def _received(self, data: bytes | memoryview) -> None:
         """Parse; then start what became complete."""
@@ -325,8 +317,9 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(cause if isinstance(cause, RouterError) else _malformed(str(error)))
         else:
             if self._framing_bytes > self.limits.head_bytes_max and self._receives():
+                in_head = self._receiving is Receiving.HEAD
                 self._refuse(
-                    self._head_too_long() if self._in_head else _malformed("too much framing around the body")
+                    self._head_too_long() if in_head else _malformed("too much framing around the body")
                 )
         receiver = self._receiver
         if receiver is not None and not receiver.judged:
@@ -385,12 +378,12 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers: list[Header] = []
         self._noted = {}
-        self._in_head = True
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.BEGIN]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Collect a header; those after the body (trailers) are dropped."""
         name = name.lower()
-        if not self._in_head:
+        if self._receiving is not Receiving.HEAD:
             if name in _NO_TRAILERS:
                 raise _malformed("a trailer that belongs into the head")
             return
@@ -407,10 +400,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Choose who serves this request, within the limits."""
-        parser = self.parser
-        limits = self.limits
-        noted = self._noted
-        self._in_head = False
+        parser, limits, noted = self.parser, self.limits, self._noted
         if len(self.headers) > limits.headers_max:
             raise _too_many_headers(f"more than {limits.headers_max} headers")
         # All that was read can be too long only if this is.
@@ -424,7 +414,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if parser.should_upgrade():
             if method == b"CONNECT":
                 raise ClientError("CONNECT is not served", code="method_not_allowed", status=405)
-            self._ignores_upgrade = True
+            self._receiving = NEXT_RECEIVING[self._receiving][Received.UPGRADE]
             return
         keep_alive = parser.should_keep_alive()
         # RFC 9112 section 9.3: without a Connection header only HTTP/1.1 persists, and asking for the version
@@ -467,11 +457,13 @@ class GatewayProtocol(HttpToolsProtocol):
             connection=noted.get(b"connection", b""),
             keep_alive=keep_alive and speaks_1_1,
             can_chunk=speaks_1_1,
-            expects_continue=speaks_1_1 and noted.get(b"expect", b"").lower() == b"100-continue",
         )
         answer.length = length
+        if b"expect" in noted:
+            answer.expects_continue = speaks_1_1 and noted[b"expect"].lower() == b"100-continue"
         if self._forwarded_for:
             answer.forwarded_for = self._forwarded_for
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.PROXY]
         self._receiver = answer
         self._enqueue(answer)
 
@@ -482,8 +474,8 @@ class GatewayProtocol(HttpToolsProtocol):
             RequestRejected: It may not.
         """
         clients, client = self.clients, self._client
-        assert clients is not None
-        assert client is not None
+        if clients is None or client is None:
+            return
         self._forwarded_for = clients.forwarded_for(client, self.headers)
         clients.take(client, self._forwarded_for)
 
@@ -506,11 +498,11 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is complete; it starts when the parser has returned."""
         self._framing_bytes = 0
-        if self._ignores_upgrade:
+        if self._receiving is Receiving.UPGRADE:
             return
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.COMPLETE]
         receiver = self._receiver
         if receiver is None:
-            self._app_body = False
             super().on_message_complete()
         else:
             receiver.body_complete = True
@@ -603,8 +595,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _refuse(self, error: RouterError, *, turned_away: bool = False) -> None:
         """Answer with an error when its turn comes, and serve nothing that comes behind it."""
-        self._refused = True
-        self._in_head = False
+        for_application = self._receiving is Receiving.APP_BODY
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         self._forget_unread()
         answer = self._receiver
         if answer is not None:
@@ -612,7 +604,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._receiver = None
             self._advance()
             return
-        if self._app_body:
+        if for_application:
             cycle = self._unanswered()
             if cycle is None:  # it was answered before its end: a second answer would be taken for another's
                 self.close_politely()
@@ -634,7 +626,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def close_politely(self) -> None:
         """Close after a refusal: stop sending, discard what still comes, for a moment."""
         self._active = None
-        self._refused = True
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         transport = self.transport
         if transport.is_closing():
             return
@@ -668,11 +660,11 @@ class GatewayProtocol(HttpToolsProtocol):
         return None if cycle is None or cycle.response_complete else cycle
 
     def _receives(self) -> bool:
-        return self._in_head or self._app_body or self._receiver is not None
+        return self._receiving in (Receiving.HEAD, Receiving.BODY, Receiving.APP_BODY)
 
     def _watch_receiving(self) -> None:
         """Run the clock while a request is incomplete, or none has come and nothing else ends the wait."""
-        if self._refused:
+        if self._receiving is Receiving.REFUSED:
             return
         nothing_owed = self._unanswered() is None
         if self._receives() or (nothing_owed and self not in self.idle):
@@ -690,10 +682,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def _receive_timed_out(self) -> None:
         self._receive_timer = None
         waits = self._active is not None or self._unanswered() not in (None, self._receiver)
-        if self.flow.read_paused or (waits and not self._app_body):
+        if self.flow.read_paused or (waits and self._receiving is not Receiving.APP_BODY):
             self._watch_receiving()  # an earlier answer, or the application, keeps it from being read
         elif self._receives():
-            self._in_head = False
             self._refuse(ClientError("the request did not come in time", code="request_timeout", status=408))
         else:
             self.transport.close()
@@ -706,7 +697,8 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def vacate(self) -> bool:
         """Close at once for another connection, unless a request is under way; whether it did."""
-        if self._client is None:
+        clients, client = self.clients, self._client
+        if clients is None or client is None:
             return False
         if not self.flow.write_paused and not self.transport.is_closing():
             owed = self._unanswered() is not None
@@ -715,10 +707,9 @@ class GatewayProtocol(HttpToolsProtocol):
             if self in self.idle and self._has_unread():
                 return False  # its next request has just come
         self.idle.discard(self)
-        assert self.clients is not None
-        self.clients.leave(self._client)
+        clients.leave(client)
         self._client = None
-        self._refused = True
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.REFUSE]
         self._drop()
         return True
 
@@ -757,7 +748,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if cycle is not None:
             if not isinstance(cycle, Answer) and not cycle.response_started and self.is_last():
                 cycle.keep_alive = False
-        elif not self._refused and not self._receives():
+        elif self._receiving in (Receiving.IDLE, Receiving.UPGRADE):
             self.idle.add(self, self.timeout_keep_alive)
             self._watch_receiving()
 
@@ -798,7 +789,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = url
         self.headers.extend(headers)
         self.expect_100_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
-        self._app_body = True
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.SERVE]
         self._app_body_bytes = 0
         super().on_headers_complete()
 
@@ -814,7 +805,7 @@ class GatewayProtocol(HttpToolsProtocol):
             rest = memoryview(data)[upgrade.args[0] :]
         else:
             return b""
-        self._ignores_upgrade = False
+        self._receiving = NEXT_RECEIVING[self._receiving][Received.AGAIN]
         method = self.parser.get_method()
         version = self.parser.get_http_version().encode("ascii")
         lines = [b"%b %b HTTP/%b" % (method, self.url, version)]

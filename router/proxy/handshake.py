@@ -117,8 +117,7 @@ class _Handshake(asyncio.Protocol):
         self._task = None
         self._open.discard(self)
         protocol.spare.discard(self)
-        if self._client is not None:
-            assert protocol.clients is not None
+        if self._client is not None and protocol.clients is not None:
             protocol.clients.leave(self._client)
             self._client = None
 

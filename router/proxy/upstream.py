@@ -61,6 +61,19 @@ class UpstreamTimeouts:
     idle_s: float = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class PoolBounds:
+    """How much one worker may be asked at a time.
+
+    Attributes:
+        connections_max: Most connections, idle or not.
+        waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
+    """
+
+    connections_max: int = 1024
+    waiting_max: int = 1024
+
+
 class WorkerPool:
     """The connections to one worker. Make it inside a running event loop.
 
@@ -72,7 +85,7 @@ class WorkerPool:
         opened: Connections set up so far.
         reused: Requests so far that began on a kept connection.
         retried: Requests so far that were sent again because a kept connection was stale.
-        may_resend: Asked before a request is sent again for that reason; it pays for it, too.
+        may_resend: As given.
         on_idle_closed: Called when the worker closes an idle connection: it may be gone, since we close
             idle ones before it does.
     """
@@ -81,25 +94,26 @@ class WorkerPool:
         self,
         url: str,
         *,
-        connections_max: int = 1024,
-        waiting_max: int = 1024,
+        bounds: PoolBounds | None = None,
         idle_s_max: float = 60.0,
         timeouts: UpstreamTimeouts | None = None,
         ssl: tls.SSLContext | None = None,
         resolve: Resolve | None = None,
         answer_headers: Collection[bytes] = (),
+        may_resend: Callable[[], bool] = lambda: True,
     ) -> None:
         """Connect to nothing yet.
 
         Args:
             url: ``http://`` or ``https://``, host, optional port and base path. IPv6 in brackets.
-            connections_max: Most connections, idle or not.
-            waiting_max: Most requests waiting for a connection; more fail with ``upstream_pool_full``.
+            bounds: See `PoolBounds`.
             idle_s_max: Close connections unused for this long. Engines on uvicorn close theirs after 5 s.
             timeouts: See `UpstreamTimeouts`.
             ssl: For ``https``; None verifies against the system's authorities.
             resolve: Finds the addresses that may be connected to; None takes those of the name as they are.
             answer_headers: Names of headers of answers that pass beside `ANSWER_HEADERS`, in lower case.
+            may_resend: Asked before a request is sent again since a kept connection was stale; it pays for
+                that, too.
 
         Raises:
             ValueError: If the URL is none of that.
@@ -114,7 +128,7 @@ class WorkerPool:
         self.opened = 0
         self.reused = 0
         self.retried = 0
-        self.may_resend: Callable[[], bool] = lambda: True
+        self.may_resend = may_resend
         self.on_idle_closed: Callable[[], None] = lambda: None
         self._resolve = resolve
         self.answer_headers = ANSWER_HEADERS.union(filter(may_pass, answer_headers))
@@ -123,8 +137,7 @@ class WorkerPool:
         self._port = parts.port or (443 if self._ssl is not None else 80)
         self._base_path = parts.path.rstrip("/").encode("ascii")
         self._host_line = b" HTTP/1.1\r\nhost: " + parts.netloc.encode("ascii") + b"\r\n"
-        self._connections_max = connections_max
-        self._waiting_max = waiting_max
+        self._bounds = bounds or PoolBounds()
         self._loop = asyncio.get_running_loop()
         self._connections: set[WorkerConnection] = set()
         self._idle: list[WorkerConnection] = []
@@ -202,7 +215,7 @@ class WorkerPool:
             self._idle.pop().start(request)
         elif self._closed:
             self._fail_soon(request, "is no longer used", "upstream_pool_closed")
-        elif len(self._waiting) >= self._waiting_max:
+        elif len(self._waiting) >= self._bounds.waiting_max:
             self._fail_soon(request, "has no free connection and a full queue", "upstream_pool_full")
         else:
             request.queued_s = self._loop.time()
@@ -274,7 +287,7 @@ class WorkerPool:
     def _connect_more(self) -> None:
         while (
             len(self._connecting) < len(self._waiting)
-            and len(self._connections) + len(self._connecting) < self._connections_max
+            and len(self._connections) + len(self._connecting) < self._bounds.connections_max
         ):
             task = self._loop.create_task(self._connect(), name=f"connect to {self.origin}")
             self._connecting.add(task)

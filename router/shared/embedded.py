@@ -57,9 +57,8 @@ class EmbeddedValkey:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
-        assert self._process is not None
-        return self._process.pid
+        """Process id of the running server; 0 before the first."""
+        return 0 if self._process is None else self._process.pid
 
     @property
     def _socket(self) -> Path:
@@ -84,10 +83,10 @@ class EmbeddedValkey:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._keeper is not None
-        self._keeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._keeper
+        if self._keeper is not None:
+            self._keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeper
         await self._stop()
 
     async def _start(self, binary: Path) -> None:
@@ -106,20 +105,19 @@ class EmbeddedValkey:
         command = [str(binary), *(part for name, value in arguments.items() for part in (f"--{name}", value))]
         self._socket.unlink(missing_ok=True)
         with (self._directory / "valkey.log").open("wb") as log:
-            self._process = await TetheredProcess.start(*command, log=log)
+            self._process = process = await TetheredProcess.start(*command, log=log)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await self._answers()
+                await self._answers(process)
         except TimeoutError as error:
             raise StateError(
                 f"the embedded Valkey did not answer within {START_TIMEOUT_S:.0f} s: {self._log_tail()}"
             ) from error
 
-    async def _answers(self) -> None:
+    async def _answers(self, process: TetheredProcess) -> None:
         """Wait until it takes a connection; redis-py would now and then swallow a cancellation."""
-        assert self._process is not None
         while True:
-            status = self._process.returncode
+            status = process.returncode
             if status is not None:
                 raise StateError(f"the embedded Valkey ended with status {status}: {self._log_tail()}")
             with contextlib.suppress(RedisLost):
@@ -135,8 +133,7 @@ class EmbeddedValkey:
 
         Runs until the context ends. A start that fails is tried again after a pause.
         """
-        while True:
-            assert self._process is not None
+        while self._process is not None:
             status = await self._process.wait()
             logger.error(
                 "embedded Valkey ended, starting it again",

@@ -154,7 +154,7 @@ class LeaseAccount:
         self._asks: list[Charge] = []
         self._asked: list[Charge] = []
         self._last_us = self._told_us = 0
-        self._refusal: Refusal | None = None
+        self._refusal = Refusal(REQUESTS, 0)  # of the newest request refused, until then
         self._refused_tokens = self._refused_until_us = 0
 
     @property
@@ -232,7 +232,6 @@ class LeaseAccount:
         elif 0 < limits.concurrent_tokens < tokens:
             charge.refuse(Refusal(CONCURRENT, 0))
         elif 0 < self._refused_until_us - at_us <= REFUSED_US and tokens >= self._refused_tokens:
-            assert self._refusal is not None
             charge.refuse(self._refusal)
         return charge.ended
 
@@ -321,12 +320,12 @@ class LeaseAccount:
             last: Whether to give everything back, since there will be no further call.
         """
         self._prune(at_us // SLOT_US)
-        again = self._unacknowledged is not None
-        if not again:
+        told = self._unacknowledged
+        again = told is not None
+        if told is None:
             uses, self._untold = self._uses if self._whole else self._untold, {}
-            self._unacknowledged = tuple((slot, use[0], use[1]) for slot, use in uses.items())
+            told = self._unacknowledged = tuple((slot, use[0], use[1]) for slot, use in uses.items())
             self._batch += 1
-        assert self._unacknowledged is not None
         in_hand = self._in_hand
         wants = (0, 0, 0)
         if again:
@@ -353,7 +352,7 @@ class LeaseAccount:
             (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent_tokens),
             (held[0], held[1], held[2] + self.in_flight if limits.concurrent_tokens else 0),
             wants,
-            self._unacknowledged,
+            told,
             tuple(charge.tokens for charge in self._asked),
         )
 

@@ -28,10 +28,13 @@ class Pace:
 
     Args:
         problems: Where it shows that Redis is slow.
+
+    Attributes:
+        problems: As given.
     """
 
     def __init__(self, problems: Problems) -> None:
-        self._problems = problems
+        self.problems = problems
         self._slow = False
         self._against = 0
         self._counted_until_s = 0.0
@@ -54,7 +57,7 @@ class Pace:
             self._against = 0
         if self._slow and self._against == FAST_IN_A_ROW:
             self._slow, self._against = False, 0
-            self._problems.clear("pace")
+            self.problems.clear("pace")
         elif not self._slow and self._against == SLOW_IN_A_ROW:
             self._slowed(f"Redis answers late: after {took_s * 1000:.0f} ms")
 
@@ -65,4 +68,4 @@ class Pace:
 
     def _slowed(self, reason: str) -> None:
         self._slow, self._against = True, 0
-        self._problems.set("pace", reason)
+        self.problems.set("pace", reason)

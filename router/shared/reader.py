@@ -23,6 +23,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from policies import Left, Op, decode_ops
 from router.shared.clock import LogClock
@@ -31,7 +32,6 @@ from router.shared.config import Warming
 from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import Fold, SharedListener, SkipReason
-from router.shared.problems import Problems
 from router.shared.server import RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import Snapshot, SnapshotStore
 from router.shared.streams import START, StreamId, parse_id, stream_id
@@ -54,6 +54,25 @@ REASON_CHARS_MAX = 200
 FETCHED_SHARE = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class ReaderRules:
+    """What a reader reads, and how.
+
+    Attributes:
+        writer: Names this process; its entries are skipped.
+        replica: Id of this replica.
+        keys: The namespace.
+        margin_s: How much of the log is kept behind the snapshot, seconds.
+        block_s: Longest wait for one reply, seconds.
+    """
+
+    writer: bytes
+    replica: str
+    keys: Keys
+    margin_s: float
+    block_s: float
+
+
 class Reader:
     """Reads the log of a namespace into a fold.
 
@@ -66,51 +85,39 @@ class Reader:
         entries: Entries read.
 
     Args:
-        writer: Names this process; its entries are skipped.
-        replica: Id of this replica.
-        keys: The namespace.
+        rules: What it reads, and how.
         fold: What operations are applied to.
         clock: Log time, for the lag.
         snapshots: Where a gap is mended from.
         listener: Told about everything.
         on_left: Called for every `Left` in the log.
-        problems: Where it shows that Redis refuses to be read.
-        pace: Told how late a read that found nothing came back.
+        pace: Told how late a read that found nothing came back; its problems show that Redis refuses
+            to be read.
         company: Told of entries of others; knows whether more are expected.
-        margin_s: How much of the log is kept behind the snapshot, seconds.
-        block_s: Longest wait for one reply, seconds.
     """
 
     def __init__(
         self,
-        writer: bytes,
-        replica: str,
-        keys: Keys,
+        rules: ReaderRules,
         fold: Fold,
         clock: LogClock,
         snapshots: SnapshotStore,
         listener: SharedListener,
         on_left: Callable[[Left], None],
         *,
-        problems: Problems,
         pace: Pace,
         company: Company,
-        margin_s: float,
-        block_s: float,
     ) -> None:
-        self._writer = writer
-        self._replica = replica
-        self._keys = keys
+        self._writer, self._replica, self._keys = rules.writer, rules.replica, rules.keys
+        self._gap_check_us = int(rules.margin_s * 1e6 / 2)
+        self._block_s = rules.block_s
         self._fold = fold
         self._clock = clock
         self._snapshots = snapshots
         self._listener = listener
         self._on_left = on_left
-        self._problems = problems
-        self._pace = pace
+        self._pace, self._problems = pace, pace.problems
         self._company = company
-        self._gap_check_us = int(margin_s * 1e6 / 2)
-        self._block_s = block_s
         self._target = START
         # The first id of the log when the snapshot was last read: what was before it is not missing.
         self._floor = START

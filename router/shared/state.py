@@ -42,7 +42,7 @@ from router.shared.pace import Pace
 from router.shared.ports import Fold, NoListener, SharedListener
 from router.shared.problems import Problems
 from router.shared.publisher import Publisher
-from router.shared.reader import Reader
+from router.shared.reader import Reader, ReaderRules
 from router.shared.server import SERVER_INTERVAL_S, RedisLink, RedisLost, RedisRefused
 from router.shared.snapshot import SnapshotStore
 from router.shared.vitals import Vitals, decoded
@@ -129,19 +129,14 @@ class SharedState:
             self._writer, keys, self._listener, config.trim_margin_s, fold.snapshot_version
         )
         self._reader = Reader(
-            self._writer,
-            config.replica,
-            keys,
+            ReaderRules(self._writer, config.replica, keys, config.trim_margin_s, BLOCK_S),
             fold,
             clock,
             snapshots,
             self._listener,
             self._on_left,
-            problems=self._problems,
             pace=self._pace,
             company=company,
-            margin_s=config.trim_margin_s,
-            block_s=BLOCK_S,
         )
         self._keeper = SnapshotKeeper(config, clock, fold, snapshots, self._reader, self._publisher)
         self._started_us: int | None = None

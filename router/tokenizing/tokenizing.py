@@ -273,8 +273,8 @@ class Tokenizing:
         else:
             found = _refusal(found)
         for waiter in waiters:
-            assert waiter.timer is not None
-            waiter.timer.cancel()
+            if waiter.timer is not None:
+                waiter.timer.cancel()
             held_s = perf_counter() - waiter.since_s
             if isinstance(found, Identity):
                 self._counts.tokenized("in_a_thread", held_s)

@@ -2,7 +2,7 @@
 
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import Admission, AdmissionRules, Lanes, RoomRules, WaitingRoom
+from policies import Admission, AdmissionRules, Lanes, OpLog, RoomRules, WaitingRoom
 from router.admin import QueuePorts
 from router.fleet import Registry
 from router.gateway.refusals import Refusals
@@ -16,13 +16,11 @@ def queue_ports(
     now_us = time.clock.now_us
     admission = Admission(AdmissionRules(running_max=3), shared.fleet)
     room = WaitingRoom(
-        replica="r1",
+        log=OpLog("r1", shared.publish, now_us),
         fleet=shared.fleet,
         admission=admission,
         lanes=Lanes(lambda lane: registry.eligible(None, now_us())),
         rules=RoomRules(),
-        publish=shared.publish,
-        now_us=now_us,
         call_later=time.call_later,
         grace_s=lambda: 0.02,
         ended=lambda *_: None,

@@ -23,6 +23,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     DecodeFit,
     EarlyRejection,
     Feedback,
@@ -35,6 +36,7 @@ from policies import (
     Left,
     Matchmaker,
     Op,
+    OpLog,
     OpRefused,
     Order,
     Pairing,
@@ -135,7 +137,7 @@ class Request:
         replica = self.replica
         slots = replica.slots_of(lane_of(self.parsed.model))
         if not len(slots):
-            return Unserved()
+            return Unserved(LookupError("nobody"))
         lane = lane_of(self.parsed.model)
         claim = Claim(self.arrived_us, lane, self.flow, ticket_id, turn)
         now_us, pairing = replica.now_us(), replica.pairing_of(lane)
@@ -197,35 +199,35 @@ class Replica:
         self.matchmaker = Matchmaker(self.fleet, self.admission, lambda _: DecodeFit())
         self.lanes = Lanes(self.slots_of, self.pairing_of, self.matchmaker)
         self.room = WaitingRoom(
-            replica=name,
+            log=OpLog(name, self.publish, self.now_us),
             fleet=self.fleet,
             admission=self.admission,
             lanes=self.lanes,
             rules=rules,
-            publish=self.publish,
-            now_us=self.now_us,
             call_later=self.call_later,
             grace_s=lambda: max(0.02, 4 * stage.delay_s),
             ended=lambda *wait: self.ended.append(wait),
         )
         self.decider = Decider(
             self.fleet,
-            make_policy("expected_cost"),
-            Feedback(self.fleet, publish=self.publish, replica=name, bytes_per_token=4.0),
+            DecisionRules(
+                make_policy("expected_cost"),
+                BLOCK_TOKENS,
+                BLOCK_BYTES,
+                0,
+                order=Order(
+                    self.admission,
+                    self.lanes,
+                    k,
+                    lambda _: stage.step_tokens,
+                    None
+                    if stage.level is None
+                    else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
+                ),
+            ),
+            Feedback(self.fleet, OpLog(name, self.publish, self.now_us), bytes_per_token=4.0),
             replica=name,
             next_attempt_id=map(f"{name}-{{:x}}".format, itertools.count()).__next__,
-            block_tokens=BLOCK_TOKENS,
-            block_bytes=BLOCK_BYTES,
-            expected_output_tokens=0,
-            order=Order(
-                self.admission,
-                self.lanes,
-                k,
-                lambda _: stage.step_tokens,
-                None
-                if stage.level is None
-                else EarlyRejection(stage.level, self.fleet, lambda _: DecodeFit()),
-            ),
             matchmaker=self.matchmaker,
         )
 

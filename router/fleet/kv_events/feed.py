@@ -136,8 +136,7 @@ class Feed:
             Whether there was anything.
         """
         self.look(start)
-        assert self.subscription is not None
-        batches = self.subscription.read(READ_AT_ONCE)
+        batches = [] if self.subscription is None else self.subscription.read(READ_AT_ONCE)
         for number, payload in batches:
             self.sequence.came(number, payload)
         return bool(batches)
@@ -150,7 +149,8 @@ class Feed:
     def look(self, start: Callable[[Coroutine[None, None, None], str], asyncio.Task[None]]) -> None:
         """See whether the publisher is there (again), and ask for what is missing."""
         subscription, sequence = self.subscription, self.sequence
-        assert subscription is not None
+        if subscription is None:
+            return
         subscription.look()
         if subscription.connections != self._connections:
             self._connections = subscription.connections
@@ -228,14 +228,13 @@ class Feed:
 
     async def _answer(self) -> bool:
         """One question and what comes back; whether the answer was whole."""
-        if self._replay_at is None:
+        context, endpoint, first = self._context, self._replay_at, self.sequence.asked
+        if context is None or endpoint is None or first is None:
             return False
         from router.fleet.kv_events.sockets import replay
 
-        assert self._context is not None
-        assert self.sequence.asked is not None
         try:
-            async for batches in replay(self._context, self._replay_at, self.sequence.asked):
+            async for batches in replay(context, endpoint, first):
                 for number, payload in batches:
                     self.sequence.replayed(number, payload)
                 await asyncio.sleep(0)

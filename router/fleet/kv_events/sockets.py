@@ -88,8 +88,7 @@ class Subscription:
     def look(self) -> None:
         """See who came and went."""
         monitor = self._monitor
-        assert monitor is not None
-        while _events(monitor) & zmq.POLLIN:
+        while monitor is not None and _events(monitor) & zmq.POLLIN:
             event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"]
             self.connected = event == _GOOD
             self.connections += event == _GOOD
@@ -117,18 +116,18 @@ class Subscription:
     def arm(self) -> None:
         """Call `wake` when there may be something; the socket was read to its end."""
         if not self._armed:
-            assert self._monitor is not None
             self._armed = True
             for socket in (self._socket, self._monitor):
-                self._loop.add_reader(_descriptor(socket), self._ready)
+                if socket is not None:
+                    self._loop.add_reader(_descriptor(socket), self._ready)
 
     def disarm(self) -> None:
         """Call nobody."""
         if self._armed:
-            assert self._monitor is not None
             self._armed = False
             for socket in (self._socket, self._monitor):
-                self._loop.remove_reader(_descriptor(socket))
+                if socket is not None:
+                    self._loop.remove_reader(_descriptor(socket))
 
     def close(self) -> None:
         """Unsubscribe."""

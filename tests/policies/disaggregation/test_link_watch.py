@@ -5,7 +5,17 @@ from typing import cast
 import pytest
 from fakes.gateway import FakeShared, VirtualTime, registry
 
-from policies import Finished, FleetRules, LinkMeasured, LinkRules, LinkStates, Placed, Shipped, Shipping
+from policies import (
+    Finished,
+    FleetRules,
+    LinkMeasured,
+    LinkRules,
+    LinkStates,
+    OpLog,
+    Placed,
+    Shipped,
+    Shipping,
+)
 from policies.disaggregation.link_watch import FAILURE_US, LOOK_S, LinkTurn, LinkWatch, Patience
 from policies.state.link_states import LinkState
 from router.fleet import LocalWorker
@@ -29,9 +39,8 @@ class Setup:
             local = self.registry.get(self.registry.add(f"http://{name}", role="prefill", labels=labels))
             assert local is not None
             self.workers.append(local)
-        self.watch = LinkWatch(
-            self.shared.fleet, publish=self.shared.publish, now_us=self.time.clock.now_us, replica="r1"
-        )
+        log = OpLog("r1", self.shared.publish, self.time.clock.now_us)
+        self.watch = LinkWatch(self.shared.fleet, log)
         self.links = self.shared.fleet.links
         self.number = 0
         self.patience: Patience | None = None

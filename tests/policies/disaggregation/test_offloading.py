@@ -17,6 +17,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     Feedback,
     Finished,
     Fitted,
@@ -31,6 +32,7 @@ from policies import (
     OffloadPlan,
     OffloadReason,
     OffloadRules,
+    OpLog,
     Order,
     Pairing,
     Partners,
@@ -94,14 +96,10 @@ class Setup:
         order = Order(Admission(AdmissionRules(), fleet), Lanes(lambda _: self.slots), 4.0)
         self.decider = Decider(
             fleet,
-            make_policy("min_ttft"),
-            Feedback(fleet, publish=self.publish, replica="r1", bytes_per_token=4.0),
+            DecisionRules(make_policy("min_ttft"), 256, 1024, 100, order=order if queue else None),
+            Feedback(fleet, OpLog("r1", self.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=map("a{}".format, count()).__next__,
-            block_tokens=256,
-            block_bytes=1024,
-            expected_output_tokens=100,
-            order=order if queue else None,
             offloading=self.offloading,
         )
 

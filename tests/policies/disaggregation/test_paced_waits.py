@@ -10,6 +10,7 @@ from policies import (
     FleetRules,
     Hold,
     Lanes,
+    OpLog,
     Placed,
     QueueRefusal,
     RoomRules,
@@ -31,13 +32,11 @@ class Stage:
         self.full = True
         self.asked = 0
         self.room = WaitingRoom(
-            replica="r1",
+            log=OpLog("r1", self.shared.publish, self.time.clock.now_us),
             fleet=fleet,
             admission=Admission(AdmissionRules(), fleet),
             lanes=Lanes(lambda _: slots),
             rules=RoomRules(),
-            publish=self.shared.publish,
-            now_us=self.time.clock.now_us,
             call_later=self.time.call_later,
             grace_s=lambda: 0.05,
             ended=lambda *_: None,

@@ -15,6 +15,7 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     DecodeFit,
     EarlyRejection,
     Feedback,
@@ -24,6 +25,7 @@ from policies import (
     Lanes,
     Matchmaker,
     Op,
+    OpLog,
     Order,
     Pairing,
     Partners,
@@ -77,16 +79,18 @@ class Setup:
         rejection = None if level is None else EarlyRejection(level, fleet, lambda _: self.fit)
         self.decider = Decider(
             fleet,
-            make_policy(policy),
-            Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            DecisionRules(
+                make_policy(policy),
+                256,
+                1024,
+                100,
+                order=Order(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
+                prefill_policy=make_policy(prefill_policy) if prefill_policy else None,
+            ),
+            Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
-            block_tokens=256,
-            block_bytes=1024,
-            expected_output_tokens=100,
-            order=Order(admission, Lanes(lambda _: self.slots), 4.0, rejection=rejection),
             matchmaker=matchmaker,
-            prefill_policy=make_policy(prefill_policy) if prefill_policy else None,
         )
 
     def publish(self, *ops: Op) -> None:

@@ -19,11 +19,13 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     EarlyRejection,
     Feedback,
     FirstToken,
     Hold,
     Lanes,
+    OpLog,
     Order,
     Placed,
     Policy,
@@ -49,13 +51,12 @@ class Setup:
             self.shared.publish(WorkerPut(worker, NOW_US, "r1", f"http://{worker}"))
         self.decider = Decider(
             self.shared.fleet,
-            make_policy("expected_cost"),
-            Feedback(self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            DecisionRules(make_policy("expected_cost"), 256, 1024, 100),
+            Feedback(
+                self.shared.fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0
+            ),
             replica="r1",
             next_attempt_id=iter(("a1", "a2", "a3")).__next__,
-            block_tokens=256,
-            block_bytes=1024,
-            expected_output_tokens=100,
         )
 
     def decide(self, profile: AttentionProfile = FULL_ATTENTION, **changes: Any) -> Decision:
@@ -210,25 +211,27 @@ class Ordered(Setup):
     def __init__(self, *, step_tokens: int = 2048, level: ServiceLevel | None = None) -> None:
         super().__init__()
         fleet, slots = self.shared.fleet, np.arange(1)
-        feedback = Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0)
+        feedback = Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0)
         admission = Admission(AdmissionRules(target_s=100.0, target_s_max=100.0), fleet)
         self.ids = itertools.count()
         self.decider = Decider(
             fleet,
-            make_policy("expected_cost"),
+            DecisionRules(
+                make_policy("expected_cost"),
+                256,
+                1024,
+                100,
+                order=Order(
+                    admission,
+                    Lanes(lambda _: slots),
+                    4.0,
+                    lambda _: step_tokens,
+                    None if level is None else EarlyRejection(level, fleet, feedback.decode_fit),
+                ),
+            ),
             feedback,
             replica="r1",
             next_attempt_id=lambda: f"a{next(self.ids)}",
-            block_tokens=256,
-            block_bytes=1024,
-            expected_output_tokens=100,
-            order=Order(
-                admission,
-                Lanes(lambda _: slots),
-                4.0,
-                lambda _: step_tokens,
-                None if level is None else EarlyRejection(level, fleet, feedback.decode_fit),
-            ),
         )
 
     def ask(

@@ -26,6 +26,7 @@ from policies import (
     Fitted,
     FleetRules,
     Forget,
+    OpLog,
     Placed,
     ServiceModel,
     Tracked,
@@ -66,7 +67,7 @@ class Setup:
         self.shared = FakeShared(rules)
         self.shared.publish(WorkerPut("w:80", NOW_US, "r1", "http://w:80"))
         self.feedback = Feedback(
-            self.shared.fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0
+            self.shared.fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0
         )
         self.now_us = NOW_US
 

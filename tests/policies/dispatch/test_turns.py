@@ -18,10 +18,12 @@ from policies import (
     Claim,
     Decider,
     Decision,
+    DecisionRules,
     Feedback,
     Hold,
     Insert,
     Lanes,
+    OpLog,
     Order,
     Placed,
     Shed,
@@ -54,14 +56,16 @@ class Setup:
         self.lanes = Lanes(lambda _: self.slots)
         self.decider = Decider(
             fleet,
-            make_policy(policy),
-            Feedback(fleet, publish=self.shared.publish, replica="r1", bytes_per_token=4.0),
+            DecisionRules(
+                make_policy(policy),
+                256,
+                1024,
+                100,
+                order=Order(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
+            ),
+            Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0),
             replica="r1",
             next_attempt_id=iter(f"a{number}" for number in range(100)).__next__,
-            block_tokens=256,
-            block_bytes=1024,
-            expected_output_tokens=100,
-            order=Order(Admission(AdmissionRules(**rules), fleet), self.lanes, k),
         )
 
     def waits(

@@ -1,10 +1,10 @@
 """The loop that looks at links, and what it logs."""
 
 import pytest
-from fakes.gateway import FakeShared, VirtualTime, registry
+from fakes.gateway import FakeShared, VirtualTime
 
-from policies import LINK_LOOK_S, FleetRules, LinkMeasured, LinkRules
-from router.fleet import LinkWatch
+from policies import LINK_LOOK_S, FleetRules, LinkMeasured, LinkRules, LinkWatch, OpLog
+from router.fleet import watch_links
 
 LINK = "far>"
 
@@ -15,9 +15,8 @@ class Setup:
     def __init__(self) -> None:
         self.time = VirtualTime()
         self.shared = FakeShared(FleetRules(links={LINK: LinkRules(1e9, rtt_s=0.1)}))
-        self.watch = LinkWatch(
-            self.shared.fleet, publish=self.shared.publish, now_us=self.time.clock.now_us, replica="r1"
-        )
+        log = OpLog("r1", self.shared.publish, self.time.clock.now_us)
+        self.watch = LinkWatch(self.shared.fleet, log)
 
 
 async def test_links_that_go_down_and_come_back_are_logged_once_each(
@@ -39,19 +38,8 @@ async def test_links_that_go_down_and_come_back_are_logged_once_each(
     monkeypatch.setattr("asyncio.sleep", sleep)
     caplog.set_level("INFO", logger="router.fleet.link_watch")
     with pytest.raises(InterruptedError):
-        await setup.watch.run()
+        await watch_links(setup.watch)
 
     told = [(record.levelname, vars(record)["event"], vars(record)["link"]) for record in caplog.records]
     assert told == [("WARNING", "link.down", LINK), ("INFO", "link.up", LINK)]
     assert set(slept) == {LINK_LOOK_S}
-
-
-def test_a_connection_to_a_worker_of_another_site_measures_the_round_trip() -> None:
-    setup = Setup()
-    workers = registry(setup.shared, setup.time)
-    local = workers.get(workers.add("http://w0", role="prefill", labels={"site": "far"}))
-    assert local is not None
-
-    setup.watch.connected(local, 0.03)
-
-    assert setup.shared.fleet.links.rtt_s(LINK) == 0.03

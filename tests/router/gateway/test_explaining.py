@@ -10,6 +10,7 @@ from fakes.handover import PairBench
 from fakes.rehearsals import Real, explained, parsed_text, said
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from policies import (
     POLICIES,
@@ -107,7 +108,8 @@ def test_what_is_explained_is_what_is_then_done(
     """Beyond 16 candidates prices are columns, below they are numbers."""
     bench = Bench(workers=0)
     policy = make_policy(name)
-    bench.gateway.placing.decider.policy = bench.gateway.placing.decider.prefill_policy = policy
+    decider = bench.gateway.placing.decider
+    decider.use(replace(decider.rules, policy=policy, prefill_policy=None))
     for number, worker in enumerate(workers):
         labels = {"bucket": worker["bucket"]} if worker["bucket"] else {}
         bench.registry.add(f"http://w{number}:80", labels=labels)
@@ -152,7 +154,8 @@ def test_with_pairs_and_links_too(
     )
     bench = PairBench(0, 0, rules=rules)
     policy = make_policy(name)
-    bench.gateway.placing.decider.policy = bench.gateway.placing.decider.prefill_policy = policy
+    decider = bench.gateway.placing.decider
+    decider.use(replace(decider.rules, policy=policy, prefill_policy=None))
     for letter, role, workers, labels in (
         ("p", "prefill", prefill, {}),
         ("f", "prefill", far, {"site": "far", "worker_class": "fast"}),

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import pytest
 from fakes.gateway import Bench, chat
 
+from policies import Placed
 from router.errors import NoWorker
 from router.gateway.record import RequestRecord
 
@@ -13,6 +15,16 @@ def test_an_answer_that_reports_its_usage_corrects_the_estimates(bench: Bench) -
     bench.start(chat())
     bench.upstream.answer(b'{"usage":{"prompt_tokens":2500,"completion_tokens":1}}')
     assert bench.gateway.placing.feedback.bytes_per_token("m") < 4
+
+
+def test_a_worker_that_has_lost_its_cache_is_logged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(bench.gateway.placing.feedback, "answered", lambda *_: True)
+    bench.start(chat())
+    bench.upstream.answer(b'{"usage":{"prompt_tokens":2500,"completion_tokens":1}}')
+    (line,) = [vars(each) for each in caplog.records if each.levelname == "WARNING"]
+    assert (line["event"], line["worker_id"]) == ("worker.flushed", bench.shared.said(Placed)[0].worker)
 
 
 def test_the_log_line_says_what_happened_and_no_prompt(bench: Bench) -> None:

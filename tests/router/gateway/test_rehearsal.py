@@ -2,6 +2,7 @@
 
 from fakes.gateway import Bench
 from fakes.rehearsals import Real, digest, parsed_text, said
+from msgspec.structs import replace
 
 from policies import Decision, Hold, Placed, Waiting, make_policy
 from router.errors import NoWorker
@@ -26,7 +27,8 @@ def test_nothing_counts_it_and_the_next_real_one_goes_where_it_said() -> None:
 
 def test_turns_are_not_taken() -> None:
     bench, parsed = Bench(workers=3), parsed_text((1,))
-    bench.gateway.placing.decider.policy = make_policy("round_robin")
+    decider = bench.gateway.placing.decider
+    decider.use(replace(decider.rules, policy=make_policy("round_robin")))
     outcomes = [rehearse(bench.gateway, parsed, ANONYMOUS).outcome for _ in range(3)]
     assert {said(outcome) for outcome in outcomes} == {("place", "w0:80", "", "cold")}
 

@@ -64,4 +64,4 @@ async def test_workers_that_come_later_have_the_connections_of_the_newest_settin
     process.workers.use(settings(upstream={"connect_timeout_s": 9, "connections_max": 3}))
     process.registry.add("http://a:1")
     (local,) = process.registry.all()
-    assert (local.pool.timeouts.connect_s, local.pool._connections_max) == (9, 3)
+    assert (local.pool.timeouts.connect_s, local.pool._bounds.connections_max) == (9, 3)

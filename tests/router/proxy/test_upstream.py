@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 from router.errors import StreamBroken, WorkerRefused, WorkerUnreachable
-from router.proxy import UpstreamTimeouts, WorkerPool
+from router.proxy import PoolBounds, UpstreamTimeouts, WorkerPool
 from router.proxy.connection import STALE_S, WorkerConnection
 from router.proxy.upstream import CHECKED_AT_ONCE
 
@@ -38,7 +38,7 @@ async def test_the_request_is_written_as_a_worker_expects_it(
 
 
 async def test_the_sink_hears_nothing_before_send_returns(worker: Any, new_sink: Any, until: Until) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), waiting_max=0)
+    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(waiting_max=0))
     sink = new_sink()
     pool.send(b"POST", b"/", b"", b"", [], sink)
     assert not sink.done
@@ -63,7 +63,7 @@ async def test_a_connection_is_used_again(worker: Any, new_sink: Any, until: Unt
 async def test_connections_are_bounded_and_requests_wait_in_order(
     worker: Any, new_sink: Any, until: Until
 ) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), connections_max=2)
+    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(2))
     sinks = [new_sink() for _ in range(20)]
     for number, sink in enumerate(sinks):
         pool.send(b"POST", b"/", b"", b"", [b"%d" % number], sink)
@@ -86,8 +86,7 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 
     pool = WorkerPool(
         await worker.start(script),
-        connections_max=1,
-        waiting_max=1,
+        bounds=PoolBounds(1, 1),
         timeouts=UpstreamTimeouts(0.1, 60.0, 60.0),
     )
     busy, waits, beyond = new_sink(), new_sink(), new_sink()
@@ -106,7 +105,7 @@ async def test_a_request_beyond_the_queue_fails_and_one_that_waits_too_long_too(
 
 
 async def test_an_aborted_request_leaves_the_queue(worker: Any, new_sink: Any, until: Until) -> None:
-    pool = WorkerPool(await worker.answer_with(OK), connections_max=1)
+    pool = WorkerPool(await worker.answer_with(OK), bounds=PoolBounds(1))
     first, second, third = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [b"1"], first)
     pool.send(b"POST", b"/", b"", b"", [b"2"], second).abort()
@@ -176,8 +175,7 @@ async def _second_request(
         writer.write(OK)
         await after(reader)
 
-    pool = WorkerPool(await worker.start(script, limit=2**16))
-    pool.may_resend = lambda: may_resend
+    pool = WorkerPool(await worker.start(script, limit=2**16), may_resend=lambda: may_resend)
     first, second = new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [b"x"], first)
     await until(lambda: first.done)
@@ -380,7 +378,7 @@ async def test_close_fails_what_waits_and_what_is_in_flight(worker: Any, new_sin
         writer.write(b"HTTP/1.1 200 OK\r\n\r\npart")
         await reader.read()
 
-    pool = WorkerPool(await worker.start(script), connections_max=1)
+    pool = WorkerPool(await worker.start(script), bounds=PoolBounds(1))
     flying, waiting, late = new_sink(), new_sink(), new_sink()
     pool.send(b"POST", b"/", b"", b"", [], flying)
     await until(lambda: flying.pieces)

@@ -14,7 +14,7 @@ from router.shared.keys import Keys
 from router.shared.pace import Pace
 from router.shared.ports import NoListener
 from router.shared.problems import Problems
-from router.shared.reader import Reader
+from router.shared.reader import Reader, ReaderRules
 from router.shared.server import RedisLink
 from router.shared.snapshot import SnapshotStore
 from router.shared.streams import START, parse_id
@@ -74,19 +74,14 @@ class Bench:
         self.alone = True
         self.company = Company(lambda: self.alone)
         self.reader = Reader(
-            ME,
-            "me",
-            self.keys,
+            ReaderRules(ME, "me", self.keys, 10.0, 0.05),
             self.fold,
             LogClock(),
             self.store,
             self.listener,
             self.lefts.append,
-            problems=self.problems,
             pace=Pace(self.problems),
             company=self.company,
-            margin_s=10.0,
-            block_s=0.05,
         )
 
     async def append(self, writer: bytes, *ops: Op) -> bytes:
