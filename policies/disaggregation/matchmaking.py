@@ -191,7 +191,7 @@ class Matchmaker:
 
     def without_decode(self, pools: DecodePools, slots: Slots) -> Slots:
         """Those of some candidates that are no decode workers; the same array again."""
-        kept = self._others.get(id(slots))
+        kept = self._others.get(id(slots))  # see `policies.fleet.columns`
         if kept is None or kept[0] is not slots:
             if len(self._others) >= KEPT_MAX:
                 self._others.clear()

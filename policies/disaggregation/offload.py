@@ -29,7 +29,6 @@ fit now waits in the gateway if that is still sooner, and else is prefilled loca
 """
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
@@ -205,7 +204,7 @@ class Offload:
 
     def rehearsing(self) -> "Offload":
         """One that judges as this one would now, and remembers nothing for it."""
-        other = copy(self)
+        other = Offload(self._links, self.rules)
         other.states, other._surges = self.states.rehearsing(), dict(self._surges)
         return other
 

@@ -9,7 +9,6 @@ Requests all of whose candidates are local never come here.
 
 from collections import Counter, deque
 from collections.abc import Callable
-from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -131,9 +130,13 @@ class Offloading:
 
     def rehearsing(self) -> "Offloading":
         """One that decides as this one would now, and remembers nothing for it."""
-        other = copy(self)
-        other.offload = self.offload.rehearsing()
-        other.counts, other.above_cap, other.latest = Counter(), Counter(), deque(maxlen=VERDICTS_KEPT)
+        other = Offloading(
+            self._fleet,
+            self.offload.rehearsing(),
+            replica=self._replica,
+            threshold_tokens=self._threshold_tokens,
+            remote=self._remote,
+        )
         other._left_to = dict(self._left_to)
         return other
 

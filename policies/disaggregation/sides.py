@@ -91,7 +91,7 @@ class SiteMap:
         """
         if not self._links.rules:
             return None
-        kept = self._kept.get(id(slots))
+        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
         if kept is None or kept.every is not slots:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()

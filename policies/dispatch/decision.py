@@ -58,7 +58,7 @@ from policies.scoring import Policy
 from policies.scoring.placement import NO_WORKER_RETRY_AFTER_S, place
 from policies.state.buckets import ANY_BUCKET, beyond
 from policies.state.ops import Placed, Shipping, Waiting
-from policies.state.queue_view import QueueView
+from policies.state.queue_view import QueueView, without
 from radix import DURATION_US_MAX, TOKENS_MAX, WHOLE_MAX, AttentionProfile, whole
 
 DOUBT = 1.25
@@ -533,13 +533,12 @@ class Decider:
         total = tickets.lane_totals().get(lane)
         if total is None:
             return NO_LINE
-        (ahead_us, behind), work_us = total.around(key_us), total.service_us
-        own = tickets.get(claim.ticket_id)
-        if own is not None and own.lane == lane:  # It does not wait for itself.
-            ahead_us -= own.service_us if own.key_us < key_us else 0
-            behind -= own.key_us > key_us
+        ahead_us, behind = map(float, total.around(key_us))
+        own, work_us = tickets.get(claim.ticket_id), total.service_us
+        if own is not None and own.lane == lane:
+            ahead_us, behind = without(own, 1.0, key_us, ahead_us, behind)
             work_us -= own.service_us
-        return Line(max(ahead_us, 0) / 1e6 / workers, max(behind, 0) / workers, work_us / 1e6 / workers)
+        return Line(max(ahead_us, 0.0) / 1e6 / workers, max(behind, 0.0) / workers, work_us / 1e6 / workers)
 
     def _turn(
         self,

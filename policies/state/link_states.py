@@ -10,8 +10,7 @@ and 0.5 are ours (theory E4.6). DOWN and PROBING follow from what is measured an
 on them; between scarce and abundant they may differ for a moment.
 """
 
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import exp
 
@@ -57,15 +56,13 @@ class LinkStateRules:
     probe_s: float = 5.0
 
 
+@dataclass(slots=True)
 class _Signals:
     """What is remembered of one link."""
 
-    __slots__ = ("at_us", "scarce", "utilisation")
-
-    def __init__(self, utilisation: float, now_us: int) -> None:
-        self.at_us = now_us
-        self.utilisation = utilisation
-        self.scarce = False
+    utilisation: float
+    at_us: int
+    scarce: bool = False
 
 
 class LinkStates:
@@ -86,8 +83,8 @@ class LinkStates:
 
     def rehearsing(self) -> "LinkStates":
         """The same states now, which then change for themselves alone."""
-        other = copy(self)
-        other._signals = {link: copy(signals) for link, signals in self._signals.items()}
+        other = LinkStates(self._links, self.rules)
+        other._signals = {link: replace(signals) for link, signals in self._signals.items()}
         return other
 
     def utilisation(self, link: str, now_us: int) -> float:

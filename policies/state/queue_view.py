@@ -19,6 +19,23 @@ from policies.state.waiting_lines import Ticket
 from radix import WHOLE_MAX
 
 
+def without(own: Ticket, share: float, key_us: int, ahead_us: float, behind: float) -> tuple[float, float]:
+    """Take a request's own ticket out of those around it: it does not wait for itself.
+
+    Args:
+        own: The ticket.
+        share: Of it that was counted.
+        key_us: Of the request where it would go.
+        ahead_us: Predicted work that goes first.
+        behind: Tickets that are overtaken.
+    """
+    if own.key_us < key_us:
+        return max(ahead_us - share * own.service_us, 0.0), behind
+    if own.key_us > key_us:
+        return ahead_us, max(behind - share, 0.0)
+    return ahead_us, behind
+
+
 class QueueView(msgspec.Struct, frozen=True, gc=False):
     """The queue, seen by one request.
 
@@ -49,11 +66,7 @@ class QueueView(msgspec.Struct, frozen=True, gc=False):
         ahead_us, behind = self.tickets.around(slot, self.lane, self.workers, key_us)
         own = self.own
         if own is not None:
-            share = self._own_share(own, slot)
-            if own.key_us < key_us:
-                ahead_us = max(ahead_us - share * own.service_us, 0.0)
-            elif own.key_us > key_us:
-                behind = max(behind - share, 0.0)
+            ahead_us, behind = without(own, self._own_share(own, slot), key_us, ahead_us, behind)
         return ahead_us / 1e6, behind
 
     def columns(

@@ -13,7 +13,6 @@ from math import isfinite
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-import numpy as np
 import orjson
 from fastapi import FastAPI, Request, Response
 
@@ -29,6 +28,7 @@ from router.gateway.lane import Lane, Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rehearsal import rehearse
+from router.offsets import offset
 from router.tenants import Tenant
 
 HASHES_MAX = 100_000
@@ -176,14 +176,8 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
     raw = memoryview(question.request)
     if not raw:
         return question, b""
-    start = _address(raw) - _address(hollow.skeleton)
+    start = offset(raw, hollow.skeleton)
     return question, body[hollow.place(start) : hollow.place(start + len(raw))]
-
-
-def _address(buffer: bytes | memoryview) -> int:
-    """Where in memory it begins: a raw field is a view of what it was decoded from."""
-    address: int = np.frombuffer(buffer, np.uint8).ctypes.data
-    return address
 
 
 def _of_hashes(

@@ -80,7 +80,7 @@ class Circuits:
             return slots
         if self._revision != self._fleet.circuits.revision or now_us >= self._stale_us:
             self._rank(now_us)
-        kept = self._kept.get(id(slots))
+        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
         if kept is None or kept[0] is not slots:
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()

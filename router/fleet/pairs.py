@@ -136,7 +136,7 @@ class Pairs:
         allowed = self._circuits.allowed
         decoding = self._decoding(kind)
         decode = [allowed(each, now_us) for each in decoding.values()]
-        kept = self._kept.get(id(slots))
+        kept = self._kept.get(id(slots))  # see `policies.fleet.columns`
         if (
             kept is None
             or kept.slots is not slots

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from router.errors import ClientError
+from router.offsets import offset
 
 Edit = tuple[int, int, bytes]
 """What to replace: where it begins and ends, in bytes, and by what."""
@@ -67,7 +67,7 @@ def members(text: bytes, name: str) -> list[Member]:
     while (raw := decode(data).value) is not _ABSENT:  # type: ignore[attr-defined]
         if len(found) == TIMES_MAX:
             raise ClientError(f"{name} is there too often.", code="invalid_value", param=name)
-        start = _address(raw) - _address(data)
+        start = offset(raw, data)
         colon = data.rindex(b":", 0, start)
         quote = data.rindex(b'"', 0, colon)
         begin = data.rindex(b'"', 0, quote)  # no escape of a letter is a quote
@@ -128,8 +128,3 @@ def _skip(text: bytes, at: int) -> int:
     match = _SPACE.match(text, at)
     assert match is not None
     return match.end()
-
-
-def _address(buffer: bytes | memoryview | msgspec.Raw) -> int:
-    """Where in memory it begins: a raw field is a view of what it was decoded from."""
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)

@@ -13,7 +13,8 @@ at its end all the same.
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
+
+from router.offsets import offset
 
 Piece = bytes | memoryview
 
@@ -46,11 +47,9 @@ class Fields:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Body(data, {})
         spans: dict[str, tuple[int, int]] = {}
-        begin = 0
         for name, raw in zip(self._names, msgspec.structs.astuple(found), strict=True):
             if raw is not _ABSENT:
-                begin = begin or _address(data)
-                start = _address(raw) - begin
+                start = offset(raw, data)
                 spans[name] = (start, start + len(memoryview(raw)))
         return Body(data, spans)
 
@@ -94,8 +93,3 @@ class Body:
             added = b"," + added
         pieces.append(added + b"}")
         return tuple(pieces)
-
-
-def _address(buffer: bytes | memoryview | msgspec.Raw) -> int:
-    """Where in memory it begins: a raw field is a view of what it was decoded from."""
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
