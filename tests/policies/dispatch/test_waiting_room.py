@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from fakes.rooms import Request, Stage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
@@ -85,7 +85,6 @@ def test_a_request_waits_when_no_worker_has_room_and_goes_when_one_has() -> None
 
 
 @given(arrivals)
-@settings(max_examples=60, deadline=None)
 def test_with_k_0_the_first_to_come_is_the_first_to_go(script: list[tuple[float, int, int]]) -> None:
     """One worker: of several, a request may wait for one while a later one takes another."""
     requests = play(Stage(1, k=0.0), script)
@@ -94,7 +93,6 @@ def test_with_k_0_the_first_to_come_is_the_first_to_go(script: list[tuple[float,
 
 
 @given(arrivals, st.sampled_from([0.5, 2.0, 8.0, 1e6]))
-@settings(max_examples=60, deadline=None)
 def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_work_later(
     script: list[tuple[float, int, int]], k: float
 ) -> None:
@@ -114,7 +112,6 @@ def test_with_a_great_k_the_least_work_goes_first() -> None:
 
 
 @given(arrivals, st.integers(1, 4), st.sampled_from([0.0, 0.005]), st.integers(0, 4096), st.integers(1, 4))
-@settings(max_examples=80, deadline=None)
 def test_nobody_waits_while_a_worker_is_idle(
     script: list[tuple[float, int, int]], workers: int, delay_s: float, shared: int, replicas: int
 ) -> None:
@@ -567,7 +564,6 @@ def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
 
 @pytest.mark.parametrize("k", [0.0, 4.0])
 @given(script=arrivals)
-@settings(deadline=None)
 def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
     k: float, script: list[tuple[float, int, int]]
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from fakes.cluster import Cluster, pod
 from fakes.discovering import PLAIN, Log, Replica
 from fakes.gateway import VirtualTime
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import WorkerPut
@@ -341,7 +341,6 @@ _STEPS = (
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(
