@@ -37,6 +37,7 @@ class Setting:
         allowed: What it may be, to be read after "give": ``a whole number, 1 to 65535``.
         description: For people.
         live: Whether it may change while the gateway serves.
+        common: Whether ``--help`` shows it; ``--help-all`` shows every one.
     """
 
     section: str
@@ -49,6 +50,7 @@ class Setting:
     allowed: str
     description: str
     live: bool = False
+    common: bool = False
 
     @property
     def key(self) -> str:
@@ -138,6 +140,7 @@ def _row(section: str, name: str, field: FieldInfo) -> Setting:
         allowed=extra["allowed"] or _allowed(kind, field, choices),
         description=field.description or "",
         live=extra["live"],
+        common=extra["common"],
     )
 
 

@@ -70,6 +70,7 @@ def setting(
     choices: tuple[str, ...] = (),
     allowed: str = "",
     live: bool = False,
+    common: bool = False,
     **limits: Any,
 ) -> Any:
     """Declare a setting.
@@ -82,9 +83,16 @@ def setting(
         choices: Values it takes, where its type does not say so.
         allowed: What it may be, in words, where type and limits do not say so.
         live: Whether it may change while the gateway serves (`router.live_settings`).
+        common: Whether ``--help`` shows it, to those who are new here too.
         limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
     """
-    extra: dict[str, Any] = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live}
+    extra: dict[str, Any] = {
+        "flag": flag,
+        "choices": list(choices),
+        "allowed": allowed,
+        "live": live,
+        "common": common,
+    }
     return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
 
@@ -140,19 +148,22 @@ class ServerSettings(Section):
         "usually runs in a container; 127.0.0.1 keeps it on this machine.",
         allowed="an address or a host name",
         pattern=r"^\S+$",
+        common=True,
     )
-    port: int = setting(30000, "Port to listen on. The default is the peers'.", ge=1, le=65535)
+    port: int = setting(30000, "Port to listen on. The default is the peers'.", ge=1, le=65535, common=True)
     workers: int = setting(
         1,
         "Gateway processes on this host that share the port. Each is a replica of its own, so more of "
         "them cost memory but no affinity.",
         ge=1,
         le=256,
+        common=True,
     )
     api_key: Secret = setting(
         None,
         "Key that clients must send as a bearer token on the data API. Off while empty. Prefer the "
         "environment: a command line is visible to every user of the host.",
+        common=True,
     )
     api_key_file: str = setting(
         "",
@@ -165,6 +176,7 @@ class ServerSettings(Section):
         "The default is the peers'; a hang is found much earlier by the upstream timeouts.",
         gt=0,
         live=True,
+        common=True,
     )
     max_concurrent_requests: int = setting(
         -1,
@@ -292,8 +304,11 @@ class ServerSettings(Section):
         "",
         "PEM file with the certificate chain to serve HTTPS. Off while empty. TLS files are read again when "
         "they change, for connections that begin after that.",
+        common=True,
     )
-    ssl_keyfile: str = setting("", "PEM file with the certificate's private key. Needed with ssl_certfile.")
+    ssl_keyfile: str = setting(
+        "", "PEM file with the certificate's private key. Needed with ssl_certfile.", common=True
+    )
     ssl_ca_certs: str = setting(
         "",
         "PEM file with the authorities whose certificates clients must show (mutual TLS). Off while empty. "
@@ -345,6 +360,7 @@ class FleetSettings(Section):
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
         "Base URLs of the workers. Empty is allowed: workers can be added at run time with POST /workers.",
+        common=True,
     )
     prefill: WorkerLines = setting(
         (),
@@ -353,11 +369,13 @@ class FleetSettings(Section):
         "dp_size=8. The port left out, or none, is the one that the engine names, or 8998. They need decode "
         "workers of the same protocol.",
         allowed="URL [BOOTSTRAP_PORT|none] [LABEL=VALUE ...], once for each worker",
+        common=True,
     )
     decode: WorkerLines = setting(
         (),
         "Decode workers: the URL of each, then labels as in fleet.prefill.",
         allowed="URL [LABEL=VALUE ...], once for each worker",
+        common=True,
     )
     encode: WorkerLines = setting(
         (),
@@ -406,6 +424,7 @@ class FleetSettings(Section):
         "that the settings name, that discovery finds, or that are in fleet.worker_networks or "
         "fleet.worker_hosts, and to no others. Empty: what the client sent is passed on, unless it is the "
         "gateway's own key (server.api_key).",
+        common=True,
     )
     worker_api_key_file: str = setting(
         "",
@@ -492,6 +511,7 @@ class FleetSettings(Section):
         "those whose engine says where it publishes, if their model has a tokenizer in "
         "placement.models: events name token ids, which text never matches. Each worker is followed by one "
         "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
+        common=True,
     )
 
     @property
@@ -584,6 +604,7 @@ class DiscoverySettings(Section):
         "Whether pods become workers when they are ready, drain when they are not, and are removed when they "
         "are gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
         "cacheway[kubernetes].",
+        common=True,
     )
     selector: Selector = setting(
         (),
@@ -591,6 +612,7 @@ class DiscoverySettings(Section):
         "'KEY in (A, B)' or 'KEY notin (A, B)'. Their roles are plain, or what they say with "
         "cacheway.io/role. Empty selects none.",
         allowed="requirements of labels such as app=sglang, separated by spaces or commas",
+        common=True,
     )
     prefill_selector: Selector = setting(
         (),
@@ -716,6 +738,7 @@ class PlacementSettings(Section):
         "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
         choices=tuple(POLICIES),
         live=True,
+        common=True,
     )
     prefill_policy: Annotated[str, AfterValidator(_known_policy)] | None = setting(
         None,
@@ -813,6 +836,7 @@ class PlacementSettings(Section):
         "into the token ids that engines see (docs/token-identity.md): FOLDER has tokenizer.json, "
         "tokenizer_config.json and chat_template.jinja as the model has them, engine asks a worker's "
         "/tokenize. Tokenizers must be equal in all replicas of a namespace.",
+        common=True,
     )
     tokenizing_s_max: float = setting(
         0.1,
@@ -939,6 +963,7 @@ class AdmissionSettings(Section):
         flag="ttft-slo-secs",
         ge=0,
         live=True,
+        common=True,
     )
     ttft_slo_s_per_1k_tokens: float = setting(
         0.0,
@@ -1140,6 +1165,7 @@ class QueueSettings(Section):
         flag="queue-size",
         ge=0,
         live=True,
+        common=True,
     )
     tokens_max: int = setting(
         50_000_000,
@@ -1168,6 +1194,7 @@ class QueueSettings(Section):
         flag="queue-timeout-secs",
         gt=0,
         live=True,
+        common=True,
     )
     uncached_weight: float = setting(
         4.0,
@@ -1335,6 +1362,7 @@ class SharedSettings(Section):
         "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
         "?ssl_keyfile=. "
         "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+        common=True,
     )
     redis_url_file: str = setting(
         "",
@@ -1345,6 +1373,7 @@ class SharedSettings(Section):
         "Name of the fleet: replicas with the same name and Redis share what they know.",
         allowed="1 to 64 letters, digits, '.', '_' or '-'",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        common=True,
     )
     replica_id: str = setting(
         "",
@@ -1401,6 +1430,7 @@ class TenancySettings(Section):
         "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
         "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
         flag="tenant-keys-file",
+        common=True,
     )
     answer_details: Literal["full", "none"] = setting(
         "full",
@@ -1414,7 +1444,7 @@ class TenancySettings(Section):
 class ObservabilitySettings(Section):
     """Logs and metrics."""
 
-    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True)
+    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
     request_logs: bool = setting(
         True,  # noqa: FBT003 - a default
         "Whether each request is logged with one line at its end. Never holds prompt text.",
@@ -1464,6 +1494,7 @@ class ObservabilitySettings(Section):
         "two gateways on one host need no second free port; the peers use 29000.",
         ge=1,
         le=65535,
+        common=True,
     )
     prometheus_host: str = setting(
         "0.0.0.0",  # noqa: S104 - scraped from outside the container
@@ -1494,6 +1525,7 @@ class AdminSettings(Section):
         flag="admin-port",
         ge=0,
         le=65535,
+        common=True,
     )
     tokens_file: str = setting(
         "",
