@@ -16,17 +16,17 @@
     ├── observability   logs and metrics
     └── admin           where the admin API listens, and who may use it
 
-A setting is declared once, here; its flag, environment variable, line of the reference and
-error sentences are derived from the declaration (`router.catalogue`). Names follow the house
-style; flags follow the existing routers where the meaning is the same, so that a user can swap the
-binary and keep the command line. `router.sources` fills the tree from flags, environment and
-file. `router.app` hands sections of it to the parts of `router`; `policies` and `radix` get plain values.
+A setting is declared once: here, or in a frozen dataclass beside the code that reads it, of which a section
+is made. Its flag, environment variable, line of the reference and error sentences are derived from the
+declaration (`router.catalogue`). Names follow the house style; flags follow the existing routers where the
+meaning is the same, so that a user can swap the binary and keep the command line. `router.sources` fills the
+tree from flags, environment and file. `router.app` hands sections of it to the parts.
 
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
@@ -40,7 +40,16 @@ from pydantic import (
     model_validator,
 )
 
-from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
+from policies import (
+    DECODE_COST,
+    DECODE_POLICIES,
+    POLICIES,
+    AdmissionRules,
+    LengthBuckets,
+    ServiceLevel,
+    make_policy,
+    setting,
+)
 from radix import parsed_whole
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
@@ -60,40 +69,6 @@ from router.values import (
 _MIB = 1024 * 1024
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
-
-
-def setting(
-    default: Any,
-    description: str,
-    *,
-    flag: str = "",
-    choices: tuple[str, ...] = (),
-    allowed: str = "",
-    live: bool = False,
-    common: bool = False,
-    **limits: Any,
-) -> Any:
-    """Declare a setting.
-
-    Args:
-        default: Value when nobody sets it.
-        description: What it does, its unit, how to turn it off, and why this default.
-        flag: Command-line name without dashes in front, where it is not the field's own name
-            with dashes and ``-secs`` for ``_s``.
-        choices: Values it takes, where its type does not say so.
-        allowed: What it may be, in words, where type and limits do not say so.
-        live: Whether it may change while the gateway serves (`router.live_settings`).
-        common: Whether ``--help`` shows it, to those who are new here too.
-        limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
-    """
-    extra: dict[str, Any] = {
-        "flag": flag,
-        "choices": list(choices),
-        "allowed": allowed,
-        "live": live,
-        "common": common,
-    }
-    return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
 
 def _known_policy(name: str) -> str:
@@ -904,88 +879,9 @@ class PlacementSettings(Section):
         return {name: value for name, value in self.policy_options.items() if name in known}
 
 
-class AdmissionSettings(Section):
+@dataclass(frozen=True)
+class AdmissionSettings(ServiceLevel, AdmissionRules):
     """How much a worker is given before requests wait here."""
-
-    backlog_target_s: float = setting(
-        0.5,
-        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
-        "here, where order still counts. Longer than the engine stands still between an answer and the next "
-        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
-        "engine queues itself is served in its own order.",
-        gt=0,
-        live=True,
-    )
-    backlog_target_s_max: float = setting(
-        4.0,
-        "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
-        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
-        flag="backlog-target-max-secs",
-        gt=0,
-        live=True,
-    )
-    worker_running_max: int = setting(
-        0,
-        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
-        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
-        ge=0,
-        live=True,
-    )
-    kv_ratio_max: float = setting(
-        0.95,
-        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
-        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
-        flag="kv-usage-max",
-        gt=0,
-        live=True,
-    )
-    engine_metrics_interval_s: float = setting(
-        2.0,
-        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
-        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
-        "has in flight counts.",
-        flag="engine-metrics-interval-secs",
-        ge=0,
-        live=True,
-    )
-    report_age_s_max: float = setting(
-        10.0,
-        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
-        "or nothing new, never stops dispatch.",
-        flag="engine-metrics-age-max-secs",
-        gt=0,
-        live=True,
-    )
-    ttft_slo_s: float = setting(
-        0.0,
-        "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
-        "before it costs anything. 0: nobody is rejected for it.",
-        flag="ttft-slo-secs",
-        ge=0,
-        live=True,
-        common=True,
-    )
-    ttft_slo_s_per_1k_tokens: float = setting(
-        0.0,
-        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
-        flag="ttft-slo-secs-per-1k-tokens",
-        ge=0,
-        live=True,
-    )
-    tpot_slo_s: float = setting(
-        0.0,
-        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
-        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
-        flag="tpot-slo-secs",
-        ge=0,
-        live=True,
-    )
-
-    @model_validator(mode="after")
-    def _the_target_is_within_its_bound(self) -> Self:
-        if self.backlog_target_s_max < self.backlog_target_s:
-            raise ValueError("backlog_target_s_max must not be below backlog_target_s")
-        return self
 
 
 class UpstreamSettings(Section):
