@@ -36,7 +36,7 @@ def stage_of(workers: int, decode: int, replicas: int = 1, **more: object) -> St
         replicas,
         decode=decode,
         decode_tokens=CAPACITY_TOKENS,
-        admission=AdmissionRules(running_max=RUNNING_MAX),
+        admission=AdmissionRules(worker_running_max=RUNNING_MAX),
         **more,  # type: ignore[arg-type]
     )
 

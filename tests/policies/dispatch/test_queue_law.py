@@ -55,7 +55,7 @@ def prices(request: Request) -> dict[int, float]:
     fleet, lane = replica.fleet, lane_of("m")
     slots = replica.slots_of(lane)
     queue = QueueView(
-        *(fleet.tickets, lane, len(slots), request.arrived_us, K, replica.admission.rules.target_s),
+        *(fleet.tickets, lane, len(slots), request.arrived_us, K, replica.admission.rules.backlog_target_s),
         fleet.tickets.get(request.ticket_id),
     )
     tokens = request.parsed.prompt_bytes / 4

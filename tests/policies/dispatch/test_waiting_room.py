@@ -538,7 +538,7 @@ def test_of_two_who_always_wait_each_is_served_its_share() -> None:
 
 def test_a_worker_at_its_caps_is_given_nothing_more() -> None:
     """Two at a time: the target of 100 s would let all of them go."""
-    rules = AdmissionRules(target_s=100.0, target_s_max=100.0, running_max=2)
+    rules = AdmissionRules(backlog_target_s=100.0, backlog_target_s_max=100.0, worker_running_max=2)
     stage = Stage(workers=1, admission=rules)
     requests = [stage.arrive(4096) for _ in range(5)]
     while stage.time.pending:
@@ -549,7 +549,7 @@ def test_a_worker_at_its_caps_is_given_nothing_more() -> None:
 
 def test_a_look_moves_so_many_at_a_time_and_goes_on_in_the_next_turn() -> None:
     """A hundred wait at a worker's caps, which are then lifted: nobody may hold the loop for all."""
-    rules = AdmissionRules(target_s=100.0, target_s_max=100.0, running_max=1)
+    rules = AdmissionRules(backlog_target_s=100.0, backlog_target_s_max=100.0, worker_running_max=1)
     stage = Stage(workers=1, admission=rules)
     waiting = full(stage, 100)
     stage.put_worker("w0", labels={"max_running_requests": "1000"}, at_us=stage.time.clock.now_us() + 1)
@@ -568,7 +568,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
     k: float, script: list[tuple[float, int, int]]
 ) -> None:
     """2 s to the first token. What is overtaken and late for that is rejected as soon as that is certain."""
-    level = ServiceLevel(ttft_s=2.0)
+    level = ServiceLevel(ttft_slo_s=2.0)
     stage = Stage(workers=2, k=k, level=level)
     for gap_s, tokens, _ in script * 2:
         stage.time.advance(gap_s / 2)
@@ -576,7 +576,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
     stage.run()
     for request in stage.requests:
         assert request.done != (request.error is not None)
-        assert request.ttft_s <= level.ttft_s + LOOK_S
+        assert request.ttft_s <= level.ttft_slo_s + LOOK_S
         if request.error is not None:
             assert isinstance(request.error, Shed)
             assert request.error.reason == SLO_UNREACHABLE
@@ -587,7 +587,7 @@ def test_who_is_let_in_keeps_what_is_promised_and_who_would_not_is_told(
 
 def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
     """Three times what two workers can do, for 20 s: without a promise nearly all would be late."""
-    level = ServiceLevel(ttft_s=2.0)
+    level = ServiceLevel(ttft_slo_s=2.0)
     done = []
     for promised in (level, None):
         stage = Stage(workers=2, k=0.0, level=promised)
@@ -595,7 +595,7 @@ def test_under_a_promise_the_fleet_is_kept_busy_with_what_keeps_it() -> None:
             stage.time.advance(0.1)
             stage.arrive(8192)
         stage.run()
-        done.append(sum(request.done and request.ttft_s <= level.ttft_s for request in stage.requests))
+        done.append(sum(request.done and request.ttft_s <= level.ttft_slo_s for request in stage.requests))
     busy_s = 2 * 22.0
     service_s = stage.requests[-1].service_us / 1e6
     assert done[0] >= 0.9 * busy_s / service_s
