@@ -4,10 +4,27 @@ from collections.abc import Callable, Mapping
 
 from router.discovery import Discovery
 from router.fleet import Core, Health
+from router.fleet.kv_events import KvEvents
 from router.gateway import Gateway
 from router.handover import Handover
 from router.live_settings import LiveSettings
 from router.logs import lines_dropped
+from router.metric_families import (
+    DISCOVERY_FAILURES,
+    DISCOVERY_MISSED,
+    DISCOVERY_RESTARTS,
+    HANDOVER_EVENTS,
+    KV_EVENT_BATCHES,
+    KV_EVENT_CORRECTIONS,
+    KV_EVENT_FORGETS,
+    KV_EVENT_GAPS,
+    KV_EVENT_LOSSES,
+    KV_EVENT_REPLAYS,
+    KV_EVENTS,
+    KV_EVENTS_INVALID,
+    OFFLOAD_DECISIONS,
+    Family,
+)
 from router.metrics import Component, Metrics
 from router.process.client_side import ClientSide
 from router.process.log_listener import LogListener
@@ -36,7 +53,8 @@ def report_requests(gateway: Gateway) -> Report:
             inversion_s_max=inversions.us_max / 1e6,
             rooms_overdue=room.overdue,
         )
-        metrics.pairs.offload_decided(gateway.placing.decider.offloading.counts)
+        for reason, total in gateway.placing.decider.offloading.counts.items():
+            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
 
     return report
 
@@ -65,7 +83,8 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
         metrics.probes_rebuilt(workers.health.rebuilt)
         metrics.tree(blocks=core.fleet.tree.blocks, nodes=core.fleet.tree.nodes)
         for name, handover in handovers.items():
-            metrics.pairs.handover_events(name, handover.counts)
+            for event, total in handover.counts.items():
+                metrics.follow(HANDOVER_EVENTS, total, name, event)
 
     return report
 
@@ -123,7 +142,10 @@ def report_discovery(discovery: Discovery | None) -> Report | None:
 
     def report(metrics: Metrics) -> None:
         metrics.degraded(Component.KUBERNETES, on=discovery.problem is not None)
-        metrics.discovery.report()
+        metrics.follow(DISCOVERY_RESTARTS, sum(watch.restarts for watch in discovery.watches))
+        metrics.follow(DISCOVERY_MISSED, sum(watch.missed for watch in discovery.watches))
+        for trouble, total in discovery.failures().items():
+            metrics.follow(DISCOVERY_FAILURES, total, trouble.value)
 
     return report
 
@@ -139,6 +161,26 @@ def report_lines(trace: RequestTrace | None) -> Report:
     return report
 
 
-def report_kv_events(metrics: Metrics) -> None:
-    """Tell of cache events."""
-    metrics.kv_events.report()
+_KV_EVENTS: dict[str, tuple[Family, tuple[str, ...]]] = {
+    "batches": (KV_EVENT_BATCHES, ()),
+    **{kind: (KV_EVENTS, (kind,)) for kind in ("stored", "removed", "cleared", "unknown")},
+    "damaged": (KV_EVENTS_INVALID, ("batch",)),
+    "invalid": (KV_EVENTS_INVALID, ("message",)),
+    "gaps": (KV_EVENT_GAPS, ()),
+    **{outcome: (KV_EVENT_REPLAYS, (outcome,)) for outcome in ("answered", "unanswered")},
+    **{reason: (KV_EVENT_LOSSES, (reason,)) for reason in ("restart", "gap", "again")},
+    "forgets": (KV_EVENT_FORGETS, ()),
+    "corrections": (KV_EVENT_CORRECTIONS, ()),
+}
+"""Where each name of `KvEvents.counts` is counted."""
+
+
+def report_kv_events(kv_events: KvEvents) -> Report:
+    """Return what tells of cache events."""
+
+    def report(metrics: Metrics) -> None:
+        counts = kv_events.counts()
+        for name, (family, labels) in _KV_EVENTS.items():
+            metrics.follow(family, counts.get(name, 0), *labels)
+
+    return report

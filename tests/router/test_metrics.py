@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.metric_families import FAMILIES
-from router.metrics import GATHERED_MAX, Component, Metrics, WorkerSample
+from router.metric_families import FAMILIES, HANDOVER_EVENTS, LEG_FAILURES, LINK_KV_BYTES, TENANT_KEYS_END
+from router.metrics import GATHERED_MAX, Component, Metrics, Sample
 
-GATHERS = ("_values", "_events", "_amounts")
+GATHERS = ("_values", "events", "_amounts")
 """Where tallies gather."""
 
 Samples = dict[tuple[str, ...], float]
@@ -144,12 +144,32 @@ def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> No
     assert found["prompt_tokens_total",] == 1503
 
 
-def test_the_end_of_a_tenants_keys_is_read_at_the_scrape(metrics: Metrics) -> None:
-    """It is gone when the tenant is."""
-    metrics.tenant_keys_end = lambda: [("acme", 1.5e9)]
+def test_what_is_read_is_that_of_the_moment(metrics: Metrics) -> None:
+    """It is gone when its owner has nothing to tell of it any more."""
+    told: list[Sample] = [(TENANT_KEYS_END, ("acme",), 1.5e9)]
+    metrics.readers.append(lambda: told)
     assert scraped(metrics)["tenant_keys_end_timestamp_seconds", "acme"] == 1.5e9
-    metrics.tenant_keys_end = tuple
+    told.clear()
     assert ("tenant_keys_end_timestamp_seconds", "acme") not in scraped(metrics)
+
+
+def test_a_total_that_somebody_else_counts_is_followed(metrics: Metrics) -> None:
+    for total in (2, 2, 3):
+        metrics.follow(HANDOVER_EVENTS, total, "nixl", "params_missing")
+    assert scraped(metrics)["handover_events_total", "params_missing", "nixl"] == 3
+
+
+def test_amounts_add_up_by_their_label(metrics: Metrics) -> None:
+    for kv_bytes in (1e9, 5e8):
+        metrics.labelled_sums[LINK_KV_BYTES].add(("b>a", kv_bytes))
+    assert scraped(metrics)["link_kv_bytes_total", "b>a"] == 1.5e9
+
+
+def test_two_gateways_of_one_process_count_apart(metrics: Metrics) -> None:
+    metrics.counts[LEG_FAILURES].add(("nixl", "prefill", "upstream_timeout"))
+    key = ("leg_failures_total", "upstream_timeout", "prefill", "nixl")
+    assert scraped(metrics)[key] == 1
+    assert key not in scraped(Metrics("1.2.3"))
 
 
 def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
@@ -239,43 +259,6 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     assert (found["ops_skipped_total", "invalid"], found["ops_skipped_total", "failed"]) == (8, 0)
     assert found["snapshots_refused_total",] == 9
     assert found["build_info", "1.2.3"] == 1
-
-
-def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
-    workers = [
-        WorkerSample(
-            *("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000, 0.5),
-            has_room=False,
-            running_max=64,
-            kv_tokens_max=9500,
-            report_age_s=1.25,
-            reported_running=3,
-            reported_waiting=1,
-            reported_kv_tokens=700,
-        ),
-        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0, 0.5, report_age_s=2.0),
-    ]
-    metrics.workers = lambda: workers
-    found = scraped(metrics)
-    assert found["worker_state", "healthy", "a:1"] == 1
-    assert found["worker_state", "unhealthy", "a:1"] == 0
-    assert (found["circuit_state", "a:1"], found["circuit_state", "b:1"]) == (1, 2)
-    assert found["worker_backlog_seconds", "a:1"] == 1.5
-    assert found["worker_inflight_requests", "a:1"] == 2
-    assert found["inflight_tokens", "a:1"] == 300
-    assert found["prefill_tokens", "a:1"] == 40
-    assert found["held_tokens", "a:1"] == 5000
-    assert (found["worker_backlog_target_seconds", "a:1"], found["worker_has_room", "a:1"]) == (0.5, 0)
-    assert (found["worker_running_max_requests", "a:1"], found["worker_kv_max_tokens", "a:1"]) == (64, 9500)
-    assert found["worker_report_age_seconds", "a:1"] == 1.25
-    reported = [f"worker_reported_{name}" for name in ("running_requests", "waiting_requests", "kv_tokens")]
-    assert [found[name, "a:1"] for name in reported] == [3, 1, 700]
-    unknown = {"worker_running_max_requests", "worker_kv_max_tokens", *reported}
-    assert not [name for name in unknown if (name, "b:1") in found]
-    assert found["worker_report_age_seconds", "b:1"] == 2.0
-
-    workers.pop()
-    assert ("circuit_state", "b:1") not in scraped(metrics)
 
 
 async def test_the_loop_hands_over_without_a_scrape(metrics: Metrics) -> None:
