@@ -35,7 +35,7 @@ from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import log_from, request_log
 from router.loop_lag import LoopLag
-from router.metric_families import ROLE_CHANGES
+from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
 from router.process import report
@@ -132,7 +132,7 @@ class GatewayProcess:
             root_of=self.gateway.reader.hasher.engine_root,
             destinations=self.workers.destinations,
         )
-        self._loop_lag = LoopLag(self.metrics.loop_lag)
+        self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(self._sign_ports(settings))
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending

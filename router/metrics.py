@@ -268,29 +268,9 @@ class Metrics:
         if self._gathered >= GATHERED_MAX:
             self._add_up()
 
-    def redispatched(self, reason: str) -> None:
-        """A request goes to another worker."""
-        self.counts[families.REDISPATCHES].add((reason,))
-
-    def spared(self, workers: int) -> None:
-        """Set how many workers take requests although their circuits are open."""
-        self.set(families.WORKERS_SPARED, workers)
-
-    def request_at_fault(self) -> None:
-        """Two workers failed the same request."""
-        self.sums[families.REQUESTS_AT_FAULT].add(1)
-
     def limit_rejected(self, tenant: str, limit: str) -> None:
         """A limit of a tenant rejected a request."""
         self.counts[families.LIMIT_REJECTIONS].add((tenant, limit))
-
-    def upstream_failed(self, worker_id: str, kind: str) -> None:
-        """An attempt failed on a worker."""
-        self.counts[families.UPSTREAM_ERRORS].add((worker_id, kind))
-
-    def client_left(self) -> None:
-        """A client left before its answer was complete."""
-        self.sums[families.CLIENT_DISCONNECTS].add(1)
 
     def admin_change(self, outcome: str) -> None:
         """A request for a change was answered (`router.admin.audit`)."""
@@ -299,14 +279,6 @@ class Metrics:
     def client_refused(self, reason: str) -> None:
         """A client was refused before anybody looked at its request (`router.proxy.Refusal`)."""
         self.counts[families.CLIENTS_REFUSED].add((reason,))
-
-    def part_ended(self, outcome: str) -> None:
-        """A part of a request was encoded, or not (`router.encoding.PartEnd`)."""
-        self.counts[families.ENCODER_PARTS].add((outcome,))
-
-    def part_moved(self) -> None:
-        """A part goes to another encoder than that of its media."""
-        self.sums[families.ENCODER_MOVES].add(1)
 
     def wait_ended(self, class_name: str, outcome: str, wait_s: float) -> None:
         """A wait ended, or was not allowed to begin.
@@ -320,23 +292,7 @@ class Metrics:
         if outcome == "dispatched":
             self.distributions[families.WAIT_SECONDS, class_name].observe(wait_s)
 
-    def loop_lag(self, lag_s: float) -> None:
-        """The event loop came this late to what was due."""
-        self.distributions[families.LOOP_LAG].observe(lag_s)
-
     # What hooks tell.
-
-    def inflight(self, requests: int) -> None:
-        """Set how many requests have not ended."""
-        self.set(families.INFLIGHT_REQUESTS, requests)
-
-    def client_connections(self, connections: int) -> None:
-        """Set how many connections clients have."""
-        self.set(families.CLIENT_CONNECTIONS, connections)
-
-    def held_bytes(self, size: int) -> None:
-        """Set how many bytes the bodies of requests have that are held."""
-        self.set(families.HELD_BYTES, size)
 
     def queue(
         self,
@@ -368,11 +324,6 @@ class Metrics:
         """Set whether a component is degraded."""
         self.set(families.DEGRADED, on, component.value)
 
-    def settings_overridden(self, *, used: int, refused: int) -> None:
-        """Set how many settings were changed at run time, which this replica uses or cannot use."""
-        self.set(families.SETTINGS_OVERRIDDEN, used, "used")
-        self.set(families.SETTINGS_OVERRIDDEN, refused, "refused")
-
     def shared_log(
         self,
         *,
@@ -397,37 +348,10 @@ class Metrics:
             self.follow(families.OPS_SKIPPED, ops, reason)
         self.follow(families.SNAPSHOTS_REFUSED, snapshots_refused)
 
-    def engine_reports(self, *, reports: int, failures: int) -> None:
-        """Set how many looks at workers' metrics told something, and did not, since the start."""
-        self.follow(families.ENGINE_REPORTS, reports)
-        self.follow(families.ENGINE_REPORT_FAILURES, failures)
-
-    def probes_rebuilt(self, rebuilt: int) -> None:
-        """Set how often health checks were stuck since the start."""
-        self.follow(families.PROBES_REBUILT, rebuilt)
-
-    def tree(self, *, blocks: int, nodes: int) -> None:
-        """Set the size of the prefix tree."""
-        self.set(families.TREE_BLOCKS, blocks)
-        self.set(families.TREE_NODES, nodes)
-
-    def log_lines_dropped(self, total: int) -> None:
-        """Set how many log lines were dropped since the start of this process."""
-        self.follow(families.LOG_LINES_DROPPED, total)
-
-    def trace_lines_dropped(self, total: int) -> None:
-        """Set how many lines of the request trace were dropped since the start of this process."""
-        self.follow(families.TRACE_LINES_DROPPED, total)
-
     def keys_read(self, *, loaded: int, refused: int) -> None:
         """Set how often a keys file was read since the start of this process, with success or not."""
         self.follow(families.KEYS_READ, loaded, "loaded")
         self.follow(families.KEYS_READ, refused, "refused")
-
-    def limits(self, *, rounds: int, shares: int) -> None:
-        """Set how the limits of tenants were kept since the start of this process."""
-        self.follow(families.LIMIT_ROUNDS, rounds)
-        self.follow(families.LIMIT_SHARES, shares)
 
     def follow(self, family: Family, total: int, *labels: str) -> None:
         """Raise a counter to a total since the start of this process that somebody else counts."""

@@ -40,7 +40,7 @@ from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
 from router.handover import Leg, PairedRequest
-from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES
+from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES, UPSTREAM_ERRORS
 
 
 class PairEnd(StrEnum):
@@ -234,7 +234,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """Note that the leg that is heard now failed; return what may count against its worker, or both."""
         gateway, local, placed_us = self.gateway, self.local, self.attempt.placed_us
         gateway.registry.noticed(local, error, gateway.log.now_us())
-        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
         self._leg_failed(error.code)
         failures = [Failure(local, placed_us, error.code, error.asked)]
         if isinstance(error, TransferFailed):

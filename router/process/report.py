@@ -10,10 +10,15 @@ from router.handover import Handover
 from router.live_settings import LiveSettings
 from router.logs import lines_dropped
 from router.metric_families import (
+    CLIENT_CONNECTIONS,
     DISCOVERY_FAILURES,
     DISCOVERY_MISSED,
     DISCOVERY_RESTARTS,
+    ENGINE_REPORT_FAILURES,
+    ENGINE_REPORTS,
     HANDOVER_EVENTS,
+    HELD_BYTES,
+    INFLIGHT_REQUESTS,
     KV_EVENT_BATCHES,
     KV_EVENT_CORRECTIONS,
     KV_EVENT_FORGETS,
@@ -22,7 +27,16 @@ from router.metric_families import (
     KV_EVENT_REPLAYS,
     KV_EVENTS,
     KV_EVENTS_INVALID,
+    LIMIT_ROUNDS,
+    LIMIT_SHARES,
+    LOG_LINES_DROPPED,
     OFFLOAD_DECISIONS,
+    PROBES_REBUILT,
+    SETTINGS_OVERRIDDEN,
+    TRACE_LINES_DROPPED,
+    TREE_BLOCKS,
+    TREE_NODES,
+    WORKERS_SPARED,
     Family,
 )
 from router.metrics import Component, Metrics
@@ -45,7 +59,7 @@ def report_requests(gateway: Gateway) -> Report:
 
     def report(metrics: Metrics) -> None:
         room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
-        metrics.inflight(gateway.sending.inflight)
+        metrics.set(INFLIGHT_REQUESTS, gateway.sending.inflight)
         metrics.queue(
             gateway.placing.waiting(gateway.reader.priorities.names),
             drain_s=room.longest_drain_s(),
@@ -63,8 +77,8 @@ def report_clients(clients: ClientSide) -> Report:
     """Return what tells of connections and bodies."""
 
     def report(metrics: Metrics) -> None:
-        metrics.client_connections(clients.clients.connections)
-        metrics.held_bytes(clients.held.count)
+        metrics.set(CLIENT_CONNECTIONS, clients.clients.connections)
+        metrics.set(HELD_BYTES, clients.held.count)
 
     return report
 
@@ -76,12 +90,12 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
         core = workers.core
         healthy = all(local.health is Health.HEALTHY for local in core.registry.all())
         metrics.degraded(Component.WORKERS, on=not healthy)
-        metrics.spared(len(core.registry.circuits.spared))
-        metrics.engine_reports(
-            reports=workers.engine_metrics.reports, failures=workers.engine_metrics.failures
-        )
-        metrics.probes_rebuilt(workers.health.rebuilt)
-        metrics.tree(blocks=core.fleet.tree.blocks, nodes=core.fleet.tree.nodes)
+        metrics.set(WORKERS_SPARED, len(core.registry.circuits.spared))
+        metrics.follow(ENGINE_REPORTS, workers.engine_metrics.reports)
+        metrics.follow(ENGINE_REPORT_FAILURES, workers.engine_metrics.failures)
+        metrics.follow(PROBES_REBUILT, workers.health.rebuilt)
+        metrics.set(TREE_BLOCKS, core.fleet.tree.blocks)
+        metrics.set(TREE_NODES, core.fleet.tree.nodes)
         for name, handover in handovers.items():
             for event, total in handover.counts.items():
                 metrics.follow(HANDOVER_EVENTS, total, name, event)
@@ -115,7 +129,8 @@ def report_settings(live: LiveSettings) -> Report:
     def report(metrics: Metrics) -> None:
         refused = len(live.refused)
         metrics.degraded(Component.SETTINGS, on=refused > 0)
-        metrics.settings_overridden(used=len(live.overrides.values()) - refused, refused=refused)
+        metrics.set(SETTINGS_OVERRIDDEN, len(live.overrides.values()) - refused, "used")
+        metrics.set(SETTINGS_OVERRIDDEN, refused, "refused")
 
     return report
 
@@ -130,7 +145,8 @@ def report_tenants(tenants: TenantSide) -> Report | None:
         metrics.degraded(Component.KEYS, on=keys.problem is not None)
         metrics.keys_read(loaded=keys.loaded_count, refused=keys.refused_count)
         metrics.degraded(Component.LIMITS, on=leases.degraded_reason is not None)
-        metrics.limits(rounds=leases.rounds, shares=leases.alone)
+        metrics.follow(LIMIT_ROUNDS, leases.rounds)
+        metrics.follow(LIMIT_SHARES, leases.alone)
 
     return report
 
@@ -154,9 +170,9 @@ def report_lines(trace: RequestTrace | None) -> Report:
     """Return what tells of lines that were dropped."""
 
     def report(metrics: Metrics) -> None:
-        metrics.log_lines_dropped(lines_dropped())
+        metrics.follow(LOG_LINES_DROPPED, lines_dropped())
         if trace is not None:
-            metrics.trace_lines_dropped(trace.dropped)
+            metrics.follow(TRACE_LINES_DROPPED, trace.dropped)
 
     return report
 
