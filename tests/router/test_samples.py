@@ -5,7 +5,16 @@ from math import inf
 import pytest
 from fakes.gateway import Bench, chat
 
-from policies import NEVER_TOKENS, FleetRules, LinkRules, OffloadPlan, Reported
+from policies import (
+    NEVER_TOKENS,
+    Circuit,
+    CircuitSet,
+    FleetRules,
+    LinkMeasured,
+    LinkRules,
+    OffloadPlan,
+    Reported,
+)
 from router import metric_families as families
 from router.metric_families import Family
 from router.metrics import Sample
@@ -67,6 +76,25 @@ def test_links_are_seen_with_their_state_and_what_was_not_measured_is_left_open(
     states = ("abundant", "scarce", "down", "probing")
     assert [seen[families.LINK_STATE, LINK, state] for state in states] == [1, 0, 0, 0]
     assert samples.link_state(LINK, bench.time.clock.now_us()) == "abundant"
+
+
+def test_a_measured_link_is_seen_with_its_goodput_and_its_loss() -> None:
+    bench = Bench(rules=FleetRules(site="here", links={LINK: LinkRules(1e9, rtt_s=0.02)}))
+    bench.shared.publish(LinkMeasured(LINK, bench.time.clock.now_us(), "r1", 4e8, 0.05, 0.25))
+    seen = told(list(Samples(bench.gateway).links()))
+    assert (seen[families.LINK_GOODPUT, LINK], seen[families.LINK_RTT, LINK]) == (4e8, 0.05)
+    assert seen[families.LINK_LOSS, LINK] == 0.25
+
+
+@pytest.mark.parametrize(("circuit", "shown"), [(Circuit.OPEN, 2), (Circuit.HALF_OPEN, 1)])
+def test_the_circuit_of_a_worker_is_seen(circuit: Circuit, shown: int) -> None:
+    bench = Bench()
+    registry = bench.gateway.registry
+    local = next(iter(registry.all()))
+    now_us = bench.time.clock.now_us()
+    bench.shared.publish(CircuitSet(local.worker.worker_id, now_us, "r9", circuit, now_us + 10**7))
+    assert registry.circuits.state(local) is circuit
+    assert workers(bench)[families.CIRCUIT_STATE, local.worker.worker_id] == shown
 
 
 def test_the_plan_says_who_should_do_what_and_nothing_while_there_is_none() -> None:
