@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
+.PHONY: help setup demo test test-all engines test-engines lint check format lock docs bench bench-log bench-replicas bench-faults \
   bench-streams bench-processes bench-soak bench-overload bench-pairs bench-peers bench-fleet study prfaas-study \
   audit sbom chaos fuzz fuzz-mutants load clean
 
@@ -26,8 +26,22 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 demo: setup ## Two replicas, four emulated engines, round robin against the default policy (90 s)
 	@$(BIN)/cacheway demo
 
-test: setup ## All tests, with coverage of the pure core
-	@$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --cov --cov-config=pyproject.toml
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile
+PURE := tests/radix tests/policies
+
+# Only the pure core is traced for coverage, and only by its own tests: a tracer slows down all that starts processes.
+define run-tests
+	@status=0; \
+	$(PYTEST) $(1) --cov --cov-config=pyproject.toml $(PURE) || status=1; \
+	$(PYTEST) $(1) $(PURE:%=--ignore=%) || status=1; \
+	exit $$status
+endef
+
+test: setup ## The tests, with coverage of the pure core
+	$(call run-tests,-m "not deep")
+
+test-all: setup ## The deep ones too: chaos, fuzzing, studies, many more examples of each property
+	$(call run-tests,--hypothesis-profile=deep)
 
 engines: setup ## Install vLLM for CPUs beside the project, for test-engines (3 GB, 5 min, once)
 	@$(BIN)/python -m loadtest.vllm install

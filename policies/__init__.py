@@ -1,5 +1,6 @@
 """What to do: pure decisions over frozen views, and the fold that makes the fleet's state."""
 
+from policies.declared import setting
 from policies.disaggregation.encoders import choose_encoder
 from policies.disaggregation.link_watch import LOOK_S as LINK_LOOK_S
 from policies.disaggregation.link_watch import LinkTurn, LinkWatch, Patience
@@ -358,6 +359,7 @@ __all__ = [
     "role_demand",
     "role_taken",
     "service_curve",
+    "setting",
     "shares",
     "site_after",
     "turn_of",

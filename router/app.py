@@ -35,6 +35,7 @@ from router.handover import handovers
 from router.live_settings import LiveSettings
 from router.logs import log_from, request_log
 from router.loop_lag import LoopLag
+from router.metric_families import LOOP_LAG, ROLE_CHANGES
 from router.metrics import Metrics
 from router.open_files import UNLIMITED, OpenFiles
 from router.process import report
@@ -121,7 +122,7 @@ class GatewayProcess:
             self.workers.client,
             decode_fit=self.gateway.placing.feedback.decode_fit,
             rules=planner_rules(settings),
-            turned=self.metrics.pairs.role_changed,
+            turned=lambda role: self.metrics.counts[ROLE_CHANGES].add((role,)),
         )
         self.discovery = make_discovery(settings, core, self.workers.destinations)
         self.kv_events = make_kv_events(
@@ -131,7 +132,7 @@ class GatewayProcess:
             root_of=self.gateway.reader.hasher.engine_root,
             destinations=self.workers.destinations,
         )
-        self._loop_lag = LoopLag(self.metrics.loop_lag)
+        self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
         self._vital_signs = VitalSigns(self._sign_ports(settings))
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending
@@ -211,7 +212,7 @@ class GatewayProcess:
             traced=self._spans is not None,
         )
         self._tokenizing = opened_tokenizing(
-            settings.placement, core, reader.hasher, self.workers.client, self.metrics.tokenizing
+            settings.placement, core, reader.hasher, self.workers.client, self.metrics
         )
         self.gateway = Gateway(
             settings,
@@ -262,18 +263,16 @@ class GatewayProcess:
             report.report_settings(self.live),
             report.report_tenants(self.tenants),
             report.report_discovery(self.discovery),
-            report.report_kv_events,
+            report.report_kv_events(self.kv_events),
             report.report_lines(self._trace),
         )
-        self.metrics.ask(
-            [partial(each, self.metrics) for each in reports],
-            workers=views.samples.workers,
-            links=views.samples.links,
-            plan=views.samples.plan,
-            kv_events=self.kv_events.sample,
-            discovery=(lambda: None) if self.discovery is None else self.discovery.sample,
-            tenant_keys_end=tuple if self.tenants.keys is None else self.tenants.keys.keys_end,
-        )
+        self.metrics.collect_hooks += [partial(each, self.metrics) for each in reports]
+        samples, keys = views.samples, self.tenants.keys
+        self.metrics.readers += [samples.workers, samples.links, samples.plan, self.kv_events.samples]
+        if self.discovery is not None:
+            self.metrics.readers.append(self.discovery.samples)
+        if keys is not None:
+            self.metrics.readers.append(keys.samples)
 
     # While it serves.
 

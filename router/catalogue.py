@@ -8,9 +8,9 @@ cannot be reachable by one way and unknown to another.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
@@ -37,6 +37,7 @@ class Setting:
         allowed: What it may be, to be read after "give": ``a whole number, 1 to 65535``.
         description: For people.
         live: Whether it may change while the gateway serves.
+        common: Whether ``--help`` shows it; ``--help-all`` shows every one.
     """
 
     section: str
@@ -49,6 +50,7 @@ class Setting:
     allowed: str
     description: str
     live: bool = False
+    common: bool = False
 
     @property
     def key(self) -> str:
@@ -56,11 +58,28 @@ class Setting:
         return f"{self.section}.{self.name}"
 
 
-def section_title(section: str) -> str:
-    """What a section is about, from its docstring."""
+def _class_of(section: str) -> type[Any]:
     kind = Settings.model_fields[section].annotation
     assert isinstance(kind, type)
-    return (kind.__doc__ or "").strip().rstrip(".")
+    return kind
+
+
+def section_title(section: str) -> str:
+    """What a section is about, from its docstring."""
+    return (_class_of(section).__doc__ or "").strip().rstrip(".")
+
+
+def section_fields(section: str) -> Mapping[str, FieldInfo]:
+    """The settings of a section by name, whether it is a model of pydantic's or a dataclass of a part."""
+    kind = _class_of(section)
+    if issubclass(kind, Section):
+        return kind.model_fields
+    types = get_type_hints(kind, include_extras=True)
+    return {
+        each.name: FieldInfo.from_annotated_attribute(types[each.name], each)
+        for each in fields(kind)
+        if each.metadata
+    }
 
 
 def _bare(annotation: Any) -> Any:
@@ -138,16 +157,14 @@ def _row(section: str, name: str, field: FieldInfo) -> Setting:
         allowed=extra["allowed"] or _allowed(kind, field, choices),
         description=field.description or "",
         live=extra["live"],
+        common=extra["common"],
     )
 
 
 def _rows() -> dict[str, Setting]:
     rows: dict[str, Setting] = {}
-    for section, outer in Settings.model_fields.items():
-        kind = outer.annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, Section)
-        for name, field in kind.model_fields.items():
+    for section in Settings.model_fields:
+        for name, field in section_fields(section).items():
             row = _row(section, name, field)
             rows[row.key] = row
     return rows

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from router.flags import Parser, add_flags, chosen
+from router.flags import HELP_ALL, Parser, add_flags, chosen
 from router.metric_families import metrics_reference
 from router.reference import configuration_reference, effective
 from router.sources import Loaded, SettingsError, load
@@ -48,7 +48,7 @@ def main(
     """
     if argv and argv[0] in tools:
         return _run_tool(argv[0], tools[argv[0]][0], list(argv[1:]))
-    parser = _parser(tools)
+    parser = _parser(tools, show_all=HELP_ALL in argv)
     if not argv:
         parser.print_help()
         return 0
@@ -73,26 +73,27 @@ def main(
         return 2
 
 
-def _parser(tools: Mapping[str, tuple[Tool, str]]) -> Parser:
+def _parser(tools: Mapping[str, tuple[Tool, str]], *, show_all: bool) -> Parser:
     parser = Parser(prog="cacheway", description="A cache-affinity gateway for LLM fleets.")
     parser.add_argument("--version", action="version", version=version("cacheway"))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     serve = commands.add_parser(
         "serve",
         help="run the gateway",
-        description="Run the gateway.",
+        description=f"Run the gateway. The settings that matter most are below; {HELP_ALL} shows the others.",
         usage="cacheway serve [--config FILE] [--worker-urls URL ...] [FLAG ...]",
     )
-    add_flags(serve)
+    add_flags(serve, show_all=show_all)
     config = commands.add_parser(
         "config",
         help="show the effective settings and where each came from",
-        description="Show the effective settings and where each came from. Takes the flags of serve.",
+        description="Show the effective settings and where each came from. Takes the flags of serve; "
+        f"{HELP_ALL} shows all of them.",
         usage="cacheway config [--reference | --metrics-reference] [--config FILE] [FLAG ...]",
     )
     config.add_argument("--reference", action="store_true", help="write the configuration reference instead")
     config.add_argument("--metrics-reference", action="store_true", help="write the page of metrics instead")
-    add_flags(config)
+    add_flags(config, show_all=show_all)
     commands.add_parser("version", help="print the version")
     for name, (_, about) in tools.items():
         commands.add_parser(name, help=about, add_help=False)

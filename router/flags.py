@@ -14,6 +14,8 @@ from router.catalogue import CATALOGUE, Setting, section_title
 from router.settings import Settings
 from router.sources import CONFIG_ENV, did_you_mean
 
+HELP_ALL = "--help-all"
+
 _NOT_YET = {
     "--vllm-discovery-address": "name the workers with --prefill and --decode, or POST /workers",
     "--router-selector": "replicas find each other through Redis; give all of them the same --redis-url",
@@ -56,22 +58,33 @@ def shown_default(row: Setting) -> str:
     return "none" if value in (None, "", {}) else f"{value}"
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config`` and one flag per setting, grouped by section."""
+def add_flags(parser: argparse.ArgumentParser, *, show_all: bool = False) -> None:
+    """Add ``--config`` and one flag per setting, grouped by section.
+
+    Args:
+        parser: Where.
+        show_all: Show every flag in the help, not only those of common settings.
+    """
+    parser.add_argument(HELP_ALL, action="help", help="show the flags of all settings and exit")
     parser.add_argument(
         "--config", metavar="FILE", help=f"YAML file with settings [environment {CONFIG_ENV}, default none]"
     )
     for section in Settings.model_fields:
-        group = parser.add_argument_group(section, f"{section_title(section)}.")
-        for row in CATALOGUE.values():
-            if row.section == section:
-                _add_flag(group, row)
+        rows = [row for row in CATALOGUE.values() if row.section == section]
+        shown = show_all or any(row.common for row in rows)
+        group = parser.add_argument_group(section, f"{section_title(section)}." if shown else None)
+        for row in rows:
+            _add_flag(group, row, shown=show_all or row.common)
 
 
-def _add_flag(group: "argparse._ArgumentGroup", row: Setting) -> None:
+def _add_flag(group: "argparse._ArgumentGroup", row: Setting, *, shown: bool) -> None:
     words = f": {', '.join(row.choices)}" if row.choices else ""
     about = f"{first_sentence(row.description)}{words} [default {shown_default(row)}]".replace("%", "%%")
-    common: dict[str, Any] = {"dest": row.key, "default": argparse.SUPPRESS, "help": about}
+    common: dict[str, Any] = {
+        "dest": row.key,
+        "default": argparse.SUPPRESS,
+        "help": about if shown else argparse.SUPPRESS,
+    }
     match row.kind:
         case "boolean":
             # A flag that is itself a negation has no negation of its own.

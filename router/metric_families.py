@@ -56,7 +56,7 @@ ERROR_SECONDS = (-10.0, -2.5, -1.0, -0.5, -0.25, -0.1, -0.05, 0.0, 0.05, 0.1, 0.
 ERROR_TOKENS = (-65536.0, -16384.0, -4096.0, -1024.0, -256.0, 0.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Family:
     """One metric.
 
@@ -662,6 +662,12 @@ FAMILIES: tuple[Family, ...] = tuple(
     entry for entry in tuple(globals().values()) if isinstance(entry, Family)
 )
 """All of them, in the order above."""
+
+
+def of_kind(kind: str) -> list[Family]:
+    """Return the families of a kind."""
+    return [family for family in FAMILIES if family.kind == kind]
+
 
 _OPENING = """# Metrics
 

@@ -3,13 +3,26 @@
 Metrics count events as they happen; these are states, asked for only when somebody looks. Nothing is kept.
 """
 
+from collections.abc import Iterator
+from enum import StrEnum
 from math import inf
 
-from policies import DECODE, NEVER_TOKENS, PREFILL
+from policies import DECODE, NEVER_TOKENS, PREFILL, LinkState
+from router import metric_families as families
 from router.fleet import LocalWorker
 from router.gateway import Gateway
-from router.metrics import WorkerSample
-from router.pair_metrics import LinkSample, PlanSample
+from router.metrics import Sample
+
+_CIRCUIT = {"closed": 0, "half_open": 1, "open": 2}
+
+
+class WorkerState(StrEnum):
+    """States of a worker that metrics tell."""
+
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    DRAINING = "draining"
 
 
 class Samples:
@@ -23,70 +36,75 @@ class Samples:
         self._gateway = gateway
         self._fleet = gateway.fleet
 
-    def workers(self) -> list[WorkerSample]:
+    def workers(self) -> Iterator[Sample]:
         """Of every worker."""
         now_us = self._gateway.log.now_us()
-        return [self._worker(local, now_us) for local in self._gateway.registry.all()]
+        for local in self._gateway.registry.all():
+            yield from self._worker(local, now_us)
 
     def link_state(self, link: str, now_us: int) -> str:
         """The state of a link for a request that would not wait."""
         return self._gateway.placing.decider.offloading.offload.states.state(link, 0.0, now_us).value
 
-    def links(self) -> list[LinkSample]:
+    def links(self) -> Iterator[Sample]:
         """Of every link that has rules, by name."""
         links, now_us = self._fleet.links, self._gateway.log.now_us()
-        samples = []
         for link in sorted(links.rules):
-            known = links.measurement(link)
-            samples.append(
-                LinkSample(
-                    link=link,
-                    capacity_bytes_per_s=links.capacity_bytes_per_s(link, now_us),
-                    cap_bytes_per_s=links.cap_bytes_per_s(link, now_us),
-                    reserved_bytes_per_s=links.reserved_bytes_per_s(link, now_us),
-                    state=self.link_state(link, now_us),
-                    goodput_bytes_per_s=known.bytes_per_s if known is not None else None,
-                    rtt_s=links.rtt_s(link),
-                    loss_ratio=links.loss_ratio(link),
-                )
-            )
-        return samples
+            now = self.link_state(link, now_us)
+            for state in LinkState:
+                yield families.LINK_STATE, (link, state.value), float(now == state.value)
+            known, cap = links.measurement(link), links.cap_bytes_per_s(link, now_us)
+            reserved = links.reserved_bytes_per_s(link, now_us)
+            yield families.LINK_CAPACITY, (link,), links.capacity_bytes_per_s(link, now_us)
+            yield families.LINK_RESERVED, (link,), reserved
+            if cap:
+                yield families.LINK_UTILISATION, (link,), reserved / cap
+            if known is not None:
+                yield families.LINK_GOODPUT, (link,), known.bytes_per_s
+            yield families.LINK_RTT, (link,), links.rtt_s(link)
+            yield families.LINK_LOSS, (link,), links.loss_ratio(link)
 
-    def plan(self) -> PlanSample | None:
-        """From how many uncached tokens on a prompt leaves its site; None if nobody knows."""
-        plan, threshold_tokens = (
-            self._fleet.offload_plan,
-            self._gateway.placing.decider.offloading.threshold_tokens,
-        )
-        if plan is None:
-            return None if threshold_tokens is None else PlanSample(threshold_tokens, {}, 0.0)
-        return PlanSample(
-            threshold_tokens if threshold_tokens != NEVER_TOKENS else inf,
-            {PREFILL: plan.prefill, DECODE: plan.decode} if plan.prefill or plan.decode else {},
-            plan.gain_ratio,
-        )
+    def plan(self) -> Iterator[Sample]:
+        """From how many uncached tokens on a prompt leaves its site; nothing if nobody knows."""
+        plan = self._fleet.offload_plan
+        tokens = self._gateway.placing.decider.offloading.threshold_tokens
+        if tokens is not None:
+            never = plan is not None and tokens == NEVER_TOKENS
+            yield families.OFFLOAD_THRESHOLD, (), inf if never else tokens
+        if plan is not None and (plan.prefill or plan.decode):
+            yield families.ROLE_WORKERS_BEST, (PREFILL,), plan.prefill
+            yield families.ROLE_WORKERS_BEST, (DECODE,), plan.decode
+        if plan is not None or tokens is not None:
+            yield families.ROLE_GAIN, (), 0.0 if plan is None else plan.gain_ratio
 
-    def _worker(self, local: LocalWorker, now_us: int) -> WorkerSample:
+    def _worker(self, local: LocalWorker, now_us: int) -> Iterator[Sample]:
         fleet, admission, slot = self._fleet, self._gateway.placing.admission, local.worker.slot
-        running_max, kv_tokens_max = admission.running_max(slot), admission.kv_tokens_max(slot)
+        name = (local.worker.worker_id,)
+        for state in WorkerState:
+            yield families.WORKER_STATE, (*name, state.value), float(local.state == state.value)
+        yield families.WORKER_ROLE, (*name, local.worker.role, local.worker.site), 1.0
+        yield families.CIRCUIT_STATE, name, _CIRCUIT[self._gateway.registry.circuits.state(local).value]
+        yield families.WORKER_BACKLOG, name, fleet.loads.backlog_at_s(slot, now_us)
+        yield families.WORKER_REQUESTS, name, fleet.loads.inflight_requests.item(slot)
+        yield families.WORKER_TOKENS, name, fleet.loads.inflight_tokens.item(slot)
+        yield families.WORKER_PREFILL, name, fleet.loads.prefill_tokens.item(slot)
+        yield families.WORKER_HELD, name, fleet.tree.held_blocks(slot) * fleet.rules.block_tokens
+        yield families.WORKER_TARGET, name, admission.target_s(slot)
+        yield families.WORKER_ROOM, name, admission.has_room(slot, now_us)
+        for family, bound in (
+            (families.WORKER_RUNNING_MAX, admission.running_max(slot)),
+            (families.WORKER_KV_MAX, admission.kv_tokens_max(slot)),
+        ):
+            if bound < inf:
+                yield family, name, bound
         reported = fleet.reports.get(local.worker.worker_id)
-        return WorkerSample(
-            worker_id=local.worker.worker_id,
-            state=local.state,
-            circuit=self._gateway.registry.circuits.state(local).value,
-            backlog_s=fleet.loads.backlog_at_s(slot, now_us),
-            inflight_requests=fleet.loads.inflight_requests.item(slot),
-            inflight_tokens=fleet.loads.inflight_tokens.item(slot),
-            prefill_tokens=fleet.loads.prefill_tokens.item(slot),
-            held_tokens=fleet.tree.held_blocks(slot) * fleet.rules.block_tokens,
-            target_s=admission.target_s(slot),
-            has_room=admission.has_room(slot, now_us),
-            running_max=running_max if running_max < inf else None,
-            kv_tokens_max=kv_tokens_max if kv_tokens_max < inf else None,
-            report_age_s=(now_us - reported.at_us) / 1e6 if reported is not None else None,
-            reported_running=reported.running if reported is not None else -1,
-            reported_waiting=reported.waiting if reported is not None else -1,
-            reported_kv_tokens=reported.kv_tokens if reported is not None else -1,
-            role=local.worker.role,
-            site=local.worker.site,
-        )
+        if reported is None:
+            return
+        yield families.REPORT_AGE, name, (now_us - reported.at_us) / 1e6
+        for family, said in (
+            (families.REPORTED_RUNNING, reported.running),
+            (families.REPORTED_WAITING, reported.waiting),
+            (families.REPORTED_KV, reported.kv_tokens),
+        ):
+            if said >= 0:
+                yield family, name, said

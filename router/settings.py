@@ -16,17 +16,17 @@
     ├── observability   logs and metrics
     └── admin           where the admin API listens, and who may use it
 
-A setting is declared once, here; its flag, environment variable, line of the reference and
-error sentences are derived from the declaration (`router.catalogue`). Names follow the house
-style; flags follow the existing routers where the meaning is the same, so that a user can swap the
-binary and keep the command line. `router.sources` fills the tree from flags, environment and
-file. `router.app` hands sections of it to the parts of `router`; `policies` and `radix` get plain values.
+A setting is declared once: here, or in a frozen dataclass beside the code that reads it, of which a section
+is made. Its flag, environment variable, line of the reference and error sentences are derived from the
+declaration (`router.catalogue`). Names follow the house style; flags follow the existing routers where the
+meaning is the same, so that a user can swap the binary and keep the command line. `router.sources` fills the
+tree from flags, environment and file. `router.app` hands sections of it to the parts.
 
 Defaults of the peers quoted below are those of smg and sglang-router of autumn 2026.
 """
 
 import re
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal, Self
 
@@ -40,7 +40,16 @@ from pydantic import (
     model_validator,
 )
 
-from policies import DECODE_COST, DECODE_POLICIES, POLICIES, LengthBuckets, make_policy
+from policies import (
+    DECODE_COST,
+    DECODE_POLICIES,
+    POLICIES,
+    AdmissionRules,
+    LengthBuckets,
+    ServiceLevel,
+    make_policy,
+    setting,
+)
 from radix import parsed_whole
 from router.label_selectors import Selector
 from router.named_workers import SITE, NamedWorker, WorkerLines, named_worker
@@ -60,32 +69,6 @@ from router.values import (
 _MIB = 1024 * 1024
 
 CLASS_NAME = re.compile(r"[a-z0-9_-]{1,32}")
-
-
-def setting(
-    default: Any,
-    description: str,
-    *,
-    flag: str = "",
-    choices: tuple[str, ...] = (),
-    allowed: str = "",
-    live: bool = False,
-    **limits: Any,
-) -> Any:
-    """Declare a setting.
-
-    Args:
-        default: Value when nobody sets it.
-        description: What it does, its unit, how to turn it off, and why this default.
-        flag: Command-line name without dashes in front, where it is not the field's own name
-            with dashes and ``-secs`` for ``_s``.
-        choices: Values it takes, where its type does not say so.
-        allowed: What it may be, in words, where type and limits do not say so.
-        live: Whether it may change while the gateway serves (`router.live_settings`).
-        limits: ``ge``, ``gt``, ``le``, ``lt``, ``pattern`` as in `pydantic.Field`.
-    """
-    extra: dict[str, Any] = {"flag": flag, "choices": list(choices), "allowed": allowed, "live": live}
-    return Field(default=default, description=description, json_schema_extra=extra, **limits)
 
 
 def _known_policy(name: str) -> str:
@@ -140,19 +123,22 @@ class ServerSettings(Section):
         "usually runs in a container; 127.0.0.1 keeps it on this machine.",
         allowed="an address or a host name",
         pattern=r"^\S+$",
+        common=True,
     )
-    port: int = setting(30000, "Port to listen on. The default is the peers'.", ge=1, le=65535)
+    port: int = setting(30000, "Port to listen on. The default is the peers'.", ge=1, le=65535, common=True)
     workers: int = setting(
         1,
         "Gateway processes on this host that share the port. Each is a replica of its own, so more of "
         "them cost memory but no affinity.",
         ge=1,
         le=256,
+        common=True,
     )
     api_key: Secret = setting(
         None,
         "Key that clients must send as a bearer token on the data API. Off while empty. Prefer the "
         "environment: a command line is visible to every user of the host.",
+        common=True,
     )
     api_key_file: str = setting(
         "",
@@ -165,6 +151,7 @@ class ServerSettings(Section):
         "The default is the peers'; a hang is found much earlier by the upstream timeouts.",
         gt=0,
         live=True,
+        common=True,
     )
     max_concurrent_requests: int = setting(
         -1,
@@ -292,8 +279,11 @@ class ServerSettings(Section):
         "",
         "PEM file with the certificate chain to serve HTTPS. Off while empty. TLS files are read again when "
         "they change, for connections that begin after that.",
+        common=True,
     )
-    ssl_keyfile: str = setting("", "PEM file with the certificate's private key. Needed with ssl_certfile.")
+    ssl_keyfile: str = setting(
+        "", "PEM file with the certificate's private key. Needed with ssl_certfile.", common=True
+    )
     ssl_ca_certs: str = setting(
         "",
         "PEM file with the authorities whose certificates clients must show (mutual TLS). Off while empty. "
@@ -345,6 +335,7 @@ class FleetSettings(Section):
     worker_urls: Annotated[tuple[HttpUrl, ...], AfterValidator(distinct)] = setting(
         (),
         "Base URLs of the workers. Empty is allowed: workers can be added at run time with POST /workers.",
+        common=True,
     )
     prefill: WorkerLines = setting(
         (),
@@ -353,11 +344,13 @@ class FleetSettings(Section):
         "dp_size=8. The port left out, or none, is the one that the engine names, or 8998. They need decode "
         "workers of the same protocol.",
         allowed="URL [BOOTSTRAP_PORT|none] [LABEL=VALUE ...], once for each worker",
+        common=True,
     )
     decode: WorkerLines = setting(
         (),
         "Decode workers: the URL of each, then labels as in fleet.prefill.",
         allowed="URL [LABEL=VALUE ...], once for each worker",
+        common=True,
     )
     encode: WorkerLines = setting(
         (),
@@ -406,6 +399,7 @@ class FleetSettings(Section):
         "that the settings name, that discovery finds, or that are in fleet.worker_networks or "
         "fleet.worker_hosts, and to no others. Empty: what the client sent is passed on, unless it is the "
         "gateway's own key (server.api_key).",
+        common=True,
     )
     worker_api_key_file: str = setting(
         "",
@@ -492,6 +486,7 @@ class FleetSettings(Section):
         "those whose engine says where it publishes, if their model has a tokenizer in "
         "placement.models: events name token ids, which text never matches. Each worker is followed by one "
         "replica. Needs the extra cacheway[kv-events]. Must be equal in all replicas of a namespace.",
+        common=True,
     )
 
     @property
@@ -584,6 +579,7 @@ class DiscoverySettings(Section):
         "Whether pods become workers when they are ready, drain when they are not, and are removed when they "
         "are gone; see docs/discovery.md. Needs a selector, the right to list and watch pods, and the extra "
         "cacheway[kubernetes].",
+        common=True,
     )
     selector: Selector = setting(
         (),
@@ -591,6 +587,7 @@ class DiscoverySettings(Section):
         "'KEY in (A, B)' or 'KEY notin (A, B)'. Their roles are plain, or what they say with "
         "cacheway.io/role. Empty selects none.",
         allowed="requirements of labels such as app=sglang, separated by spaces or commas",
+        common=True,
     )
     prefill_selector: Selector = setting(
         (),
@@ -716,6 +713,7 @@ class PlacementSettings(Section):
         "seconds of time to first token; the others are the peers' rules, for comparison and migration.",
         choices=tuple(POLICIES),
         live=True,
+        common=True,
     )
     prefill_policy: Annotated[str, AfterValidator(_known_policy)] | None = setting(
         None,
@@ -813,6 +811,7 @@ class PlacementSettings(Section):
         "into the token ids that engines see (docs/token-identity.md): FOLDER has tokenizer.json, "
         "tokenizer_config.json and chat_template.jinja as the model has them, engine asks a worker's "
         "/tokenize. Tokenizers must be equal in all replicas of a namespace.",
+        common=True,
     )
     tokenizing_s_max: float = setting(
         0.1,
@@ -880,87 +879,9 @@ class PlacementSettings(Section):
         return {name: value for name, value in self.policy_options.items() if name in known}
 
 
-class AdmissionSettings(Section):
+@dataclass(frozen=True)
+class AdmissionSettings(ServiceLevel, AdmissionRules):
     """How much a worker is given before requests wait here."""
-
-    backlog_target_s: float = setting(
-        0.5,
-        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
-        "here, where order still counts. Longer than the engine stands still between an answer and the next "
-        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
-        "engine queues itself is served in its own order.",
-        gt=0,
-        live=True,
-    )
-    backlog_target_s_max: float = setting(
-        4.0,
-        "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
-        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
-        flag="backlog-target-max-secs",
-        gt=0,
-        live=True,
-    )
-    worker_running_max: int = setting(
-        0,
-        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
-        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
-        ge=0,
-        live=True,
-    )
-    kv_ratio_max: float = setting(
-        0.95,
-        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
-        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
-        flag="kv-usage-max",
-        gt=0,
-        live=True,
-    )
-    engine_metrics_interval_s: float = setting(
-        2.0,
-        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
-        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
-        "has in flight counts.",
-        flag="engine-metrics-interval-secs",
-        ge=0,
-        live=True,
-    )
-    report_age_s_max: float = setting(
-        10.0,
-        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
-        "or nothing new, never stops dispatch.",
-        flag="engine-metrics-age-max-secs",
-        gt=0,
-        live=True,
-    )
-    ttft_slo_s: float = setting(
-        0.0,
-        "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
-        "before it costs anything. 0: nobody is rejected for it.",
-        flag="ttft-slo-secs",
-        ge=0,
-        live=True,
-    )
-    ttft_slo_s_per_1k_tokens: float = setting(
-        0.0,
-        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
-        flag="ttft-slo-secs-per-1k-tokens",
-        ge=0,
-        live=True,
-    )
-    tpot_slo_s: float = setting(
-        0.0,
-        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
-        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
-        flag="tpot-slo-secs",
-        ge=0,
-        live=True,
-    )
-
-    @model_validator(mode="after")
-    def _the_target_is_within_its_bound(self) -> Self:
-        if self.backlog_target_s_max < self.backlog_target_s:
-            raise ValueError("backlog_target_s_max must not be below backlog_target_s")
-        return self
 
 
 class UpstreamSettings(Section):
@@ -1140,6 +1061,7 @@ class QueueSettings(Section):
         flag="queue-size",
         ge=0,
         live=True,
+        common=True,
     )
     tokens_max: int = setting(
         50_000_000,
@@ -1168,6 +1090,7 @@ class QueueSettings(Section):
         flag="queue-timeout-secs",
         gt=0,
         live=True,
+        common=True,
     )
     uncached_weight: float = setting(
         4.0,
@@ -1335,6 +1258,7 @@ class SharedSettings(Section):
         "as ?sentinel_username= and ?sentinel_password=, TLS files as ?ssl_ca_certs=, ?ssl_certfile= and "
         "?ssl_keyfile=. "
         "Empty: a Valkey of our own is started, which the processes of this host share and nobody else.",
+        common=True,
     )
     redis_url_file: str = setting(
         "",
@@ -1345,6 +1269,7 @@ class SharedSettings(Section):
         "Name of the fleet: replicas with the same name and Redis share what they know.",
         allowed="1 to 64 letters, digits, '.', '_' or '-'",
         pattern=r"^[A-Za-z0-9._-]{1,64}$",
+        common=True,
     )
     replica_id: str = setting(
         "",
@@ -1401,6 +1326,7 @@ class TenancySettings(Section):
         "see docs/tenants.md. Requests without a valid key then get 401, and the admin API needs "
         "server.api_key. Read again within two seconds of a change. Empty: tenants have no keys.",
         flag="tenant-keys-file",
+        common=True,
     )
     answer_details: Literal["full", "none"] = setting(
         "full",
@@ -1414,7 +1340,7 @@ class TenancySettings(Section):
 class ObservabilitySettings(Section):
     """Logs and metrics."""
 
-    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True)
+    log_level: LogLevel = setting("info", "Least severe level that is logged.", live=True, common=True)
     request_logs: bool = setting(
         True,  # noqa: FBT003 - a default
         "Whether each request is logged with one line at its end. Never holds prompt text.",
@@ -1464,6 +1390,7 @@ class ObservabilitySettings(Section):
         "two gateways on one host need no second free port; the peers use 29000.",
         ge=1,
         le=65535,
+        common=True,
     )
     prometheus_host: str = setting(
         "0.0.0.0",  # noqa: S104 - scraped from outside the container
@@ -1494,6 +1421,7 @@ class AdminSettings(Section):
         flag="admin-port",
         ge=0,
         le=65535,
+        common=True,
     )
     tokens_file: str = setting(
         "",

@@ -136,8 +136,8 @@ def changed(settings: Settings, values: Mapping[str, Any]) -> Settings:
     }
     parts = {name: getattr(settings, name) for name in Settings.model_fields}
     for section in {offer.row.section for offer in offers.values()}:
-        part = parts[section]
-        parts[section] = {name: getattr(part, name) for name in type(part).model_fields}
+        rows = (row for row in CATALOGUE.values() if row.section == section)
+        parts[section] = {row.name: getattr(parts[section], row.name) for row in rows}
     judged = _validated(offers, problems, parts)
     if problems or judged is None:
         raise SettingsError(problems)

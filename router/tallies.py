@@ -67,14 +67,15 @@ class Distribution:
 class Count:
     """Gathers events for one counter by their label values."""
 
-    __slots__ = ("_counter", "_events", "_labels", "_series", "add")
+    __slots__ = ("_counter", "_labels", "_series", "add", "events")
 
     def __init__(self, counter: Counter, labels: int) -> None:
         self._counter = counter
         self._labels = labels
-        self._events: list[tuple[str, ...]] = []
+        self.events: list[tuple[str, ...]] = []
+        """The label values of what has gathered, in order."""
         self._series: set[tuple[str, ...]] = set()
-        self.add: Callable[[tuple[str, ...]], None] = self._events.append
+        self.add: Callable[[tuple[str, ...]], None] = self.events.append
         """Count one event."""
 
     def totals(self, label: str) -> dict[str, int]:
@@ -88,13 +89,13 @@ class Count:
 
     def flush(self) -> None:
         """Hand over what has gathered."""
-        for values, count in Tally(self._events).items():
+        for values, count in Tally(self.events).items():
             if values not in self._series:
                 if len(self._series) >= SERIES_MAX:
                     values = ("other",) * self._labels
                 self._series.add(values)
             self._counter.labels(*values).inc(count)
-        self._events.clear()
+        self.events.clear()
 
 
 class Sum:

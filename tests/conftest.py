@@ -17,14 +17,16 @@ from hypothesis import HealthCheck, settings
 from router import logs
 from router.shared import EmbeddedValkey
 
-settings.register_profile(
-    "cacheway",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize="CI" in os.environ,
-    database=None if "CI" in os.environ else settings.default.database,
-)
-settings.load_profile("cacheway")
+for profile, examples in (("quick", 40), ("deep", 300)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        derandomize="CI" in os.environ,
+        database=None if "CI" in os.environ else settings.default.database,
+    )
+settings.load_profile("quick")  # unless pytest's --hypothesis-profile names the other
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in the background of a shell, and every process that a test interrupts would inherit it.

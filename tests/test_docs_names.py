@@ -47,7 +47,7 @@ def code(page: Path) -> Iterator[str]:
 
 # ---- flags ----------------------------------------------------------------------------------------------
 
-SERVE = {row.flag for row in CATALOGUE.values()} | {"--config", "--help", "--version"}
+SERVE = {row.flag for row in CATALOGUE.values()} | {"--config", "--help", "--help-all", "--version"}
 CONFIG = SERVE | {"--reference", "--metrics-reference"}
 DECLARING = {
     "cacheway keys": ["router/tenants/cli.py"],

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.logs import Logs
-from router.metrics import Metrics, WorkerSample
+from router.metric_families import of_kind
+from router.metrics import Metrics
 
 REQUEST_LINE: dict[str, object] = {
     "event": "request.finished",
@@ -70,7 +71,8 @@ def main() -> None:
 
     print(f"metrics of a request  {cpu_us(request):8.2f} µs")
     print(f"flush                 {cpu_us(metrics.flush, 100):8.2f} µs")
-    metrics.workers = lambda: [WorkerSample(f"w{i}", "healthy", "closed", 1, 1, 1, 1, 1) for i in range(100)]
+    of_workers = [family for family in of_kind("worker") if family.labels == ("worker",)]
+    metrics.readers.append(lambda: [(family, (f"w{i}",), 1.0) for i in range(100) for family in of_workers])
     print(f"scrape, 100 workers   {cpu_us(metrics.exposition, 20):8.2f} µs")
 
 

@@ -38,6 +38,8 @@ from tokenizers.trainers import BpeTrainer
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.metric_families import TOKENIZED_PROMPTS
+from router.metrics import Metrics
 from router.tokenizing.conversation import conversation_of
 from router.tokenizing.local import LocalTokenizer
 from router.tokenizing.lru import Remembered
@@ -61,20 +63,6 @@ WORDS = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """What Qwen's tokenizers split at (``pre_tokenizer`` of its tokenizer.json)."""
-
-
-class _Counts:
-    """Keeps how prompts got their ids."""
-
-    def __init__(self) -> None:
-        self.how: list[str] = []
-
-    def tokenized(self, how: str, held_s: float) -> None:
-        """Note it."""
-        self.how.append(how)
-
-    def miscounted(self, model: str) -> None:
-        """Nobody answers here."""
 
 
 def trained(folder: Path) -> None:
@@ -120,7 +108,8 @@ class Bench:
     def __init__(self, local: LocalTokenizer, loop: asyncio.AbstractEventLoop) -> None:
         self._identifier = Identifier("bench")
         self._identifier.finds_roots = True
-        self.counts = _Counts()
+        metrics = Metrics("bench")
+        self.how = metrics.counts[TOKENIZED_PROMPTS].events
         self._tokenizing = Tokenizing(
             {"m": local},
             self._identifier.hasher,
@@ -128,7 +117,7 @@ class Bench:
             limit_s=60.0,
             threads=1,
             remembered=Remembered[Key, Identity](CACHE_BYTES),
-            counts=self.counts,
+            metrics=metrics,
         )
 
     async def one(self, messages: list[dict[str, str]]) -> tuple[float, float, float, ParsedRequest]:
@@ -160,7 +149,7 @@ async def table(local: LocalTokenizer, repeats: int) -> None:
             ):
                 *took, parsed = await bench.one(said)
                 found[case].append((took[0], took[1], took[2]))
-                how[case], tokens = bench.counts.how[-1], parsed.prompt_token_ids
+                (how[case],), tokens = bench.how[-1], parsed.prompt_token_ids
         for case, rows in found.items():
             cpu, loop, delay = (statistics.median(column) for column in zip(*rows, strict=True))
             print(f"{name:>8} {tokens:10,} {case:10} {cpu:9.3f} {loop:9.3f} {delay:9.3f}  {how[case]}")

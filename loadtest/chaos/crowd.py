@@ -25,6 +25,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import Self
 
@@ -211,6 +212,7 @@ class Draw:
             self._contexts.append((request.text, request.prompt_tokens))
 
 
+@cache
 def mean_service_s(engine: EngineSettings, *, draws: int = 2000, seed: int = 0) -> float:
     """Mean time in seconds that an engine prefills a request of such a crowd, if caches serve it well.
 

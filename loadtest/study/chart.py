@@ -5,7 +5,7 @@ orange, cache-aware rules are blue, green and purple, rules that look at load al
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite, isnan, nan
+from math import isfinite, nan
 from pathlib import Path
 
 import matplotlib as mpl
@@ -167,29 +167,3 @@ def draw_reuse(rows: Iterable[Row], path: Path) -> None:
         handles, names = canvas.axes[0].get_legend_handles_labels()
         canvas.legend(handles, names, loc="outside lower center", ncols=5, frameon=False)
         _save(canvas, path, "What is reused, and from where")
-
-
-def draw_sweep(rows: Sequence[Row], path: Path, *, name: str, unit: str) -> None:
-    """Mean and P90 time to first token over the values of one parameter, relative to the best of them."""
-    traffic = list(dict.fromkeys(row.cell.traffic for row in rows))
-    with mpl.rc_context({"font.size": 9, "text.color": INK}):
-        canvas = _canvas(3.4)
-        panels = canvas.subplots(1, len(traffic), squeeze=False).flat
-        for key, panel in zip(traffic, panels, strict=True):
-            own = [row for row in rows if row.cell.traffic == key]
-            swept = {scenario.value: next(iter(by.values())) for scenario, by in by_scenario(own).items()}
-            values = list(swept)
-            for figure, text, colour in (
-                ("ttft_mean_s", "mean TTFT", COLOURS[OURS]),
-                ("ttft_p90_s", "P90 TTFT", COLOURS[TUNED.label]),
-            ):
-                numbers = [average(seeds, figure) for seeds in swept.values()]
-                best = min((number for number in numbers if not isnan(number)), default=nan)
-                panel.plot(values, [number / best for number in numbers], "o-", color=colour, label=text)
-            panel.axhline(1.0, color=INK, linewidth=0.8)
-            panel.set_title(key, fontsize=10, loc="left")
-            panel.set_xlabel(f"{name}{f', {unit}' if unit else ''}")
-            panel.set_ylabel("over the best value")
-            _bare(panel)
-        canvas.axes[-1].legend(frameon=False)
-        _save(canvas, path, f"How much {name} matters")

@@ -108,7 +108,7 @@ class Cell:
     """One simulation.
 
     Attributes:
-        part: Part of the design, or ``sweep-`` and what is varied.
+        part: Part of the design.
         traffic: Key of `loadtest.study.traffic.TRAFFIC`.
         label: The rule as tables name it.
         policy: Its name in the registry.
@@ -122,7 +122,7 @@ class Cell:
         buckets: Whether workers are parted by the length of requests (`loadtest.study.buckets`).
         default_prices: Whether the gateway starts from the profile of an engine that nobody has described;
             else from the prices of this one.
-        value: What is varied in a sweep or claim, as tables show it.
+        value: What is varied in a claim, as tables show it.
         seed: Of everything that is drawn.
     """
 
@@ -156,7 +156,7 @@ def cells(*, quick: bool = False) -> list[Cell]:
     """All cells of the study in the order of its tables.
 
     Args:
-        quick: Only the middle of the design with one seed, and no sweeps: shows that everything runs.
+        quick: Only the middle of the design with one seed: shows that everything runs.
     """
     if quick:
         return [cell for traffic in (AGENTIC, CONVERSATION) for cell in _compared(_middle("main", traffic))]

@@ -49,7 +49,7 @@ from policies import ServiceLevel
 
 FOLDER = ROOT / "docs" / "policy-study"
 
-LEVEL = ServiceLevel(ttft_s=1.0, ttft_s_per_1k_tokens=0.0625)
+LEVEL = ServiceLevel(ttft_slo_s=1.0, ttft_slo_s_per_1k_tokens=0.0625)
 """What is promised, and what goodput counts."""
 
 LOADS = (1.0, 1.1)

@@ -20,9 +20,6 @@ _PART = re.compile(r"(<!-- study: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = ("main", "dense", "l3")
 """Parts in which rules are compared."""
 
-SWEEPS = {"prices": ""}
-"""Settings by name, with their units."""
-
 
 def parts(rows: Sequence[Row], wanted: Sequence[Cell], theirs: Sequence[CrossRow]) -> dict[str, str]:
     """Generated parts of the document by name."""
@@ -36,8 +33,6 @@ def parts(rows: Sequence[Row], wanted: Sequence[Cell], theirs: Sequence[CrossRow
         "code": tables.code_table(rows, wanted),
         "claims": claims.table_of(of.get("claims", [])),
     }
-    for name in SWEEPS:
-        made[f"sweep-{name}"] = tables.sweep_table(of.get(f"sweep-{name}", []))
     check = of.get("cross-check", [])
     ideal = check[0].number("ideal_hit_ratio") if check else float("nan")
     made["cross-check"] = tables.cross_table(theirs, check, ideal)
@@ -96,9 +91,6 @@ def write(document: Path, rows: Sequence[Row], wanted: Sequence[Cell], theirs: S
         chart.draw_reuse(middle, folder / "reuse.png")
     if shared := of.get("l3", []):
         chart.draw_reuse(shared, folder / "reuse-l3.png")
-    for name, unit in SWEEPS.items():
-        if swept := of.get(f"sweep-{name}", []):
-            chart.draw_sweep(swept, folder / f"sweep-{name}.png", name=name, unit=unit)
 
 
 def _by_part(rows: Sequence[Row]) -> dict[str, list[Row]]:

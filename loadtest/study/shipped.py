@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from loadtest.simulator.queueing import ASK_S, LOOK_S, QueueRules
-from router.gateway.rules import admission_rules, room_rules, service_level
+from router.gateway.rules import room_rules
 from router.settings import Settings
 
 K = Settings().queue.uncached_weight
@@ -22,9 +22,9 @@ def shipped_queue(k: float = K) -> QueueRules:
     settings = Settings()
     return QueueRules(
         k=k,
-        admission=admission_rules(settings),
+        admission=settings.admission,
         room=replace(room_rules(settings), look_s=LOOK_S, ask_s=ASK_S),
-        level=service_level(settings),
+        level=settings.admission,
         quantum_s=settings.queue.fairness_quantum_s,
         window_s=settings.queue.fairness_window_s,
     )

@@ -144,35 +144,6 @@ def verdict(compared: Comparison) -> str:
             return told.value
 
 
-def sweep_table(rows: Sequence[Row]) -> str:
-    """One line per value, one group of columns per traffic."""
-    traffic = list(dict.fromkeys(row.cell.traffic for row in rows))
-    found = {
-        (scenario.value, scenario.traffic): seeds
-        for scenario, by_label in by_scenario(rows).items()
-        for seeds in by_label.values()
-    }
-    head = ["value"]
-    for key in traffic:
-        head += [f"{key}: mean, s", "P90, s", "reused"]
-    lines = []
-    for value in dict.fromkeys(row.cell.value for row in rows):
-        line = [value]
-        for key in traffic:
-            seeds = found.get((value, key))
-            line += (
-                ["-"] * 3
-                if seeds is None
-                else [
-                    span(seeds, "ttft_mean_s"),
-                    span(seeds, "ttft_p90_s"),
-                    span(seeds, "hit_ratio", percent),
-                ]
-            )
-        lines.append(line)
-    return table(head, lines)
-
-
 def cross_table(theirs: Sequence[CrossRow], ours: Sequence[Row], ideal_ratio: float) -> str:
     """Token reuse side by side."""
     lines = [

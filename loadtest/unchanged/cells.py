@@ -43,7 +43,7 @@ QUEUES: Mapping[int, QueueRules] = MappingProxyType(
     {
         1: QueueRules(flows=FLOWS),
         2: QueueRules(room=RoomRules(requests_max=12, timeout_s=20.0, look_s=LOOK_S, ask_s=ASK_S)),
-        3: QueueRules(level=ServiceLevel(ttft_s=4.0, ttft_s_per_1k_tokens=0.1)),
+        3: QueueRules(level=ServiceLevel(ttft_slo_s=4.0, ttft_slo_s_per_1k_tokens=0.1)),
     }
 )
 """Rules of the queue by seed."""

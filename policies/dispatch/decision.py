@@ -325,7 +325,7 @@ class Decider:
                 len(slots),
                 claim.arrived_us,
                 order.k,
-                order.admission.rules.target_s,
+                order.admission.rules.backlog_target_s,
                 tickets.get(claim.ticket_id) if claim.ticket_id else None,
             )
         candidates = fleet.candidates(

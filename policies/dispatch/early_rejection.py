@@ -32,6 +32,7 @@ from math import log
 
 import msgspec
 
+from policies.declared import setting
 from policies.estimates.decodes import DecodeFit, decoding_after
 from policies.fleet.fleet import FleetState
 from policies.pricing.views import Slots
@@ -40,28 +41,43 @@ RETRY_AFTER_S_MIN = 1.0
 """Sooner than in a second nothing is different."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ServiceLevel:
-    """What is promised; 0 promises nothing.
+    """What is promised; 0 promises nothing."""
 
-    Attributes:
-        ttft_s: Time to first token.
-        ttft_s_per_1k_tokens: What is added for each 1,000 tokens of the prompt.
-        tpot_s: Time per output token.
-    """
-
-    ttft_s: float = 0.0
-    ttft_s_per_1k_tokens: float = 0.0
-    tpot_s: float = 0.0
+    ttft_slo_s: float = setting(
+        0.0,
+        "Time to first token that is promised, in seconds: a request predicted to miss it is rejected (429) "
+        "before it costs anything. 0: nobody is rejected for it.",
+        flag="ttft-slo-secs",
+        ge=0,
+        live=True,
+        common=True,
+    )
+    ttft_slo_s_per_1k_tokens: float = setting(
+        0.0,
+        "What is added to admission.ttft_slo_s for each 1,000 tokens of the prompt, in seconds.",
+        flag="ttft-slo-secs-per-1k-tokens",
+        ge=0,
+        live=True,
+    )
+    tpot_slo_s: float = setting(
+        0.0,
+        "Time per output token that is promised, in seconds: a request is rejected (429) if so many would be "
+        "decoding when its prefill ends that it misses it. 0: nobody is rejected for it.",
+        flag="tpot-slo-secs",
+        ge=0,
+        live=True,
+    )
 
     @property
     def promises(self) -> bool:
         """Whether it promises anything."""
-        return self.ttft_s > 0 or self.ttft_s_per_1k_tokens > 0 or self.tpot_s > 0
+        return self.ttft_slo_s > 0 or self.ttft_slo_s_per_1k_tokens > 0 or self.tpot_slo_s > 0
 
     def ttft_s_of(self, prompt_tokens: float) -> float:
         """Time to first token that a prompt of this length is promised; 0 if none."""
-        return self.ttft_s + self.ttft_s_per_1k_tokens * prompt_tokens / 1000.0
+        return self.ttft_slo_s + self.ttft_slo_s_per_1k_tokens * prompt_tokens / 1000.0
 
 
 class Miss(msgspec.Struct, frozen=True, gc=False):
@@ -150,8 +166,8 @@ class EarlyRejection:
             if predicted_s > promised_s:
                 late_s = queue_s + own_s - promised_s
                 return Miss("ttft", predicted_s, promised_s, max(late_s, RETRY_AFTER_S_MIN))
-        if self.level.tpot_s > 0 and not outlook.let_in:
-            return self._judge_decode(outlook, ahead_s, queue_s + own_s, self.level.tpot_s)
+        if self.level.tpot_slo_s > 0 and not outlook.let_in:
+            return self._judge_decode(outlook, ahead_s, queue_s + own_s, self.level.tpot_slo_s)
         return None
 
     def _judge_decode(

@@ -42,6 +42,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.declared import setting
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Slots
 from radix import COUNT_MAX, parsed_whole
@@ -59,23 +60,63 @@ PRIOR = 8
 """Requests that were in time which r begins with: one early one proves little."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdmissionRules:
-    """How much a worker may be given.
+    """How much a worker may be given."""
 
-    Attributes:
-        target_s: Backlog up to which it gets more, in seconds that it really takes, > 0.
-        target_s_max: The same in predicted seconds, at most, >= ``target_s``.
-        running_max: Requests that a worker runs at a time which says nothing of it; 0 for no bound.
-        kv_ratio_max: Share of its KV capacity that running requests may hold, above 0.
-        stale_s: An engine's report that is older is ignored.
-    """
+    backlog_target_s: float = setting(
+        0.5,
+        "Prefill that a worker is given ahead, in seconds that it really takes; beyond it requests wait "
+        "here, where order still counts. Longer than the engine stands still between an answer and the next "
+        "request, and than a chunk of short prompts that it prefills together; no longer, since what an "
+        "engine queues itself is served in its own order.",
+        gt=0,
+        live=True,
+    )
+    backlog_target_s_max: float = setting(
+        4.0,
+        "Upper bound of the same in predicted seconds. Where queues end earlier than predicted (several "
+        "data-parallel ranks, prompts prefilled together) the target grows by what was observed, up to this.",
+        flag="backlog-target-max-secs",
+        gt=0,
+        live=True,
+    )
+    worker_running_max: int = setting(
+        0,
+        "Requests that a worker has in flight at most, if neither its label max_running_requests nor its "
+        "engine says (SGLang does, in its server info; vLLM: --max-num-seqs). 0: no bound.",
+        ge=0,
+        live=True,
+    )
+    kv_ratio_max: float = setting(
+        0.95,
+        "Share of a worker's KV capacity that its running requests may hold, above 0, where its engine "
+        "reports it; beyond it the next one would wait in the engine. 1 and more: no bound.",
+        flag="kv-usage-max",
+        gt=0,
+        live=True,
+    )
+    engine_metrics_interval_s: float = setting(
+        2.0,
+        "Time between two looks at a busy worker's /metrics, by one of the replicas, in seconds; longer if "
+        "one replica would look at more than 50 workers a second. 0: never, and only what the gateway itself "
+        "has in flight counts.",
+        flag="engine-metrics-interval-secs",
+        ge=0,
+        live=True,
+    )
+    report_age_s_max: float = setting(
+        10.0,
+        "Age in seconds at which what a worker's /metrics said is ignored. An engine that reports nothing, "
+        "or nothing new, never stops dispatch.",
+        flag="engine-metrics-age-max-secs",
+        gt=0,
+        live=True,
+    )
 
-    target_s: float = 0.5
-    target_s_max: float = 4.0
-    running_max: int = 0
-    kv_ratio_max: float = 0.95
-    stale_s: float = 10.0
+    def __post_init__(self) -> None:
+        if self.backlog_target_s_max < self.backlog_target_s:
+            raise ValueError("backlog_target_s_max must not be below backlog_target_s")
 
 
 class Admission:
@@ -86,20 +127,17 @@ class Admission:
         fleet: What is known of the workers.
 
     Attributes:
+        rules: As given; others take their place when settings change.
         closed: Whether this replica may have no more requests at workers: then nobody has room for it.
     """
 
     def __init__(self, rules: AdmissionRules, fleet: FleetState) -> None:
         self.closed = False
-        self._fleet = fleet
-        self.use(rules)
-        self._target_s = self._running_max = self._kv_max = np.zeros(0)
-
-    def use(self, rules: AdmissionRules) -> None:
-        """Go by these rules from now on."""
         self.rules = rules
-        self._stale_us = round(rules.stale_s * 1e6)
-        self._known = (-1, -1, -1)
+        self._fleet = fleet
+        self._stale_us = 0
+        self._known: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
+        self._target_s = self._running_max = self._kv_max = np.zeros(0)
 
     # One worker.
 
@@ -212,21 +250,22 @@ class Admission:
         return below
 
     def _follow(self) -> None:
-        """Follow what changed of the workers, of their reports and of r."""
+        """Follow what changed of the rules, of the workers, of their reports and of r."""
         fleet = self._fleet
-        known = (fleet.revision, fleet.early_revision, fleet.reports.revision)
+        known = (self.rules, fleet.revision, fleet.early_revision, fleet.reports.revision)
         if known == self._known:
             return
         self._known = known
         rules, rows = self.rules, len(fleet.loads.prefill_us)
-        self._target_s = np.full(rows, rules.target_s)
-        self._running_max = np.full(rows, float(rules.running_max) or inf)
+        self._stale_us = round(rules.report_age_s_max * 1e6)
+        self._target_s = np.full(rows, rules.backlog_target_s)
+        self._running_max = np.full(rows, float(rules.worker_running_max) or inf)
         self._kv_max = np.full(rows, inf)
         reported = fleet.reports.running_max
         for worker in fleet.workers():
             slot = worker.slot
             ratio = max(fleet.early_ratio(worker.worker_class), RATIO_MIN)
-            self._target_s[slot] = min(rules.target_s / ratio, rules.target_s_max)
+            self._target_s[slot] = min(rules.backlog_target_s / ratio, rules.backlog_target_s_max)
             running_max = _labelled_max(worker) or reported.item(slot)
             if running_max < inf:
                 self._running_max[slot] = running_max

@@ -221,9 +221,9 @@ class FleetState:
         self.uncached_lengths = LengthHistogram()
         """What came lately where prefill and decode are apart, by uncached tokens in the home site."""
         self.offload_plan: OffloadPlan | None = None
-        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
-        """Plans that this replica saw change roles, for people."""
         """The newest answer of the slow loop (`policies.disaggregation.role_plan`)."""
+        self.role_changes: deque[OffloadPlan] = deque(maxlen=ROLE_CHANGES_KEPT)
+        """Plans that this replica saw change roles; the admin API lists them."""
         self.reports = Reports()
         self.evidence = Evidence()
         self.overrides = Overrides()

@@ -203,7 +203,7 @@ def _worker(ports: QueuePorts, local: LocalWorker, counted: Census, now_us: int)
         if reported is None
         else {
             "age_s": round((now_us - reported.at_us) / 1e6, 3),
-            "fresh": now_us - reported.at_us <= admission.rules.stale_s * 1e6,
+            "fresh": now_us - reported.at_us <= admission.rules.report_age_s_max * 1e6,
             "running": _said(reported.running),
             "waiting": _said(reported.waiting),
             "kv_tokens": _said(reported.kv_tokens),

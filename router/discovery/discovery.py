@@ -10,16 +10,17 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from router.discovery.pods import Pod, PodRules
 from router.discovery.settling import Settling
 from router.discovery.sighting import Sighting
-from router.discovery.source import Source
+from router.discovery.source import Source, Trouble
 from router.discovery.watch import PodWatch, Selection
-from router.discovery_metrics import DiscoverySample
 from router.fleet import Core
 from router.fleet.discovered import note_of
+from router.metric_families import DISCOVERY_LIST_AGE, DISCOVERY_PODS
+from router.metrics import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -125,18 +126,17 @@ class Discovery:
             for sighting in self.sightings.values()
         )
 
-    def sample(self) -> DiscoverySample:
-        """What metrics tell of it."""
-        failures: Counter[str] = Counter()
-        for watch in self.watches:
-            failures.update({trouble.value: count for trouble, count in watch.failures.items()})
-        return DiscoverySample(
-            self.states(),
-            self.list_age_s(),
-            failures,
-            restarts=sum(watch.restarts for watch in self.watches),
-            missed=sum(watch.missed for watch in self.watches),
-        )
+    def failures(self) -> Counter[Trouble]:
+        """How often the API server could not be asked, by kind, since the start."""
+        return sum((Counter(watch.failures) for watch in self.watches), Counter())
+
+    def samples(self) -> Iterator[Sample]:
+        """What metrics read of it at a scrape."""
+        for state, count in sorted(self.states().items()):
+            yield DISCOVERY_PODS, (state,), count
+        age_s = self.list_age_s()
+        if age_s is not None:
+            yield DISCOVERY_LIST_AGE, (), age_s
 
     # What watches tell.
 

@@ -21,6 +21,7 @@ from router.encoding.registrations import Registrations
 from router.errors import NoWorker, RequestRejected
 from router.fleet import LocalWorker
 from router.gateway import Gateway
+from router.metric_families import ENCODER_MOVES
 from router.proxy import ClientConnection, ClientRequest, Exchange
 
 WAITING_MAX = 256
@@ -80,7 +81,7 @@ class Encoding:
         loads = gateway.fleet.loads.inflight_requests[slots]
         row, moved = choose_encoder(key, gateway.fleet.columns.hashes(slots), loads)
         if moved:
-            gateway.metrics.part_moved()
+            gateway.metrics.sums[ENCODER_MOVES].add(1)
         return gateway.registry.at_slot(int(slots[row]))
 
     def place(self, part: str, attempt: int, local: LocalWorker) -> Callable[[], None]:

@@ -31,6 +31,7 @@ from router.gateway.answer import answered_error, crashed, without_worker
 from router.gateway.blame import Blame, Failure
 from router.gateway.endpoints import EncoderPath
 from router.gateway.hops import hops_of
+from router.metric_families import ENCODER_PARTS, REDISPATCHES, REQUESTS_AT_FAULT, UPSTREAM_ERRORS
 from router.proxy import ClientConnection, ClientRequest, UpstreamRequest, error_answer
 
 if TYPE_CHECKING:
@@ -254,12 +255,12 @@ class EncoderExchange:
         """Find out whether the encoder or the call is at fault (`router.gateway.blame`)."""
         gateway, now_us = self._gateway, self._gateway.log.now_us()
         gateway.registry.noticed(local, error, now_us)
-        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
         if self._blame is None:
             self._blame = Blame(gateway.registry, self._request_id)
         failure = Failure(local, self._sent_us, error.code, error.asked)
         if self._blame.failed(failure, now_us, last=self._sending or not self._may_go_on):
-            gateway.metrics.request_at_fault()
+            gateway.metrics.sums[REQUESTS_AT_FAULT].add(1)
 
     @property
     def _may_go_on(self) -> bool:
@@ -273,7 +274,7 @@ class EncoderExchange:
         self._abort()
         self._released()
         self._tried.append(local.worker.slot)
-        self._gateway.metrics.redispatched(error.code)
+        self._gateway.metrics.counts[REDISPATCHES].add((error.code,))
         logger.info(
             "part redispatched",
             extra={
@@ -332,7 +333,7 @@ class EncoderExchange:
         self._released()
         self._gateway.sending.exchanges.discard(self)
         if self._path is EncoderPath.ENCODE:
-            self._gateway.metrics.part_ended(end.value)
+            self._gateway.metrics.counts[ENCODER_PARTS].add((end.value,))
         if self._path is EncoderPath.ENCODE and self._call is not None:
             self._encoding.registrations.discard(self._part)
             logger.info(

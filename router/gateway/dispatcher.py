@@ -34,6 +34,7 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT, Step
 from router.gateway.queue_errors import error_of
 from router.gateway.record import RequestRecord
+from router.metric_families import REDISPATCHES, REQUESTS_AT_FAULT
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +240,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         gateway, now_us, blame = self.gateway, self.gateway.log.now_us(), self._blamed()
         first, *others = failures
         if blame.failed(first, now_us, last=last):
-            gateway.metrics.request_at_fault()
+            gateway.metrics.sums[REQUESTS_AT_FAULT].add(1)
         if not blame.repeated:
             for other in others:
                 gateway.registry.circuits.failed(other.local, now_us, other.sent_us, other.code)
@@ -274,7 +275,7 @@ class Dispatcher(msgspec.Struct, eq=False):
         self.tried += avoided
         if record.spans is not None:
             record.spans.left(error.code, self.gateway.now_s())
-        self.gateway.metrics.redispatched(error.code)
+        self.gateway.metrics.counts[REDISPATCHES].add((error.code,))
         logger.info(
             "request redispatched",
             extra={

@@ -49,6 +49,7 @@ from router.gateway.reader import ENDPOINTS
 from router.gateway.record import Bill, RequestRecord
 from router.gateway.reservation import Reservation
 from router.handover import Pair
+from router.metric_families import CLIENT_DISCONNECTS, WHOLE_AT_DECODE
 from router.proxy import ClientConnection, ClientRequest, Exchange, Header, StartExchange, error_answer
 from router.shared import Charge
 from router.tenants import Limiter, Tenant
@@ -145,7 +146,7 @@ class RequestExchange:
             attempt.abort()
             reservation = attempt.reservation
             reservation.release(abandoned=not (reservation.prefilled or record.first_byte_s))
-        self._gateway.metrics.client_left()
+        self._gateway.metrics.sums[CLIENT_DISCONNECTS].add(1)
         self.finish("client_left", 499)
 
     def interrupt(self) -> None:
@@ -304,7 +305,7 @@ class RequestExchange:
         if parsed.edits:
             body = edited(request.body, parsed.edits)
         if local.worker.role == "decode":
-            gateway.metrics.pairs.whole_at_decode(local.worker.worker_id)
+            gateway.metrics.counts[WHOLE_AT_DECODE].add((local.worker.worker_id,))
             body = gateway.handovers[local.protocol].alone(body)
         reservation = Reservation(gateway, parsed, local, chosen, decision.placed)
         self._attempt = attempt = WorkerAttempt(gateway, record, parsed, self._client, self, reservation)

@@ -15,6 +15,7 @@ with others, too. So a prefill has done well only when its KV has arrived.
 """
 
 from collections.abc import Callable
+from enum import StrEnum
 from math import inf
 
 import msgspec
@@ -39,7 +40,21 @@ from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
 from router.gateway.phase import NEXT_OF_PAIR, PairPhase, PairStep
 from router.handover import Leg, PairedRequest
-from router.pair_metrics import PairEnd
+from router.metric_families import HANDOVERS, LEG_FAILURES, LINK_KV_BYTES, UPSTREAM_ERRORS
+
+
+class PairEnd(StrEnum):
+    """How an attempt with two workers ended."""
+
+    COMPLETED = "completed"
+    PREFILL_FAILED = "prefill_failed"
+    DECODE_FAILED = "decode_failed"
+    TRANSFER_LATE = "transfer_late"
+    """A link did not bring the KV in time."""
+    REFUSED = "refused"
+    """With an error that is the request's fault."""
+    CLIENT_LEFT = "client_left"
+    """Or its deadline passed, or this replica ended."""
 
 
 class PairReservation(msgspec.Struct, eq=False):
@@ -185,7 +200,7 @@ class PairReservation(msgspec.Struct, eq=False):
         if self.shipping is not None:
             gateway.sending.link_watch.arrived(self.shipping.request_id)
             gateway.log.publish(Shipped(attempt.request_id, now_us))
-            gateway.metrics.pairs.shipped(self.shipping.link, self.shipping.kv_bytes)
+            gateway.metrics.labelled_sums[LINK_KV_BYTES].add((self.shipping.link, self.shipping.kv_bytes))
         self._relieved()
 
     def prefill_ended(self) -> None:
@@ -219,7 +234,7 @@ class PairReservation(msgspec.Struct, eq=False):
         """Note that the leg that is heard now failed; return what may count against its worker, or both."""
         gateway, local, placed_us = self.gateway, self.local, self.attempt.placed_us
         gateway.registry.noticed(local, error, gateway.log.now_us())
-        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
         self._leg_failed(error.code)
         failures = [Failure(local, placed_us, error.code, error.asked)]
         if isinstance(error, TransferFailed):
@@ -269,7 +284,8 @@ class PairReservation(msgspec.Struct, eq=False):
         circuits.released(self.decode, now_us, attempt.placed_us)
         self._relieved()
         arrived = arrived or prefilled_us > 0
-        gateway.metrics.pairs.ended(self.prefill.protocol, PairEnd.COMPLETED if prefilled_us else self.end)
+        end = PairEnd.COMPLETED if prefilled_us else self.end
+        gateway.metrics.counts[HANDOVERS].add((self.prefill.protocol, end.value))
         if not prefilled:
             gateway.placing.feedback.abandoned(self.parsed, attempt)
         if not arrived and self.decode_placed.paths:
@@ -285,7 +301,7 @@ class PairReservation(msgspec.Struct, eq=False):
     def _leg_failed(self, code: str) -> None:
         leg = self.leg
         self.end = PairEnd.PREFILL_FAILED if leg is Leg.PREFILL else PairEnd.DECODE_FAILED
-        self.gateway.metrics.pairs.leg_failed(self.prefill.protocol, leg.value, code)
+        self.gateway.metrics.counts[LEG_FAILURES].add((self.prefill.protocol, leg.value, code))
         if self.shipping is not None:
             self.gateway.sending.link_watch.failed(self.shipping.request_id, self.local.worker.worker_id)
 

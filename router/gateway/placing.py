@@ -39,13 +39,11 @@ from router.errors import ClientError, NoWorker
 from router.fleet import Core
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rules import (
-    admission_rules,
     decode_worker_policy,
     offload_rules,
     placement_policy,
     prefill_policy,
     room_rules,
-    service_level,
 )
 from router.metrics import Metrics
 from router.settings import PlacementSettings, Settings
@@ -74,7 +72,7 @@ class Placing:
         fleet, registry, log = self._fleet, self._registry, self._log = core.fleet, core.registry, core.log
         self._metrics = metrics
         self.feedback = Feedback(fleet, log, bytes_per_token=settings.placement.bytes_per_token)
-        self.admission = Admission(admission_rules(settings), fleet)
+        self.admission = Admission(settings.admission, fleet)
         self._matchmaker = Matchmaker(fleet, self.admission, self.feedback.decode_fit)
         self._lanes = Lanes(self._slots_of, self._pairing_of, self._matchmaker)
         fleet.tickets.watched = log.replica
@@ -116,7 +114,7 @@ class Placing:
         self.retry_after_s = max(1.0, min(settings.fleet.health_check_interval_s, 5.0))
         self.feedback.bytes_per_token_default = placement.bytes_per_token
         self.room.use(room_rules(settings))
-        self.admission.use(admission_rules(settings))
+        self.admission.rules = settings.admission
         self._matchmaker.policy = decode_worker_policy(placement)
         self.decider.use(self._rules(settings))
         self._watch(placement)
@@ -151,7 +149,7 @@ class Placing:
 
     def _order(self, settings: Settings) -> Order:
         """How requests take turns."""
-        level = service_level(settings)
+        level = settings.admission
         return Order(
             self.admission,
             self._lanes,

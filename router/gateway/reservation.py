@@ -17,6 +17,7 @@ from router.fleet import LocalWorker
 from router.gateway.blame import Failure
 from router.gateway.gateway import Gateway
 from router.gateway.parsing import ParsedRequest
+from router.metric_families import UPSTREAM_ERRORS
 
 
 class Reservation(msgspec.Struct, eq=False):
@@ -91,7 +92,7 @@ class Reservation(msgspec.Struct, eq=False):
         """Note that the worker failed this attempt; return what may count against it."""
         gateway, local = self.gateway, self.local
         gateway.registry.noticed(local, error, gateway.log.now_us())
-        gateway.metrics.upstream_failed(local.worker.worker_id, error.code)
+        gateway.metrics.counts[UPSTREAM_ERRORS].add((local.worker.worker_id, error.code))
         return [Failure(local, self.attempt.placed_us, error.code, error.asked)]
 
     def release(self, *, abandoned: bool, prefilled_us: int = 0) -> None:

@@ -1,35 +1,15 @@
 """The settings as what a gateway's parts are told: plain rules, at the start and whenever one changes."""
 
 from policies import (
-    AdmissionRules,
     LinkStateRules,
     OffloadRules,
     Policy,
     RedispatchRules,
     RoomRules,
-    ServiceLevel,
     decode_policy,
     make_policy,
 )
 from router.settings import PlacementSettings, Settings
-
-
-def admission_rules(settings: Settings) -> AdmissionRules:
-    """How much a worker is given."""
-    admission = settings.admission
-    return AdmissionRules(
-        target_s=admission.backlog_target_s,
-        target_s_max=admission.backlog_target_s_max,
-        running_max=admission.worker_running_max,
-        kv_ratio_max=admission.kv_ratio_max,
-        stale_s=admission.report_age_s_max,
-    )
-
-
-def service_level(settings: Settings) -> ServiceLevel:
-    """What is promised."""
-    admission = settings.admission
-    return ServiceLevel(admission.ttft_slo_s, admission.ttft_slo_s_per_1k_tokens, admission.tpot_slo_s)
 
 
 def room_rules(settings: Settings) -> RoomRules:

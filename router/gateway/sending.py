@@ -17,6 +17,7 @@ from router.gateway.prefill_ends import PrefillEnds
 from router.gateway.rules import redispatch_rules
 from router.gateway.stalls import Stalls
 from router.handover import Handover
+from router.metric_families import REDISPATCHES
 from router.metrics import Metrics
 from router.settings import Settings
 
@@ -124,7 +125,7 @@ class Sending:
         """Whether a request that met a stale connection may be sent once more; counts and pays for it."""
         if self.redispatch_rules.retries_max == 0 or not self.retry_budget.withdraw(self._now_s()):
             return False
-        self._metrics.redispatched("stale_connection")
+        self._metrics.counts[REDISPATCHES].add(("stale_connection",))
         return True
 
     def given_up(self, left_us: int) -> None:

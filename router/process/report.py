@@ -4,10 +4,41 @@ from collections.abc import Callable, Mapping
 
 from router.discovery import Discovery
 from router.fleet import Core, Health
+from router.fleet.kv_events import KvEvents
 from router.gateway import Gateway
 from router.handover import Handover
 from router.live_settings import LiveSettings
 from router.logs import lines_dropped
+from router.metric_families import (
+    CLIENT_CONNECTIONS,
+    DISCOVERY_FAILURES,
+    DISCOVERY_MISSED,
+    DISCOVERY_RESTARTS,
+    ENGINE_REPORT_FAILURES,
+    ENGINE_REPORTS,
+    HANDOVER_EVENTS,
+    HELD_BYTES,
+    INFLIGHT_REQUESTS,
+    KV_EVENT_BATCHES,
+    KV_EVENT_CORRECTIONS,
+    KV_EVENT_FORGETS,
+    KV_EVENT_GAPS,
+    KV_EVENT_LOSSES,
+    KV_EVENT_REPLAYS,
+    KV_EVENTS,
+    KV_EVENTS_INVALID,
+    LIMIT_ROUNDS,
+    LIMIT_SHARES,
+    LOG_LINES_DROPPED,
+    OFFLOAD_DECISIONS,
+    PROBES_REBUILT,
+    SETTINGS_OVERRIDDEN,
+    TRACE_LINES_DROPPED,
+    TREE_BLOCKS,
+    TREE_NODES,
+    WORKERS_SPARED,
+    Family,
+)
 from router.metrics import Component, Metrics
 from router.process.client_side import ClientSide
 from router.process.log_listener import LogListener
@@ -28,7 +59,7 @@ def report_requests(gateway: Gateway) -> Report:
 
     def report(metrics: Metrics) -> None:
         room, inversions = gateway.placing.room, gateway.fleet.tickets.inversions
-        metrics.inflight(gateway.sending.inflight)
+        metrics.set(INFLIGHT_REQUESTS, gateway.sending.inflight)
         metrics.queue(
             gateway.placing.waiting(gateway.reader.priorities.names),
             drain_s=room.longest_drain_s(),
@@ -36,7 +67,8 @@ def report_requests(gateway: Gateway) -> Report:
             inversion_s_max=inversions.us_max / 1e6,
             rooms_overdue=room.overdue,
         )
-        metrics.pairs.offload_decided(gateway.placing.decider.offloading.counts)
+        for reason, total in gateway.placing.decider.offloading.counts.items():
+            metrics.follow(OFFLOAD_DECISIONS, total, reason.value)
 
     return report
 
@@ -45,8 +77,8 @@ def report_clients(clients: ClientSide) -> Report:
     """Return what tells of connections and bodies."""
 
     def report(metrics: Metrics) -> None:
-        metrics.client_connections(clients.clients.connections)
-        metrics.held_bytes(clients.held.count)
+        metrics.set(CLIENT_CONNECTIONS, clients.clients.connections)
+        metrics.set(HELD_BYTES, clients.held.count)
 
     return report
 
@@ -58,14 +90,15 @@ def report_workers(workers: WorkerSide, handovers: Mapping[str, Handover]) -> Re
         core = workers.core
         healthy = all(local.health is Health.HEALTHY for local in core.registry.all())
         metrics.degraded(Component.WORKERS, on=not healthy)
-        metrics.spared(len(core.registry.circuits.spared))
-        metrics.engine_reports(
-            reports=workers.engine_metrics.reports, failures=workers.engine_metrics.failures
-        )
-        metrics.probes_rebuilt(workers.health.rebuilt)
-        metrics.tree(blocks=core.fleet.tree.blocks, nodes=core.fleet.tree.nodes)
+        metrics.set(WORKERS_SPARED, len(core.registry.circuits.spared))
+        metrics.follow(ENGINE_REPORTS, workers.engine_metrics.reports)
+        metrics.follow(ENGINE_REPORT_FAILURES, workers.engine_metrics.failures)
+        metrics.follow(PROBES_REBUILT, workers.health.rebuilt)
+        metrics.set(TREE_BLOCKS, core.fleet.tree.blocks)
+        metrics.set(TREE_NODES, core.fleet.tree.nodes)
         for name, handover in handovers.items():
-            metrics.pairs.handover_events(name, handover.counts)
+            for event, total in handover.counts.items():
+                metrics.follow(HANDOVER_EVENTS, total, name, event)
 
     return report
 
@@ -96,7 +129,8 @@ def report_settings(live: LiveSettings) -> Report:
     def report(metrics: Metrics) -> None:
         refused = len(live.refused)
         metrics.degraded(Component.SETTINGS, on=refused > 0)
-        metrics.settings_overridden(used=len(live.overrides.values()) - refused, refused=refused)
+        metrics.set(SETTINGS_OVERRIDDEN, len(live.overrides.values()) - refused, "used")
+        metrics.set(SETTINGS_OVERRIDDEN, refused, "refused")
 
     return report
 
@@ -111,7 +145,8 @@ def report_tenants(tenants: TenantSide) -> Report | None:
         metrics.degraded(Component.KEYS, on=keys.problem is not None)
         metrics.keys_read(loaded=keys.loaded_count, refused=keys.refused_count)
         metrics.degraded(Component.LIMITS, on=leases.degraded_reason is not None)
-        metrics.limits(rounds=leases.rounds, shares=leases.alone)
+        metrics.follow(LIMIT_ROUNDS, leases.rounds)
+        metrics.follow(LIMIT_SHARES, leases.alone)
 
     return report
 
@@ -123,7 +158,10 @@ def report_discovery(discovery: Discovery | None) -> Report | None:
 
     def report(metrics: Metrics) -> None:
         metrics.degraded(Component.KUBERNETES, on=discovery.problem is not None)
-        metrics.discovery.report()
+        metrics.follow(DISCOVERY_RESTARTS, sum(watch.restarts for watch in discovery.watches))
+        metrics.follow(DISCOVERY_MISSED, sum(watch.missed for watch in discovery.watches))
+        for trouble, total in discovery.failures().items():
+            metrics.follow(DISCOVERY_FAILURES, total, trouble.value)
 
     return report
 
@@ -132,13 +170,33 @@ def report_lines(trace: RequestTrace | None) -> Report:
     """Return what tells of lines that were dropped."""
 
     def report(metrics: Metrics) -> None:
-        metrics.log_lines_dropped(lines_dropped())
+        metrics.follow(LOG_LINES_DROPPED, lines_dropped())
         if trace is not None:
-            metrics.trace_lines_dropped(trace.dropped)
+            metrics.follow(TRACE_LINES_DROPPED, trace.dropped)
 
     return report
 
 
-def report_kv_events(metrics: Metrics) -> None:
-    """Tell of cache events."""
-    metrics.kv_events.report()
+_KV_EVENTS: dict[str, tuple[Family, tuple[str, ...]]] = {
+    "batches": (KV_EVENT_BATCHES, ()),
+    **{kind: (KV_EVENTS, (kind,)) for kind in ("stored", "removed", "cleared", "unknown")},
+    "damaged": (KV_EVENTS_INVALID, ("batch",)),
+    "invalid": (KV_EVENTS_INVALID, ("message",)),
+    "gaps": (KV_EVENT_GAPS, ()),
+    **{outcome: (KV_EVENT_REPLAYS, (outcome,)) for outcome in ("answered", "unanswered")},
+    **{reason: (KV_EVENT_LOSSES, (reason,)) for reason in ("restart", "gap", "again")},
+    "forgets": (KV_EVENT_FORGETS, ()),
+    "corrections": (KV_EVENT_CORRECTIONS, ()),
+}
+"""Where each name of `KvEvents.counts` is counted."""
+
+
+def report_kv_events(kv_events: KvEvents) -> Report:
+    """Return what tells of cache events."""
+
+    def report(metrics: Metrics) -> None:
+        counts = kv_events.counts()
+        for name, (family, labels) in _KV_EVENTS.items():
+            metrics.follow(family, counts.get(name, 0), *labels)
+
+    return report

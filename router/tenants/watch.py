@@ -15,10 +15,12 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from router.metric_families import TENANT_KEYS_END
+from router.metrics import Sample
 from router.settings import Settings
 from router.sources import SettingsError
 from router.tenants.admin_tokens import AdminToken, AdminTokens, load_tokens
@@ -181,9 +183,10 @@ class KeysWatch(FileWatch[KeyTable]):
         self.keyring = keyring
         self._classes = classes
 
-    def keys_end(self) -> Iterable[tuple[str, float]]:
-        """See `KeyTable.ends`."""
-        return self.keyring.table.ends()
+    def samples(self) -> Iterator[Sample]:
+        """What metrics read of the keys (`KeyTable.ends`)."""
+        for tenant, end_unix_s in self.keyring.table.ends():
+            yield TENANT_KEYS_END, (tenant,), end_unix_s
 
     def _read(self) -> KeyTable:
         return load_keys(self.path, self._classes)

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 import httpx
 
 from router.fleet import Core
+from router.metrics import Metrics
 from router.settings import PlacementSettings
 from router.sources import SettingsError
 
 if TYPE_CHECKING:
     from router.gateway.identity import PromptHasher
-    from router.tokenizing.tokenizing import Counts, Tokenizing
+    from router.tokenizing.tokenizing import Tokenizing
 
 ENGINE = "engine"
 """What a model's ``tokenizer`` says where engines are asked."""
@@ -63,7 +64,7 @@ def opened_tokenizing(
     core: Core,
     hasher: "PromptHasher",
     client: httpx.AsyncClient,
-    counts: "Counts",
+    metrics: Metrics,
 ) -> "Tokenizing | None":
     """Return what tokenizes as the settings say; None if no model has a tokenizer. Inside the event loop.
 
@@ -72,7 +73,7 @@ def opened_tokenizing(
         core: The workers that are asked.
         hasher: Identifies prompts.
         client: Talks to workers.
-        counts: Told what became of prompts.
+        metrics: Count what became of prompts.
     """
     if not any(model.tokenizer for model in placement.models.values()):
         return None
@@ -108,5 +109,5 @@ def opened_tokenizing(
         limit_s=placement.tokenizing_s_max,
         threads=placement.tokenizing_threads,
         remembered=Remembered(placement.tokenizing_cache_bytes_max // 10),
-        counts=counts,
+        metrics=metrics,
     )

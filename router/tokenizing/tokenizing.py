@@ -22,7 +22,6 @@ import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
-from typing import Protocol
 
 import msgspec
 import xxhash
@@ -30,6 +29,8 @@ import xxhash
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity, PromptHasher
 from router.gateway.parsing import ParsedRequest
+from router.metric_families import TOKENIZED_PROMPTS, TOKENIZING_HELD, TOKENIZING_MISCOUNTS
+from router.metrics import Metrics
 from router.tokenizing.engine import EngineTokenizer, answered, question_of
 from router.tokenizing.local import RENDERED, LocalTokenizer
 from router.tokenizing.lru import Remembered
@@ -66,16 +67,6 @@ Done = Callable[[ParsedRequest], None]
 Key = tuple[int, Endpoint, str, bytes]
 
 
-class Counts(Protocol):
-    """Where it is counted what became of prompts."""
-
-    def tokenized(self, how: str, held_s: float) -> None:
-        """A request's prompts got ids, or kept their text, and it was held up for so long."""
-
-    def miscounted(self, model: str) -> None:
-        """An engine counted other tokens than we did."""
-
-
 class _Waiter(msgspec.Struct, eq=False):
     """A request that a job was begun for, or that joined it."""
 
@@ -96,7 +87,7 @@ class Tokenizing:
         limit_s: How long a request is held up at most, beside `LIMIT_S_PER_BYTE`.
         threads: Tokenizing at a time.
         remembered: What ids weigh, by prompt.
-        counts: Told what became of prompts.
+        metrics: Count what became of prompts.
     """
 
     def __init__(
@@ -108,7 +99,7 @@ class Tokenizing:
         limit_s: float,
         threads: int,
         remembered: Remembered[Key, Identity],
-        counts: Counts,
+        metrics: Metrics,
     ) -> None:
         self._tokenizers = tokenizers
         self._others = tokenizers.get("*")
@@ -116,7 +107,7 @@ class Tokenizing:
         self._loop = loop
         self._limit_s = limit_s
         self._remembered = remembered
-        self._counts = counts
+        self._metrics = metrics
         self._seed = secrets.randbits(64)
         self._threads = ThreadPoolExecutor(threads, "tokenizing")
         self._jobs: dict[Key, list[_Waiter]] = {}
@@ -145,7 +136,7 @@ class Tokenizing:
         if parsed.ids_root is None or parsed.prompt_token_ids:
             return self._as_it_is(parsed, Cause.UNSUPPORTED, "engines see more of it than token ids", 0.0)
         if self._aside_until_s and self._is_aside(model):
-            self._counts.tokenized("set_aside", 0.0)
+            self._tokenized("set_aside", 0.0)
             return parsed
         if len(body) > BODY_BYTES_MAX:
             return self._as_it_is(parsed, Cause.TOO_LARGE, f"it has {len(body)} bytes", 0.0)
@@ -153,7 +144,7 @@ class Tokenizing:
         key = (parsed.ids_root, parsed.endpoint, variant, xxhash.xxh3_128_digest(body, self._seed))
         known = self._remembered.get(key)
         if known is not None:
-            self._counts.tokenized("remembered", 0.0)
+            self._tokenized("remembered", 0.0)
             return with_identity(parsed, known)
         if len(body) <= INLINE_BYTES_MAX and isinstance(tokenizer, LocalTokenizer):
             began_s = perf_counter()
@@ -165,7 +156,7 @@ class Tokenizing:
                 refusal = _refusal(error)
                 return self._as_it_is(parsed, refusal.cause, refusal.detail, perf_counter() - began_s)
             self._keep(key, identity)
-            self._counts.tokenized("at_once", perf_counter() - began_s)
+            self._tokenized("at_once", perf_counter() - began_s)
             return with_identity(parsed, identity)
         waiter = _Waiter(parsed, done, perf_counter())
         waiters = self._jobs.get(key)
@@ -198,7 +189,7 @@ class Tokenizing:
             self._miscounts.pop(model, None)
             return
         # Names that are in the settings; all others are '*'.
-        self._counts.miscounted(model if model in self._tokenizers else "*")
+        self._metrics.counts[TOKENIZING_MISCOUNTS].add((model if model in self._tokenizers else "*",))
         if len(self._miscounts) >= JOBS_MAX:
             self._miscounts.clear()
         count = self._miscounts[model] = self._miscounts.get(model, 0) + 1
@@ -277,7 +268,7 @@ class Tokenizing:
                 waiter.timer.cancel()
             held_s = perf_counter() - waiter.since_s
             if isinstance(found, Identity):
-                self._counts.tokenized("in_a_thread", held_s)
+                self._tokenized("in_a_thread", held_s)
                 waiter.done(with_identity(waiter.parsed, found))
             else:
                 waiter.done(self._as_it_is(waiter.parsed, found.cause, found.detail, held_s))
@@ -293,9 +284,14 @@ class Tokenizing:
     def _keep(self, key: Key, identity: Identity) -> None:
         self._remembered.put(key, identity, sum(map(len, identity.paths)))
 
+    def _tokenized(self, how: str, held_s: float) -> None:
+        """Count a request whose prompts got ids, or kept their text, and that was held up for so long."""
+        self._metrics.counts[TOKENIZED_PROMPTS].add((how,))
+        self._metrics.distributions[TOKENIZING_HELD].observe(held_s)
+
     def _as_it_is(self, parsed: ParsedRequest, cause: Cause, detail: str, held_s: float) -> ParsedRequest:
         """Let a request go on with its text identity."""
-        self._counts.tokenized(cause.value, held_s)
+        self._tokenized(cause.value, held_s)
         model = parsed.model or ""
         known_as = model if model in self._tokenizers else "*"
         if (known_as, cause) not in self._said:

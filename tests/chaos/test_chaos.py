@@ -28,7 +28,7 @@ def left_running(mark: str) -> list[str]:
     return lines
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_short_seeded_run_breaks_no_promise(tmp_path: Path) -> None:
     """A replica, Valkey and a worker are killed within a second."""
     report = tmp_path / "report.json"
@@ -42,7 +42,7 @@ def test_a_short_seeded_run_breaks_no_promise(tmp_path: Path) -> None:
     assert figures["faults"] == {"worker killed": 1, "replica killed": 1, "Valkey killed": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_whoever_interrupts_it_leaves_no_process_behind(tmp_path: Path) -> None:
     """While it starts, when some of its processes are there and others are not."""
     flags = ("--minutes", "5", "--seed", "1", "--keep", str(tmp_path / "logs"))

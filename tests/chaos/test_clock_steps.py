@@ -3,6 +3,7 @@
 import asyncio
 import signal
 
+import pytest
 from fakes.replicas import RunningReplica, Start
 from fakes.running import until_async
 
@@ -51,6 +52,7 @@ async def nobody_was_given_up(replicas: list[RunningReplica]) -> None:
         assert [event for event in replica.events("redis.lost") if not event["reason"].startswith(LATE)] == []
 
 
+@pytest.mark.deep
 async def test_a_wall_clock_that_steps_a_minute_either_way_changes_nothing(start: Start) -> None:
     """Each step is watched for longer than a replica lets pass between two looks at who lives."""
     async with ValkeyServer() as server:
@@ -77,6 +79,7 @@ async def test_a_wall_clock_that_steps_a_minute_either_way_changes_nothing(start
         assert await disagreements(replicas, load.prompts) == []
 
 
+@pytest.mark.deep
 async def test_replicas_whose_clocks_are_a_minute_off_are_as_good_as_any(start: Start) -> None:
     async with ValkeyServer() as server:
         replicas = list(

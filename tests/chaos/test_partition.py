@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import pytest
 from fakes.replicas import RunningReplica, Start
 from fakes.running import Fleet, until_async
 
@@ -15,6 +16,7 @@ async def in_flight(replicas: list[RunningReplica]) -> list[int]:
     return [sum((await replica.loads()).values()) for replica in replicas]
 
 
+@pytest.mark.deep
 async def test_both_halves_serve_through_a_partition_and_agree_after_it(start: Start, fleet: Fleet) -> None:
     """The partition outlasts the heartbeat's two seconds: each half takes the other for dead.
 

@@ -20,7 +20,7 @@ def check(promises: list[Promise]) -> None:
     assert [f"{promise.name}: {promise.seen}" for promise in untimed if not promise.kept] == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_an_overloaded_fleet_keeps_its_promises_through_a_disaster() -> None:
     plan = OverloadPlan(before_s=3.0, overload_s=10.0, after_s=5.0, disaster=True)
     seen = await run_play(plan.play)
@@ -29,7 +29,7 @@ async def test_an_overloaded_fleet_keeps_its_promises_through_a_disaster() -> No
     assert {"answered", "rejected", "expired", "left", "cut"} <= ends
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_a_fleet_of_two_sites_keeps_its_promises_whatever_is_killed() -> None:
     seen = await run_play(SitesPlan(seconds=20.0, rate_per_s=4.0).play)
     check(judge_sites(seen))

@@ -2,7 +2,6 @@
 
 import json
 
-import kubernetes_validate
 import pytest
 from fakes.manifests import (
     COMPOSED,
@@ -69,6 +68,8 @@ def test_all_overlays_are_here() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_object_fits_its_schema(version: str) -> None:
     """Strictly: a field that the version does not know is a mistake, too."""
+    import kubernetes_validate  # takes seconds, which every worker would spend when it collects tests
+
     distinct = {json.dumps(each): each for overlay in ALL for each in rendered(overlay)}
     for each in distinct.values():
         if not each["apiVersion"].startswith(OUTSIDE):

@@ -38,8 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(START_TIMEOUT_S), append=False)
     if os.environ.get(SHORT):
         short = pair_of("gemma3").args
-        ours = [item for item in ours if wanted(item) == short and item.get_closest_marker("slow") is None]
-    ours.sort(key=lambda item: (repr(wanted(item)), item.get_closest_marker("slow") is not None))
+        ours = [item for item in ours if wanted(item) == short and item.get_closest_marker("deep") is None]
+    ours.sort(key=lambda item: (repr(wanted(item)), item.get_closest_marker("deep") is not None))
     items[:] = [*(item for item in items if not item.path.is_relative_to(HERE)), *ours]
 
 

@@ -29,7 +29,7 @@ TIMEOUT_S = 400.0
 BLOCK_TOKENS = 32
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_a_client_gets_its_answers_and_all_count_the_same(
     name: str, fleet: Fleet, engines: list[VllmEngine], chance: random.Random, tmp_path: Path

@@ -82,7 +82,7 @@ def cached_tokens(answer: httpx.Response) -> int:
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pair_of("gemma3")
 async def test_an_engine_that_is_killed_under_load_costs_no_request_and_comes_back_empty(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random
@@ -122,7 +122,7 @@ async def test_an_engine_that_is_killed_under_load_costs_no_request_and_comes_ba
     assert cached_tokens(warm) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pair_of("gemma3")
 async def test_a_stream_of_an_engine_that_is_killed_ends_with_an_error(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random

@@ -126,7 +126,7 @@ async def test_an_emptied_cache_is_known_with_its_next_step(
     assert [(await known.ask(prompt)).cached_tokens for _ in range(2)] == [0, 288]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @engines_with(VllmSettings(model="gemma3"))
 async def test_an_engine_that_was_killed_is_known_to_be_empty_and_followed_again(
     fleet: Fleet, servers: list[VllmServer], chance: random.Random

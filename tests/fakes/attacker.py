@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Self
 
 from fakes.answers import ReadAnswer, read_answers
-from fakes.running import RunningGateway
+from fakes.running import WITHIN_S, RunningGateway
 
 HOST = "127.0.0.1"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n"
@@ -33,25 +33,25 @@ class Attacker:
         self.writer.write(data)
         return self
 
-    async def received(self, within_s: float = 20.0) -> bytes:
+    async def received(self) -> bytes:
         """All that comes until the gateway closes the connection."""
         data = b""
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(WITHIN_S):
             with contextlib.suppress(ConnectionError):
                 while piece := await self.reader.read(2**20):
                     data += piece
         self.close()
         return data
 
-    async def answers(self, within_s: float = 20.0) -> list[ReadAnswer]:
+    async def answers(self) -> list[ReadAnswer]:
         """The same, taken apart."""
-        return read_answers(await self.received(within_s))
+        return read_answers(await self.received())
 
     async def is_served(self) -> bool:
         """Whether a request on this connection is answered, which then stays open."""
         self.send(HEALTH)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(WITHIN_S):
                 head = await self.reader.readuntil(b"\r\n\r\n")
                 await self.reader.readexactly(15)
         except (ConnectionError, asyncio.IncompleteReadError):

@@ -14,7 +14,7 @@ def queue_ports(
 ) -> QueuePorts:
     """Three requests at a time on a worker, and a target backlog of half a second."""
     now_us = time.clock.now_us
-    admission = Admission(AdmissionRules(running_max=3), shared.fleet)
+    admission = Admission(AdmissionRules(worker_running_max=3), shared.fleet)
     room = WaitingRoom(
         log=OpLog("r1", shared.publish, now_us),
         fleet=shared.fleet,

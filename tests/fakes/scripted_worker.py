@@ -113,13 +113,17 @@ class ScriptedWorker:
     async def stop_accepting(self) -> None:
         """Leave new connections in their handshake, as a machine that is too busy does.
 
-        A queue of length 0 has room for one connection (Linux); the kernel ignores whoever comes after.
+        A queue of length 0 has room for one connection (Linux); the kernel ignores the connections after it. A
+        health check may already have taken the room: then the kernel ignores the filler, which must not wait.
         """
         assert self._accepting is not None
         self._accepting.cancel()
         await asyncio.wait([self._accepting])
         self._listener.listen(0)
-        self._fillers.append(socket.create_connection(self._listener.getsockname()))
+        filler = socket.socket()
+        filler.setblocking(False)
+        filler.connect_ex(self._listener.getsockname())
+        self._fillers.append(filler)
 
     async def die(self) -> None:
         """Close everything at once, as the kernel does for a process that is killed. Idempotent."""

@@ -15,8 +15,6 @@ import pytest
 
 from loadtest.workload import MODEL
 
-pytestmark = pytest.mark.slow
-
 
 @asynccontextmanager
 async def started(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -77,7 +75,7 @@ async def test_a_trace_is_replayed_to_its_end(tmp_path: Path) -> None:
     assert policy["hit_ratio"] > 0
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.deep)])
 async def test_with_keep_the_fleet_answers_until_a_signal_and_leaves_nothing_behind(
     end: signal.Signals,
 ) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fakes.running import Fleet, serving, until_async, warmed
 
 from loadtest.engine import EngineSettings
@@ -33,7 +32,6 @@ async def prompted(url: str, first: int) -> None:
         (await client.post(f"{url}/v1/completions", json=body)).raise_for_status()
 
 
-@pytest.mark.slow
 async def test_all_replicas_know_what_one_hears_and_another_one_listens_when_it_is_killed(
     fleet: Fleet, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from loadtest.engine import EngineSettings
 from loadtest.processes import free_port
 
 ENGINE = EngineSettings(prefill_tokens_per_s=1e6, prefill_base_ms=1, tpot_ms=4, emit_interval_ms=4)
-REPLICAS = 4
+REPLICAS = 2
 CLIENTS = 12
 DELAY_S = "2"
 """Ten polls of the balancer: it notices even on a busy machine."""

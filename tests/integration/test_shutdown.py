@@ -110,8 +110,9 @@ async def test_while_it_leaves_it_is_not_ready_and_serves_everybody_once_more(
     assert await heartbeats(fleet) == []
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("workers", "number", "status"), [("1", signal.SIGTERM, 143), ("2", signal.SIGINT, 130)]
+)
 async def test_a_second_signal_ends_at_once_and_releases_what_was_reserved(
     fleet: Fleet, workers: str, number: signal.Signals, status: int
 ) -> None:
@@ -185,8 +186,7 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(("workers", "number"), [("1", signal.SIGINT), ("2", signal.SIGTERM)])
 async def test_a_signal_while_it_waits_for_its_workers_ends_it(
     fleet: Fleet, workers: str, number: signal.Signals
 ) -> None:

@@ -40,7 +40,6 @@ async def locust(
     return output.decode(), rows
 
 
-@pytest.mark.slow
 async def test_a_smoke_test_keeps_its_promises_and_leaves_a_report(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -61,7 +60,7 @@ async def test_a_smoke_test_keeps_its_promises_and_leaves_a_report(
     assert "TTFT" in report
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_processes_share_a_trace_and_end_with_it(
     redis_url: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -79,7 +78,6 @@ async def test_processes_share_a_trace_and_end_with_it(
     assert int(seen["completed", "trace"]["Failure Count"]) == 0
 
 
-@pytest.mark.slow
 async def test_a_trace_that_cannot_be_read_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(

@@ -20,7 +20,7 @@ from fakes.decisions import (
     path,
 )
 from fakes.naive_fold import NaiveFold
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
@@ -145,7 +145,6 @@ def naive_fold(ops: list[Op]) -> NaiveFold:
     return naive
 
 
-@settings(max_examples=5 * settings().max_examples, deadline=None)
 @given(drawn_ops, st.randoms(use_true_random=False), st.integers(0, 8))
 def test_any_order_and_any_repetition_mean_the_same(drawn: list[Drawn], random: Random, ticks: int) -> None:
     ops = STATIC + [made(*each) for each in drawn]
@@ -204,7 +203,6 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     return ops
 
 
-@settings(max_examples=10 * settings().max_examples, deadline=None)
 @given(drawn_ops, st.integers(0, 30), st.integers(0, 30), st.integers(0, 8))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
     """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""

@@ -416,6 +416,4 @@ class Replication(RuleBasedStateMachine):
 
 
 TestReplication = Replication.TestCase
-TestReplication.settings = settings(
-    max_examples=settings().max_examples, stateful_step_count=50, deadline=None
-)
+TestReplication.settings = settings(stateful_step_count=50)

@@ -4,7 +4,7 @@ from collections.abc import Generator
 from random import Random
 
 from fakes.tree_script import WORKERS, applied, drawn, empty_tree, path
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from radix import Insert, PrefixTree, Rows, TreeOp, Trim, check_steps, finished
@@ -33,7 +33,6 @@ def merged(tree: PrefixTree, rows: Rows, random: Random, *, removals: bool) -> l
     return later
 
 
-@settings(max_examples=300)
 @given(randoms)
 def test_whatever_happens_while_a_snapshot_is_merged_nothing_is_lost_and_nothing_comes_back(
     random: Random,
@@ -45,7 +44,6 @@ def test_whatever_happens_while_a_snapshot_is_merged_nothing_is_lost_and_nothing
     assert tree.dump(WORKERS) == applied(empty_tree(), here + there + later).dump(WORKERS)
 
 
-@settings(max_examples=300)
 @given(randoms, st.integers(1, 12), st.booleans())
 def test_a_bound_is_kept_to_at_every_step(random: Random, bound: int, each: bool) -> None:
     """Inserts commute with a bound of each worker, and with one of the whole tree, but not with both."""

@@ -171,7 +171,7 @@ class ResidencyBesideEngines(RuleBasedStateMachine):
 
 
 TestResidencyBesideEngines = ResidencyBesideEngines.TestCase
-TestResidencyBesideEngines.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+TestResidencyBesideEngines.settings = settings(stateful_step_count=20)
 
 
 # Single cases. A text is cut into blocks of four letters; handles are the prefixes themselves, as bytes.

@@ -3,7 +3,7 @@
 from random import Random
 
 from fakes.naive_residency import NaiveEngines, NaiveGroup
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from radix import (
@@ -68,7 +68,6 @@ def beliefs(tree: PrefixTree, size: int, *, ends: bool) -> list[tuple[int, int]]
     ]
 
 
-@settings(max_examples=80)
 @given(
     st.randoms(use_true_random=False),
     st.sampled_from(GROUPS),

@@ -230,5 +230,5 @@ class States(Requests):
 TestDense = Dense.TestCase
 TestWindows = Windows.TestCase
 TestStates = States.TestCase
-for _case, _examples in ((TestDense, 50), (TestWindows, 150), (TestStates, 60)):
-    _case.settings = settings(max_examples=_examples, stateful_step_count=30, deadline=None)
+for _case in (TestDense, TestWindows, TestStates):
+    _case.settings = settings(stateful_step_count=30)

@@ -230,9 +230,9 @@ class BoundedTreeBesideModel(TreeBesideModel):
 
 
 TestTreeBesideModel = TreeBesideModel.TestCase
-TestTreeBesideModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestTreeBesideModel.settings = settings(stateful_step_count=25)
 TestBoundedTreeBesideModel = BoundedTreeBesideModel.TestCase
-TestBoundedTreeBesideModel.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBoundedTreeBesideModel.settings = settings(stateful_step_count=25)
 
 
 inserts = st.builds(Insert, slots.map(str), letters.map(path), times, st.booleans(), counts)
@@ -477,7 +477,6 @@ def test_matches_agree_with_dynamos_tree() -> None:
         exc_type=ImportError,
     )
 
-    @settings(max_examples=50, deadline=None)
     @given(st.lists(inserts | trims, max_size=20))
     def compare(ops: list[TreeOp]) -> None:
         tree, other = tree_of([]), core.RadixTree()

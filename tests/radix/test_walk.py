@@ -3,7 +3,7 @@
 from random import Random
 
 from fakes.tree_script import WORKERS, applied, drawn, empty_tree, path
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from radix import Insert, PrefixTree, TreeMarks, TreeOp, TreePage, TreeSnapshot, chain_bytes
@@ -30,7 +30,6 @@ def walked(tree: PrefixTree, random: Random, *, removals: bool) -> tuple[TreeSna
         later += ops
 
 
-@settings(max_examples=300)
 @given(randoms)
 def test_whatever_happens_while_a_tree_is_written_a_replay_makes_it_whole(random: Random) -> None:
     tree = applied(empty_tree(), drawn(random, 20, removals=True))
@@ -42,7 +41,6 @@ def test_whatever_happens_while_a_tree_is_written_a_replay_makes_it_whole(random
     assert applied(again, later).dump(WORKERS) == tree.dump(WORKERS)
 
 
-@settings(max_examples=300)
 @given(randoms, st.integers(1, 12), st.booleans())
 def test_so_does_a_tree_with_a_bound(random: Random, bound: int, each: bool) -> None:
     """Inserts commute with a bound of each worker, and with one of the whole tree, but not with both."""

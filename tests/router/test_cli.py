@@ -185,6 +185,20 @@ def test_the_version_is_the_distributions(program: Program, capsys: pytest.Captu
     assert capsys.readouterr().out.split() == [version("cacheway")] * 2
 
 
+@pytest.mark.parametrize("command", ["serve", "config"])
+def test_help_all_shows_what_help_leaves_out(
+    program: Program, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    texts = []
+    for flag in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as caught:
+            program(command, flag)
+        assert caught.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert ["--slow-start-secs" in text for text in texts] == [False, True]
+    assert "--help-all shows" in texts[0]
+
+
 def test_without_a_command_the_help_is_printed(program: Program, capsys: pytest.CaptureFixture[str]) -> None:
     assert program() == 0
     text = capsys.readouterr().out

@@ -1,5 +1,7 @@
 """Flags: one per setting, and helpful about those that do not exist."""
 
+import re
+
 import pytest
 
 from router.catalogue import CATALOGUE
@@ -9,7 +11,7 @@ from router.flags import Parser, add_flags, chosen
 @pytest.fixture
 def parser() -> Parser:
     parser = Parser(prog="cacheway serve")
-    add_flags(parser)
+    add_flags(parser, show_all=True)
     return parser
 
 
@@ -39,6 +41,17 @@ def test_help_names_every_flag_under_its_section(parser: Parser) -> None:
         assert row.flag in text
         assert f"\n{row.section}:\n" in text
         assert all(word in text for word in row.choices)
+
+
+def test_help_shows_the_25_common_settings_and_the_sections_that_have_some() -> None:
+    parser = Parser(prog="cacheway serve")
+    add_flags(parser)
+    text = parser.format_help()
+    shown = {row.key for row in CATALOGUE.values() if re.search(rf"^  {row.flag}[ ,]", text, re.M)}
+    assert shown == {row.key for row in CATALOGUE.values() if row.common}
+    assert len(shown) == 25
+    headings = set(re.findall(r"^(\w+):$", text, re.M)) - {"options"}
+    assert headings == {key.partition(".")[0] for key in shown}
 
 
 @pytest.mark.parametrize(

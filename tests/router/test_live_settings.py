@@ -376,7 +376,7 @@ def rules_of(process: GatewayProcess) -> dict[str, Any]:
         "stalls": (gateway.sending.stalls._factor, gateway.sending.stalls._floor_s),
         "classes": (gateway.reader.priorities.named(b"1"), gateway.reader.priorities.named(b"0")),
         "room": gateway.placing.room._rules,
-        "admission": (gateway.placing.admission.rules, gateway.placing.admission._stale_us),
+        "admission": gateway.placing.admission.rules,
         "policies": (decider.policy.name, decider.prefill_policy.name, decider._expected_output_tokens),
         "shadow": gateway.placing._shadowed,
         "decode_policy": None if decode_policy is None else decode_policy.name,

@@ -9,10 +9,22 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.metric_families import FAMILIES
-from router.metrics import GATHERED_MAX, Component, Metrics, WorkerSample
+from router.metric_families import (
+    CLIENT_DISCONNECTS,
+    FAMILIES,
+    HANDOVER_EVENTS,
+    INFLIGHT_REQUESTS,
+    LEG_FAILURES,
+    LINK_KV_BYTES,
+    LOG_LINES_DROPPED,
+    LOOP_LAG,
+    TENANT_KEYS_END,
+    TREE_BLOCKS,
+    UPSTREAM_ERRORS,
+)
+from router.metrics import GATHERED_MAX, Component, Metrics, Sample
 
-GATHERS = ("_values", "_events", "_amounts")
+GATHERS = ("_values", "events", "_amounts")
 """Where tallies gather."""
 
 Samples = dict[tuple[str, ...], float]
@@ -77,8 +89,8 @@ def test_a_decision_counts_by_policy_and_reason(metrics: Metrics) -> None:
 
 
 def test_the_event_loops_lag_is_a_distribution(metrics: Metrics) -> None:
-    metrics.loop_lag(0.002)
-    metrics.loop_lag(0.004)
+    metrics.distributions[LOOP_LAG].observe(0.002)
+    metrics.distributions[LOOP_LAG].observe(0.004)
     found = scraped(metrics)
     assert found["event_loop_lag_seconds_bucket", "0.002"] == 1
     assert found["event_loop_lag_seconds_bucket", "0.005"] == 2
@@ -144,12 +156,32 @@ def test_tenants_are_counted_if_the_keys_file_names_them(metrics: Metrics) -> No
     assert found["prompt_tokens_total",] == 1503
 
 
-def test_the_end_of_a_tenants_keys_is_read_at_the_scrape(metrics: Metrics) -> None:
-    """It is gone when the tenant is."""
-    metrics.tenant_keys_end = lambda: [("acme", 1.5e9)]
+def test_what_is_read_is_that_of_the_moment(metrics: Metrics) -> None:
+    """It is gone when its owner has nothing to tell of it any more."""
+    told: list[Sample] = [(TENANT_KEYS_END, ("acme",), 1.5e9)]
+    metrics.readers.append(lambda: told)
     assert scraped(metrics)["tenant_keys_end_timestamp_seconds", "acme"] == 1.5e9
-    metrics.tenant_keys_end = tuple
+    told.clear()
     assert ("tenant_keys_end_timestamp_seconds", "acme") not in scraped(metrics)
+
+
+def test_a_total_that_somebody_else_counts_is_followed(metrics: Metrics) -> None:
+    for total in (2, 2, 3):
+        metrics.follow(HANDOVER_EVENTS, total, "nixl", "params_missing")
+    assert scraped(metrics)["handover_events_total", "params_missing", "nixl"] == 3
+
+
+def test_amounts_add_up_by_their_label(metrics: Metrics) -> None:
+    for kv_bytes in (1e9, 5e8):
+        metrics.labelled_sums[LINK_KV_BYTES].add(("b>a", kv_bytes))
+    assert scraped(metrics)["link_kv_bytes_total", "b>a"] == 1.5e9
+
+
+def test_two_gateways_of_one_process_count_apart(metrics: Metrics) -> None:
+    metrics.counts[LEG_FAILURES].add(("nixl", "prefill", "upstream_timeout"))
+    key = ("leg_failures_total", "upstream_timeout", "prefill", "nixl")
+    assert scraped(metrics)[key] == 1
+    assert key not in scraped(Metrics("1.2.3"))
 
 
 def test_reads_of_the_keys_file_are_followed(metrics: Metrics) -> None:
@@ -184,12 +216,10 @@ def test_the_queue_is_told_as_it_is(metrics: Metrics) -> None:
 
 
 def test_failures_count_by_worker_and_kind(metrics: Metrics) -> None:
-    metrics.upstream_failed("10.0.0.1:8000", "upstream_timeout")
-    metrics.redispatched("upstream_timeout")
-    metrics.client_left()
+    metrics.counts[UPSTREAM_ERRORS].add(("10.0.0.1:8000", "upstream_timeout"))
+    metrics.sums[CLIENT_DISCONNECTS].add(1)
     found = scraped(metrics)
     assert found["upstream_errors_total", "upstream_timeout", "10.0.0.1:8000"] == 1
-    assert found["redispatches_total", "upstream_timeout"] == 1
     assert found["client_disconnects_total",] == 1
 
 
@@ -209,11 +239,10 @@ def test_what_has_gathered_is_bounded_without_any_scrape(metrics: Metrics) -> No
 
 def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     def hook() -> None:
-        metrics.inflight(3)
-        metrics.tree(blocks=10, nodes=2)
+        metrics.set(INFLIGHT_REQUESTS, 3)
+        metrics.set(TREE_BLOCKS, 10)
         metrics.degraded(Component.REDIS, on=True)
-        metrics.log_lines_dropped(4)
-        metrics.trace_lines_dropped(3)
+        metrics.follow(LOG_LINES_DROPPED, 4)
         metrics.shared_log(
             lag_s=0.5,
             snapshot_age_s=7.0,
@@ -230,7 +259,7 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     scraped(metrics)
     found = scraped(metrics)
     assert found["inflight_requests",] == 3
-    assert (found["tree_blocks",], found["tree_nodes",]) == (10, 2)
+    assert found["tree_blocks",] == 10
     assert (found["degraded", "redis"], found["degraded", "workers"]) == (1, 0)
     assert found["log_lines_dropped_total",] == 4
     assert (found["log_lag_seconds",], found["snapshot_age_seconds",]) == (0.5, 7.0)
@@ -239,43 +268,6 @@ def test_hooks_run_before_every_scrape(metrics: Metrics) -> None:
     assert (found["ops_skipped_total", "invalid"], found["ops_skipped_total", "failed"]) == (8, 0)
     assert found["snapshots_refused_total",] == 9
     assert found["build_info", "1.2.3"] == 1
-
-
-def test_workers_are_those_of_the_moment(metrics: Metrics) -> None:
-    workers = [
-        WorkerSample(
-            *("a:1", "healthy", "half_open", 1.5, 2, 300, 40, 5000, 0.5),
-            has_room=False,
-            running_max=64,
-            kv_tokens_max=9500,
-            report_age_s=1.25,
-            reported_running=3,
-            reported_waiting=1,
-            reported_kv_tokens=700,
-        ),
-        WorkerSample("b:1", "draining", "open", 0, 0, 0, 0, 0, 0.5, report_age_s=2.0),
-    ]
-    metrics.workers = lambda: workers
-    found = scraped(metrics)
-    assert found["worker_state", "healthy", "a:1"] == 1
-    assert found["worker_state", "unhealthy", "a:1"] == 0
-    assert (found["circuit_state", "a:1"], found["circuit_state", "b:1"]) == (1, 2)
-    assert found["worker_backlog_seconds", "a:1"] == 1.5
-    assert found["worker_inflight_requests", "a:1"] == 2
-    assert found["inflight_tokens", "a:1"] == 300
-    assert found["prefill_tokens", "a:1"] == 40
-    assert found["held_tokens", "a:1"] == 5000
-    assert (found["worker_backlog_target_seconds", "a:1"], found["worker_has_room", "a:1"]) == (0.5, 0)
-    assert (found["worker_running_max_requests", "a:1"], found["worker_kv_max_tokens", "a:1"]) == (64, 9500)
-    assert found["worker_report_age_seconds", "a:1"] == 1.25
-    reported = [f"worker_reported_{name}" for name in ("running_requests", "waiting_requests", "kv_tokens")]
-    assert [found[name, "a:1"] for name in reported] == [3, 1, 700]
-    unknown = {"worker_running_max_requests", "worker_kv_max_tokens", *reported}
-    assert not [name for name in unknown if (name, "b:1") in found]
-    assert found["worker_report_age_seconds", "b:1"] == 2.0
-
-    workers.pop()
-    assert ("circuit_state", "b:1") not in scraped(metrics)
 
 
 async def test_the_loop_hands_over_without_a_scrape(metrics: Metrics) -> None:
@@ -290,12 +282,13 @@ async def test_the_loop_hands_over_without_a_scrape(metrics: Metrics) -> None:
 
 PROCESS = """
 import os, sys
+from router.metric_families import *
 from router.metrics import Metrics
 metrics = Metrics("1", multiprocess_dir=os.environ["PROMETHEUS_MULTIPROC_DIR"])
 metrics.finished("/generate", "completed", 0.3)
 metrics.decided("random", "cold", 0.1)
-metrics.inflight(2)
-metrics.tree(blocks=int(sys.argv[1]), nodes=1)
+metrics.set(INFLIGHT_REQUESTS, 2)
+metrics.set(TREE_BLOCKS, int(sys.argv[1]))
 metrics.flush()
 print("ready", flush=True)
 sys.stdin.readline()

@@ -103,7 +103,10 @@ def changes(url: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("port", ["own", "shared"])
-@pytest.mark.parametrize("what", CREDENTIALS)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=pytest.mark.deep if " and " in what else ()) for what in CREDENTIALS],
+)
 async def test_nobody_changes_the_fleet_without_a_credential_where_one_is_configured(
     fleet: Fleet, tmp_path: Path, what: str, port: str
 ) -> None:

@@ -15,11 +15,11 @@ def test_the_short_run_has_cases_of_all_kinds() -> None:
     assert {case(SEED, number).kind for number in range(CASES)} == set(GENERATORS)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("cases", [24, pytest.param(CASES, marks=pytest.mark.deep)])
 @pytest.mark.timeout(600)
-async def test_nothing_that_comes_breaks_a_promise(tmp_path: Path) -> None:
+async def test_nothing_that_comes_breaks_a_promise(tmp_path: Path, cases: int) -> None:
     """Where this fails, its message says how the case is played alone, and ``make fuzz`` looks for longer."""
-    report = await run(Plan(SEED, seconds=1e9, cases=CASES), tmp_path)
+    report = await run(Plan(SEED, seconds=1e9, cases=cases), tmp_path)
     assert not report.findings, "\n".join(lines(report))
-    assert report.cases == CASES
+    assert report.cases == cases
     assert report.served > 0

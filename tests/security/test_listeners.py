@@ -140,9 +140,12 @@ async def gateway(valkey: EmbeddedValkey) -> AsyncIterator[Gateway]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def hasty(valkey: EmbeddedValkey) -> AsyncIterator[Gateway]:
     """One with short deadlines."""
-    async with serving(valkey.url, "--read-timeout-secs", "0.5", "--keepalive-secs", "1") as gateway:
+    async with serving(valkey.url, *DEADLINES) as gateway:
         yield gateway
 
+
+DEADLINES = ("--read-timeout-secs", "3", "--keepalive-secs", "1")
+"""The first is as long as a busy machine may keep a test from sending what it has to send."""
 
 STARTS = (b"", b"G", b"GET /health HTTP/1.1\r\nhost: g\r\nx: ")
 
@@ -275,7 +278,7 @@ async def test_heads_bodies_and_idle_connections_have_deadlines(hasty: Gateway, 
     }
     clients = [(await hasty.connect(name)).send(start) for start in starts]
     for client, answer in zip(clients, starts.values(), strict=True):
-        data = await client.received(30)
+        data = await client.received()
         assert data.startswith(answer), data
         assert bool(data) == bool(answer), data
 
@@ -289,17 +292,16 @@ async def test_a_scraper_sends_no_body(gateway: Gateway) -> None:
 async def test_the_console_hears_on_beyond_all_deadlines_and_does_not_hold_up_the_end(
     valkey: EmbeddedValkey,
 ) -> None:
-    """The deadlines are half a second and one second; the stream says something every second."""
-    flags = ("--read-timeout-secs", "0.5", "--keepalive-secs", "1")
-    async with serving(valkey.url, *flags) as gateway:
+    """The deadlines are three seconds and one; the stream says something every second."""
+    async with serving(valkey.url, *DEADLINES) as gateway:
         console = await gateway.connect("admin")
         console.send(get(b"/events"))
         async with asyncio.timeout(60):
-            for _ in range(4):
+            for _ in range(5):
                 await console.reader.readuntil(b"event: change")
         half_open = await gateway.crowd("admin", 3, *STARTS)
         gateway.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await gateway.process.wait() == 0
         for each in (console, *half_open):
             each.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import orjson
+import pytest
 from fakes.running import serving, until_async
 
 WORKERS = 600
@@ -141,6 +142,7 @@ async def test_hundreds_of_workers_become_healthy_and_after_a_restart_too(
                 await until_async(all_well, WITHIN_S)
 
 
+@pytest.mark.deep
 async def test_the_living_stay_healthy_whatever_hundreds_of_others_do(redis_url: str, namespace: str) -> None:
     """Each is probed again and again meanwhile; requests are served; and memory and files stay bounded."""
     probed: dict[int, int] = {}

@@ -25,8 +25,8 @@ stored. L3 gives a whole window or nothing: a prefetch that is stopped early bri
 
 | case | what happens |
 |---|---|
-| device complete, host deficient | the windows on the path are compared when its prefill ends; missing ones
-are copied | | host complete, device deficient | loaded with the next match that needs it |
+| device complete, host deficient | windows on the path that are missing are copied when its prefill ends |
+| host complete, device deficient | loaded with the next match that needs it |
 | hot prefix served by L1/L2, idle in L3 | `keep_alive`: every match tells L3 that the prefix is in use |
 | short and medium sequences | dense windows that the device retains are copied like any other |
 """

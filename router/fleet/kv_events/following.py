@@ -24,7 +24,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -49,7 +49,8 @@ from router.fleet.kv_sources import (
 )
 from router.fleet.local_worker import LocalWorker
 from router.fleet.pages import page
-from router.kv_events_metrics import FollowedSample, KvEventsSample
+from router.metric_families import KV_EVENT_BLOCKS, KV_EVENT_LAG, KV_EVENT_STATE
+from router.metrics import Sample
 
 if TYPE_CHECKING:
     import zmq
@@ -158,15 +159,13 @@ class KvEvents:
         """What came and happened since the start, by name."""
         return sum((follower.counts() for follower in self.followers.values()), Counter(self._past))
 
-    def sample(self) -> KvEventsSample:
-        """What metrics tell."""
-        return KvEventsSample(
-            self.counts(),
-            tuple(
-                FollowedSample(worker_id, follower.state.value, follower.blocks, follower.lag_s)
-                for worker_id, follower in sorted(self.followers.items())
-            ),
-        )
+    def samples(self) -> Iterator[Sample]:
+        """What metrics read of the workers that this replica follows."""
+        for worker_id, follower in sorted(self.followers.items()):
+            yield KV_EVENT_BLOCKS, (worker_id,), follower.blocks
+            yield KV_EVENT_STATE, (worker_id, follower.state.value), 1
+            if follower.lag_s is not None:
+                yield KV_EVENT_LAG, (worker_id,), follower.lag_s
 
     def turn(self, worker_id: str) -> int:
         """How many replicas come before this one at a worker."""

@@ -5,7 +5,7 @@ import pytest
 from loadtest.bench import leg_failures
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_the_other_leg_of_each_failure_is_timed() -> None:
     took_s = await leg_failures.measure("mooncake", 2)
     assert list(took_s) == list(leg_failures.FAILURES)

@@ -34,7 +34,7 @@ def test_waits_are_of_all_replicas() -> None:
     assert table_of([row]).row_count == 1
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_two_replicas_share_a_limit(redis_url: str, namespace: str) -> None:
     """Requests that a busy machine let wait for too long are decided by shares: some may be too many."""
     plans = plans_of(redis_url, namespace, 30, [60.0, 60.0], 1.0, seed=1)

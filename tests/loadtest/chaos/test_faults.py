@@ -40,6 +40,7 @@ async def test_a_fault_that_passes_takes_what_came_after_the_copy(name: str) -> 
             assert await stage.server.command("GET", "new") is None
 
 
+@pytest.mark.deep
 async def test_a_primary_that_is_replaced_has_a_successor() -> None:
     (fault,) = [fault for fault in FAULTS if fault.sentinel]
     async with staged(fault) as stage:

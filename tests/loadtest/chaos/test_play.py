@@ -18,7 +18,7 @@ def test_cpu_is_of_replicas_that_lived_through_a_scene() -> None:
     assert seen.cpu_us("before") == pytest.approx(5000.0)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_an_overload_sees_clients_replicas_and_engines() -> None:
     plan = OverloadPlan(replicas=1, engines=2, before_s=2.0, overload_s=3.0, after_s=2.0)
     seen = await run_play(plan.play)
@@ -34,7 +34,7 @@ async def test_an_overload_sees_clients_replicas_and_engines() -> None:
     assert (seen.struck, seen.left, seen.errors) == ([], [], [])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_two_sites_see_workers_and_the_link() -> None:
     seen = await run_play(SitesPlan(seconds=5.0, rate_per_s=4.0, disaster=False, protocol="nixl").play)
     requests, prompt_tokens, cached_tokens = prefilled(seen)

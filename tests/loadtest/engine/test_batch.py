@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.engine.batch import DecodeBatch
@@ -46,7 +46,6 @@ def test_everybody_gets_tokens_at_the_same_rate_and_ends_in_turn() -> None:
     assert batch.seconds_until(10) == pytest.approx(stepped_s([[3010]], 10))
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 500_000), max_size=4), min_size=1, max_size=3).filter(any),
     st.integers(1, 300),

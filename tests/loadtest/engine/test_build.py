@@ -112,7 +112,7 @@ def test_a_model_without_lower_tiers_is_refused_a_pool() -> None:
         build_worker(replace(profile, host_tier=HiCacheSettings()), VirtualClock(), observer=Ends())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from(sorted(PROFILES)),
     st.sampled_from(["sglang", "vllm"]),

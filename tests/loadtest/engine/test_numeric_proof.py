@@ -200,7 +200,6 @@ def error_at(transformer: Transformer, prompt: list[int], boundary: int, memory:
     return float(np.abs(found - expected[boundary:]).max())
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     kind=st.sampled_from(["sliding_window", "linear", "full"]),
     window=st.integers(4, 11),
@@ -261,7 +260,7 @@ def test_a_match_without_its_window_is_a_pseudo_hit(spoilt: str) -> None:
     assert error_at(transformer, prompt, 24, memory) > DIFFERENT
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(checkpoint=st.integers(1, 23), boundary=st.integers(1, 23), seed=st.integers(0, 2**16))
 def test_a_linear_state_continues_exactly_where_it_was_taken_and_nowhere_else(
     checkpoint: int, boundary: int, seed: int
@@ -277,7 +276,7 @@ def test_a_linear_state_continues_exactly_where_it_was_taken_and_nowhere_else(
     assert error < SAME if boundary == checkpoint else error > DIFFERENT
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(window=st.integers(4, 8), cut=st.integers(1, 30), seed=st.integers(0, 2**16))
 def test_prefill_in_chunks_needs_no_more_than_a_window_of_the_chunks_before(
     window: int, cut: int, seed: int
@@ -323,7 +322,7 @@ class Slots:
 
 
 @pytest.mark.parametrize("match_rule", ["sglang", "vllm"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     window=st.integers(4, 9),
     interval=st.sampled_from([0, 16]),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fakes.kv_stack import FakeCache
 from fakes.virtual_clock import VirtualClock
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadtest.engine.job import Job, Role
@@ -570,7 +570,6 @@ def test_an_abort_gives_back_what_a_hand_over_holds(bench: Any, clock: Any, role
     assert one.sink.ends == ([(1.0, 0, "stop")] if role == "prefill" else [(2.0, 0, "abort")])
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(

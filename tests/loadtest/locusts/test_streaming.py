@@ -5,8 +5,6 @@ import csv
 import sys
 from pathlib import Path
 
-import pytest
-
 LOCUSTFILE = Path(__file__).parents[3] / "loadtest" / "locustfile.py"
 
 EVENT = b'data: {"choices":[{"delta":{"content":"word"}}]}\n\n'
@@ -24,7 +22,6 @@ def answer(end: str) -> bytes:
     return head + b"%x\r\n%b\r\n" % (len(sent), sent) + (b"" if end == "cut" else b"0\r\n\r\n")
 
 
-@pytest.mark.slow
 async def test_who_is_sent_away_has_not_failed_and_who_is_cut_has(tmp_path: Path) -> None:
     """Five requests of one user, each with another end; then none is answered any more."""
     left = list(ENDS)

@@ -40,6 +40,7 @@ def test_a_plan_is_printed_written_and_drawn(
     assert curve.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.deep
 def test_the_same_command_gives_the_same_plan(trace: str, tmp_path: Path) -> None:
     plans = []
     for jobs in (1, 2):
@@ -112,6 +113,7 @@ def test_a_wrong_command_line_is_status_two(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.deep
 def test_memory_is_bought_where_it_is_cheaper_than_workers(tmp_path: Path) -> None:
     """120 prompts of 60,000 tokens in turn: six devices hold them, or the host memory of one worker."""
     turns = [8_000 * number for number in range(120)]

@@ -153,7 +153,7 @@ def test_a_queue_is_described_on_the_command_line(trace: str, tmp_path: Path) ->
     document = json.loads(file.read_text())
     queue = document["config"]["queue"]
     assert (queue["k"], queue["room"]["timeout_s"]) == (3.0, 40.0)
-    assert (queue["level"]["ttft_s"], queue["level"]["ttft_s_per_1k_tokens"]) == (20.0, 0.5)
+    assert (queue["level"]["ttft_slo_s"], queue["level"]["ttft_slo_s_per_1k_tokens"]) == (20.0, 0.5)
     assert "wait_max_s" in document["runs"][0]
 
 

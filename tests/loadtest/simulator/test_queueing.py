@@ -20,7 +20,7 @@ ENGINE = replace(
 )
 """One prompt at a time, whatever decodes meanwhile."""
 
-ONE_BY_ONE = AdmissionRules(target_s=1e-6, target_s_max=1e-6)
+ONE_BY_ONE = AdmissionRules(backlog_target_s=1e-6, backlog_target_s_max=1e-6)
 """The next one goes when the worker has nothing left to prefill: the order is the gateway's alone."""
 
 
@@ -126,7 +126,7 @@ def test_whom_no_place_is_left_for_is_rejected() -> None:
 
 
 def test_rejecting_early_keeps_the_promise_to_the_others() -> None:
-    level = ServiceLevel(ttft_s=2.0)
+    level = ServiceLevel(ttft_slo_s=2.0)
     plain, early = (
         simulate(mixed(200), config(queue=QueueRules(admission=ONE_BY_ONE, level=one))).records
         for one in (ServiceLevel(), level)

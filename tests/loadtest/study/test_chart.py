@@ -20,9 +20,8 @@ def test_every_chart_can_be_drawn(tmp_path: Path) -> None:
     chart.draw_verdict(verdicts(rows), tmp_path / "a" / "verdict.png")
     chart.draw_loads(rows, tmp_path / "loads.png")
     chart.draw_reuse(rows, tmp_path / "reuse.png")
-    chart.draw_sweep([row(value="1"), row(value="2")], tmp_path / "sweep.png", name="k", unit="s")
 
-    for name in ("a/verdict.png", "loads.png", "reuse.png", "sweep.png"):
+    for name in ("a/verdict.png", "loads.png", "reuse.png"):
         assert (tmp_path / name).read_bytes().startswith(PNG)
 
 

@@ -33,6 +33,7 @@ def test_the_report_alone_simulates_nothing(small: list[str], tmp_path: Path) ->
     assert (tmp_path / "results.jsonl").read_text() == ""
 
 
+@pytest.mark.deep
 def test_only_the_parts_that_are_asked_for_are_simulated_and_the_others_are_kept(
     small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

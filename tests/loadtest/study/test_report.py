@@ -44,16 +44,15 @@ def test_the_summary_counts_verdicts() -> None:
 
 def test_the_document_is_filled_and_its_charts_are_drawn_beside_it(tmp_path: Path) -> None:
     document = tmp_path / "study.md"
-    document.write_text("<!-- study: verdict -->\n<!-- end -->\n<!-- study: sweep-prices -->\n<!-- end -->\n")
+    document.write_text("<!-- study: verdict -->\n<!-- end -->\n")
 
-    write(document, [row(), row("lmetric"), row(part="sweep-prices", value="1")], [], [])
+    write(document, [row(), row("lmetric")], [], [])
 
     assert "(lmetric)" in document.read_text()
     assert {path.name for path in (tmp_path / "study").iterdir()} == {
         "verdict.png",
         "loads.png",
         "reuse.png",
-        "sweep-prices.png",
         "tables.md",
     }
     assert "### conversation" in (tmp_path / "study" / "tables.md").read_text()

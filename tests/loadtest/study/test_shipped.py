@@ -10,7 +10,7 @@ def test_the_queue_is_that_of_the_default_settings() -> None:
     assert rules.k == K == settings.queue.uncached_weight
     assert rules.room.timeout_s == TIMEOUT_S == settings.queue.timeout_s
     assert rules.room.requests_max == settings.queue.size
-    assert rules.admission.target_s == settings.admission.backlog_target_s
+    assert rules.admission == settings.admission
 
 
 def test_the_order_may_be_another_one() -> None:

@@ -66,16 +66,6 @@ def test_a_verdict_names_the_rivals_that_are_faster() -> None:
     assert "| 1.00 (1.00 to 1.00) | not told apart |" in text
 
 
-def test_a_sweep_has_a_line_per_value_and_a_group_of_columns_per_traffic() -> None:
-    rows = [row(value="1", mean_s=1.0), row(value="1", mean_s=2.0, traffic="agentic-64"), row(value="5")]
-
-    lines = tables.sweep_table(rows).splitlines()
-
-    assert lines[0].startswith("| value | conversation: mean, s | P90, s | reused | agentic-64: mean, s")
-    assert lines[2] == "| 1 | 1.00 | 2.00 | 50.0 % | 2.00 | 2.00 | 50.0 % |"
-    assert lines[3] == "| 5 | 1.00 | 2.00 | 50.0 % | - | - | - |"
-
-
 def test_others_and_ours_stand_side_by_side() -> None:
     theirs = [CrossRow("round_robin", 0.08, 0.07, 0.09, 0.4, 0.9)]
 

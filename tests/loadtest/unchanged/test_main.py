@@ -81,6 +81,7 @@ def test_nothing_is_confirmed_without_a_baseline(paths: list[str], tmp_path: Pat
     assert command.main(["confirm", *paths]) == 1
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "kept"), [(TWO[0].name, False), ("op Placed", True)])
 def test_a_new_baseline_keeps_what_was_confirmed_only_if_decisions_are_equal(
     paths: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kept: bool
@@ -95,6 +96,7 @@ def test_a_new_baseline_keeps_what_was_confirmed_only_if_decisions_are_equal(
     assert confirmed(tmp_path / "same") == [*(recorded if kept else []), now]
 
 
+@pytest.mark.deep
 def test_an_interrupted_run_goes_on_where_it_was(
     paths: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,7 +112,7 @@ def exceeded(pacer: Pacer, drawn: list[Asked]) -> list[tuple[float, float]]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(transfers(4.0))
 def test_no_second_sees_more_than_the_cap_of_what_is_pulled_and_what_leaves_layer_by_layer(
     drawn: list[Asked],
@@ -121,7 +121,7 @@ def test_no_second_sees_more_than_the_cap_of_what_is_pulled_and_what_leaves_laye
     assert exceeded(Pacer(), drawn) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples // 4)
 @given(transfers(16.0))
 def test_what_is_too_large_for_a_second_goes_alone(drawn: list[Asked]) -> None:
     """Nobody keeps that below the cap; all else keeps it, and nobody starves."""

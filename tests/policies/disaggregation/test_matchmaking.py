@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
@@ -184,7 +184,6 @@ def test_the_price_of_a_token_is_what_was_learned() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
 def test_columns_choose_as_one_worker_after_the_other_would(data: st.DataObject) -> None:
     workers = data.draw(st.integers(1, 12))
     stage = Stage("prefill", *["decode"] * workers)

@@ -240,7 +240,12 @@ def test_where_workers_only_prefill_another_policy_may_choose() -> None:
     """Both prefill workers are idle; one would find the prompt, and a rule that ignores that takes turns."""
     for prefill_policy, workers in (("", {"w0"}), ("round_robin", {"w0", "w1"})):
         setup = Setup(
-            "prefill", "prefill", "decode", prefill_policy=prefill_policy, target_s=100.0, target_s_max=100.0
+            "prefill",
+            "prefill",
+            "decode",
+            prefill_policy=prefill_policy,
+            backlog_target_s=100.0,
+            backlog_target_s_max=100.0,
         )
         setup.publish(Placed("p", NOW_US, "w0", "r2", 0, 0, 0, (PATH,)), Finished("p", NOW_US, NOW_US))
         assert {setup.place(claim=None).placed.worker for _ in range(2)} == workers
@@ -288,9 +293,9 @@ def test_a_request_that_waits_goes_to_whoever_offers_room_only_if_it_can_be_deco
 
 def test_what_is_promised_includes_the_wait_for_a_decode_worker() -> None:
     """The prefill takes 0.3 s; the decode worker has room when 3,696 of 9,000 tokens have ended: 4 s."""
-    setup = Setup("prefill", "decode", level=ServiceLevel(ttft_s=4.0))
+    setup = Setup("prefill", "decode", level=ServiceLevel(ttft_slo_s=4.0))
     setup.publish(Placed("full", NOW_US, "w1", "r2", 0, 0, 9_000))
     shed = setup.decide()
     assert isinstance(shed, Shed)
     assert "ttft" in shed.detail
-    assert isinstance(Setup("prefill", "decode", level=ServiceLevel(ttft_s=4.0)).decide(), Decision)
+    assert isinstance(Setup("prefill", "decode", level=ServiceLevel(ttft_slo_s=4.0)).decide(), Decision)

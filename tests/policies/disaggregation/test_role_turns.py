@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import FleetState, Forget, OffloadPlan, Op, ServiceModel, WorkerPut
@@ -376,7 +376,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_whatever_happens_no_stage_is_emptied_changes_keep_their_dwell_and_everything_ends(
     events: list[tuple[str, int]], prefill: int, decode: int, random: Random

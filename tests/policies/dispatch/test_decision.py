@@ -212,7 +212,7 @@ class Ordered(Setup):
         super().__init__()
         fleet, slots = self.shared.fleet, np.arange(1)
         feedback = Feedback(fleet, OpLog("r1", self.shared.publish, lambda: NOW_US), bytes_per_token=4.0)
-        admission = Admission(AdmissionRules(target_s=100.0, target_s_max=100.0), fleet)
+        admission = Admission(AdmissionRules(backlog_target_s=100.0, backlog_target_s_max=100.0), fleet)
         self.ids = itertools.count()
         self.decider = Decider(
             fleet,
@@ -278,7 +278,7 @@ def test_who_has_another_beginning_follows_nobody() -> None:
 
 def test_a_request_that_would_miss_what_is_promised_is_rejected_and_told_why() -> None:
     """0.3 s of its own behind 3 s: with 2 s of a promise it would be more than a second late."""
-    setup = Ordered(level=ServiceLevel(ttft_s=2.0))
+    setup = Ordered(level=ServiceLevel(ttft_slo_s=2.0))
     assert isinstance(setup.ask(), Decision)
     setup.shared.publish(Placed("other", NOW_US + 1, "a:80", "r2", 3_000_000, 1, 1))
     shed = setup.ask()
@@ -289,7 +289,7 @@ def test_a_request_that_would_miss_what_is_promised_is_rejected_and_told_why() -
 
 
 def test_who_waited_too_long_is_rejected_too_but_not_who_was_dispatched_before() -> None:
-    setup = Ordered(level=ServiceLevel(ttft_s=2.0))
+    setup = Ordered(level=ServiceLevel(ttft_slo_s=2.0))
     assert isinstance(setup.ask(ticket_id="t", waited_s=1.0), Decision)
     assert isinstance(setup.ask(ticket_id="t", waited_s=1.9), Shed)
     assert isinstance(setup.ask(waited_s=1.9, again=True), Decision)

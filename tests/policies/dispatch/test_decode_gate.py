@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 from fakes.rooms import Stage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import AdmissionRules, Finished, Placed
@@ -36,7 +36,7 @@ def stage_of(workers: int, decode: int, replicas: int = 1, **more: object) -> St
         replicas,
         decode=decode,
         decode_tokens=CAPACITY_TOKENS,
-        admission=AdmissionRules(running_max=RUNNING_MAX),
+        admission=AdmissionRules(worker_running_max=RUNNING_MAX),
         **more,  # type: ignore[arg-type]
     )
 
@@ -65,7 +65,6 @@ def held_in_vain(stage: Stage) -> bool:
 
 
 @given(arrivals, st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.0, 0.005]))
-@settings(max_examples=80, deadline=None)
 def test_nobody_is_held_in_vain_and_everything_is_released_once(
     script: list[tuple[float, int, int]], workers: int, decode: int, replicas: int, delay_s: float
 ) -> None:
@@ -94,7 +93,6 @@ def test_nobody_is_held_in_vain_and_everything_is_released_once(
 
 
 @given(arrivals, st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
 def test_no_decode_worker_is_given_more_than_it_can_take(
     script: list[tuple[float, int, int]], workers: int, decode: int
 ) -> None:

@@ -78,11 +78,11 @@ def test_a_request_that_two_workers_share_waits_for_both_and_for_the_transfer() 
     fleet = fleet_of()
     fleet.apply(Placed("r", NOW_US, "w0:1", "one", 1_000_000, 1, 1))
     shared = {"room_s": 2.0, "transfer_s": 0.25}
-    assert judge(ServiceLevel(ttft_s=2.75), fleet, **shared) is None
-    miss = judge(ServiceLevel(ttft_s=2.7), fleet, **shared)
+    assert judge(ServiceLevel(ttft_slo_s=2.75), fleet, **shared) is None
+    miss = judge(ServiceLevel(ttft_slo_s=2.7), fleet, **shared)
     assert miss is not None
     assert miss.predicted_s == pytest.approx(2.75)
-    assert judge(ServiceLevel(ttft_s=0.7), fleet, **shared) is None
+    assert judge(ServiceLevel(ttft_slo_s=0.7), fleet, **shared) is None
 
 
 def test_who_decodes_elsewhere_is_judged_by_the_batches_there() -> None:
@@ -92,7 +92,7 @@ def test_who_decodes_elsewhere_is_judged_by_the_batches_there() -> None:
         fleet.apply(Placed(f"r{number}", NOW_US, "w2:1", "one", 0, 0, 1))
         fleet.apply(FirstToken(f"r{number}", NOW_US))
     fit = fit_of(0.02, 0.001, 1e9)
-    level = ServiceLevel(tpot_s=0.025)
+    level = ServiceLevel(tpot_slo_s=0.025)
     assert judge(level, fleet, fit) is None
     miss = judge(level, fleet, fit, decoders=np.array([2]))
     assert miss is not None
@@ -105,10 +105,10 @@ def test_the_backlog_the_tickets_ahead_and_the_own_prefill_add_up() -> None:
     fleet.apply(Placed("r", NOW_US, "w0:1", "one", 3_000_000, 1, 1))
     wait(fleet, "before", 4.0)
     wait(fleet, "behind", 100.0, NOW_US + 1)
-    assert judge(ServiceLevel(ttft_s=5.6), fleet) is None
-    assert judge(ServiceLevel(ttft_s=5.0), fleet) == Miss("ttft", 5.5, 5.0, 1.0)
-    assert judge(ServiceLevel(ttft_s=5.0), fleet, slot=1) is None
-    assert judge(ServiceLevel(ttft_s=2.0), fleet) == Miss("ttft", 5.5, 2.0, 3.5)
+    assert judge(ServiceLevel(ttft_slo_s=5.6), fleet) is None
+    assert judge(ServiceLevel(ttft_slo_s=5.0), fleet) == Miss("ttft", 5.5, 5.0, 1.0)
+    assert judge(ServiceLevel(ttft_slo_s=5.0), fleet, slot=1) is None
+    assert judge(ServiceLevel(ttft_slo_s=2.0), fleet) == Miss("ttft", 5.5, 2.0, 3.5)
 
 
 def test_queues_that_end_early_count_as_long_as_they_take() -> None:
@@ -117,7 +117,7 @@ def test_queues_that_end_early_count_as_long_as_they_take() -> None:
     fleet.apply(Placed("r", NOW_US, "w0:1", "one", 3_000_000, 1, 1))
     wait(fleet, "before", 4.0)
     fleet.apply(EarlyRatio("default", 1, "one", 0.5))
-    assert judge(ServiceLevel(ttft_s=2.9), fleet) == Miss("ttft", 3.0, 2.9, 1.0)
+    assert judge(ServiceLevel(ttft_slo_s=2.9), fleet) == Miss("ttft", 3.0, 2.9, 1.0)
 
 
 def test_a_longer_prompt_is_promised_more_time() -> None:
@@ -133,7 +133,7 @@ def test_who_waits_is_sent_away_only_for_certain() -> None:
     """Judged anew, the tickets ahead are no reason any more; what it has waited is."""
     fleet = fleet_of()
     wait(fleet, "before", 100.0)
-    level = ServiceLevel(ttft_s=5.0)
+    level = ServiceLevel(ttft_slo_s=5.0)
     assert judge(level, fleet) is not None
     assert judge(level, fleet, let_in=True, waited_s=4.4) is None
     assert judge(level, fleet, let_in=True, waited_s=4.6) == Miss("ttft", 5.1, 5.0, 1.0)
@@ -142,8 +142,8 @@ def test_who_waits_is_sent_away_only_for_certain() -> None:
 def test_what_an_idle_fleet_could_not_do_either_is_no_reason() -> None:
     fleet = fleet_of()
     fleet.apply(Placed("r", NOW_US, "w0:1", "one", 3_000_000, 1, 1))
-    assert judge(ServiceLevel(ttft_s=0.4), fleet) is None
-    assert judge(ServiceLevel(tpot_s=0.005), fleet, fit_of(0.01, 0.001, 1.0)) is None
+    assert judge(ServiceLevel(ttft_slo_s=0.4), fleet) is None
+    assert judge(ServiceLevel(tpot_slo_s=0.005), fleet, fit_of(0.01, 0.001, 1.0)) is None
 
 
 def test_nothing_is_rejected_where_nothing_is_promised_or_known() -> None:
@@ -151,8 +151,8 @@ def test_nothing_is_rejected_where_nothing_is_promised_or_known() -> None:
     fleet.apply(Placed("r", NOW_US, "w0:1", "one", 300_000_000, 1, 1))
     assert not ServiceLevel().promises
     assert judge(ServiceLevel(), fleet) is None
-    assert judge(ServiceLevel(tpot_s=0.001), fleet) is None
-    for level in (ServiceLevel(1.0), ServiceLevel(0.0, 0.1), ServiceLevel(tpot_s=0.1)):
+    assert judge(ServiceLevel(tpot_slo_s=0.001), fleet) is None
+    for level in (ServiceLevel(1.0), ServiceLevel(0.0, 0.1), ServiceLevel(tpot_slo_s=0.1)):
         assert level.promises
 
 
@@ -170,20 +170,20 @@ def test_the_decode_is_judged_by_who_will_be_at_it_then() -> None:
         wait(fleet, f"t{number}", 0.001, NOW_US + number - 5)
     expected = 1 + 20 * 0.36788 + 12.5 * 0.63212
     fit = fit_of(0.01, 0.001, 10.0)
-    miss = judge(ServiceLevel(tpot_s=0.02), fleet, fit, service_s=10.0)
+    miss = judge(ServiceLevel(tpot_slo_s=0.02), fleet, fit, service_s=10.0)
     assert miss is not None
     assert (miss.what, miss.promised_s) == ("tpot", 0.02)
     assert miss.predicted_s == pytest.approx(fit.tpot_s(expected), rel=0.01)
     assert miss.retry_after_s == pytest.approx(10.0 * np.log(expected / 10), rel=0.05)
-    assert judge(ServiceLevel(tpot_s=miss.predicted_s * 1.01), fleet, fit, service_s=10.0) is None
-    assert judge(ServiceLevel(tpot_s=0.02), fleet, fit, service_s=10.0, let_in=True) is None
+    assert judge(ServiceLevel(tpot_slo_s=miss.predicted_s * 1.01), fleet, fit, service_s=10.0) is None
+    assert judge(ServiceLevel(tpot_slo_s=0.02), fleet, fit, service_s=10.0, let_in=True) is None
 
 
 # The oscillation (Mooncake, section 7): prefills take 4 s, decodes 10 s; 60 may decode together, and
 # twice as many want to.
 
 PREFILL_S, DECODE_S, REQUESTS_MAX, PER_S, TICK_S = 4.0, 10.0, 60, 12, 0.05
-SLO = ServiceLevel(tpot_s=0.01 + 0.0005 * REQUESTS_MAX)
+SLO = ServiceLevel(tpot_slo_s=0.01 + 0.0005 * REQUESTS_MAX)
 
 Admits = Callable[[FleetState, int], bool]
 
@@ -223,7 +223,7 @@ def predicted(fleet: FleetState, now_us: int) -> bool:
 def naive(fleet: FleetState, _: int) -> bool:
     """By who decodes now."""
     loads = fleet.loads
-    return FIT.tpot_s(1 + loads.inflight_requests[0] - loads.prefill_requests[0]) <= SLO.tpot_s
+    return FIT.tpot_s(1 + loads.inflight_requests[0] - loads.prefill_requests[0]) <= SLO.tpot_slo_s
 
 
 def overloaded(counts: list[int]) -> float:

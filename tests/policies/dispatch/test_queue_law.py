@@ -8,7 +8,7 @@ of the order, nobody starves, and declining costs few decisions.
 import numpy as np
 import pytest
 from fakes.rooms import Replica, Request, Stage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import FULL_ATTENTION, Expired, QueueView, RoomRules, lane_of
@@ -55,7 +55,7 @@ def prices(request: Request) -> dict[int, float]:
     fleet, lane = replica.fleet, lane_of("m")
     slots = replica.slots_of(lane)
     queue = QueueView(
-        *(fleet.tickets, lane, len(slots), request.arrived_us, K, replica.admission.rules.target_s),
+        *(fleet.tickets, lane, len(slots), request.arrived_us, K, replica.admission.rules.backlog_target_s),
         fleet.tickets.get(request.ticket_id),
     )
     tokens = request.parsed.prompt_bytes / 4
@@ -78,7 +78,6 @@ def better_idle(stage: Stage) -> set[tuple[str, int]]:
 
 
 @given(arrivals, fleets)
-@settings(max_examples=60, deadline=None)
 def test_who_waits_beside_an_idle_worker_pays_no_more_for_that_than_there(
     script: list[Arrival], fleet: tuple[int, int]
 ) -> None:
@@ -105,7 +104,6 @@ def test_who_waits_beside_an_idle_worker_pays_no_more_for_that_than_there(
 
 
 @given(arrivals, st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_a_cold_prompt_never_waits_beside_an_idle_worker(script: list[Arrival], workers: int) -> None:
     """Every prompt is another one: where it starts is nothing to it."""
     stage = Stage(workers, k=K)
@@ -125,7 +123,6 @@ def test_a_cold_prompt_never_waits_beside_an_idle_worker(script: list[Arrival], 
 
 
 @given(arrivals, fleets, st.sampled_from((0.0, 1.0, 4.0, 16.0)))
-@settings(max_examples=60, deadline=None)
 def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_prefill_later(
     script: list[Arrival], fleet: tuple[int, int], k: float
 ) -> None:
@@ -165,7 +162,6 @@ def test_nobody_is_overtaken_by_one_that_came_more_than_k_times_its_prefill_late
 
 
 @given(arrivals, fleets, st.sampled_from((2_048, 16_384, 60_000)), st.sampled_from((1.0, 60.0)))
-@settings(max_examples=60, deadline=None)
 def test_with_small_caches_all_that_waits_goes_or_expires(
     script: list[Arrival], fleet: tuple[int, int], capacity_tokens: int, timeout_s: float
 ) -> None:

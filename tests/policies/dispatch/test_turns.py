@@ -149,7 +149,7 @@ def test_a_request_waits_beside_an_idle_worker_only_while_starting_there_costs_m
     backlog_us: int, waits: bool
 ) -> None:
     """0.02 s of work behind the backlog, which is above the target, or 0.3 s of work at once."""
-    setup = Setup(backlog_us, IDLE, target_s=0.1)
+    setup = Setup(backlog_us, IDLE, backlog_target_s=0.1)
     setup.caches("w0")
     if waits:
         assert setup.held().worker == "w0"
@@ -158,17 +158,17 @@ def test_a_request_waits_beside_an_idle_worker_only_while_starting_there_costs_m
 
 
 def test_a_cold_prompt_never_waits_beside_an_idle_worker() -> None:
-    assert Setup(BUSY, IDLE, target_s=0.1).goes() == "w1"
+    assert Setup(BUSY, IDLE, backlog_target_s=0.1).goes() == "w1"
 
 
 def test_at_the_caps_of_its_worker_it_waits_for_that_if_starting_elsewhere_costs_more() -> None:
-    setup = Setup(50_000, IDLE, BUSY, target_s=0.1, running_max=1)
+    setup = Setup(50_000, IDLE, BUSY, backlog_target_s=0.1, worker_running_max=1)
     setup.caches("w0")
     assert setup.held().worker == "w0"
 
 
 def test_an_idle_worker_is_declined_by_whom_its_busy_worker_serves_sooner() -> None:
-    setup = Setup(220_000, IDLE, target_s=0.1)
+    setup = Setup(220_000, IDLE, backlog_target_s=0.1)
     setup.caches("w0")
     assert setup.held(claim(turn=1)).worker == "w0"
 
@@ -178,7 +178,7 @@ def test_those_who_go_first_at_its_worker_count_in_the_price_of_waiting_there(
     service_us: int, waits: bool
 ) -> None:
     """0.02 s of work behind 0.15 s and the better one's, or 0.3 s of work on the idle worker."""
-    setup = Setup(150_000, IDLE, target_s=0.1)
+    setup = Setup(150_000, IDLE, backlog_target_s=0.1)
     setup.caches("w0")
     setup.waits("better", 0, "w0", service_us=service_us)
     if waits:
@@ -188,7 +188,7 @@ def test_those_who_go_first_at_its_worker_count_in_the_price_of_waiting_there(
 
 
 def test_one_that_waits_here_has_the_idle_worker_first() -> None:
-    setup = Setup(BUSY, IDLE, target_s=0.1)
+    setup = Setup(BUSY, IDLE, backlog_target_s=0.1)
     setup.caches("w0")
     setup.shared.publish(Placed("more", NOW_US, "w0", "r2", 1, 1, 1))
     setup.waits("better", 0, "w1", replica="r1")
@@ -249,7 +249,7 @@ def test_without_a_preference_it_waits_for_any_worker() -> None:
 
 
 def test_who_prefers_its_busy_worker_to_an_idle_one_waits_for_that() -> None:
-    setup = Setup(250_000, BUSY, target_s=0.1)
+    setup = Setup(250_000, BUSY, backlog_target_s=0.1)
     setup.caches("w0")
     assert setup.held().worker == "w0"
 

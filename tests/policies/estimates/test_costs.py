@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.estimates.costs import (
@@ -160,7 +160,6 @@ def test_prompts_of_one_length_only_do_not_blow_up() -> None:
     )
 )
 @example([(1e308, 1e308, 1.0)])
-@settings(max_examples=200, deadline=None)
 def test_garbage_never_moves_a_parameter_out_of_its_range(observed: list[tuple[float, float, float]]) -> None:
     fit, profile = ServiceFit(PROFILES["default"]), PROFILES["default"]
     for uncached, cached, seconds in observed:

@@ -24,7 +24,13 @@ from policies import (
 from policies.fleet.admission import MEMORY, RATIO_MIN
 
 NOW_US = 1_000_000_000
-RULES = AdmissionRules(target_s=0.5, target_s_max=4.0, running_max=0, kv_ratio_max=0.9, stale_s=10.0)
+RULES = AdmissionRules(
+    backlog_target_s=0.5,
+    backlog_target_s_max=4.0,
+    worker_running_max=0,
+    kv_ratio_max=0.9,
+    report_age_s_max=10.0,
+)
 
 
 def fleet_of(workers: int = 1, **kwargs: object) -> FleetState:
@@ -99,7 +105,7 @@ def test_the_bound_of_requests_is_the_label_or_the_report_or_the_setting(
 ) -> None:
     fleet = fleet_of(labels={"max_running_requests": label})
     fleet.apply(Reported("w0:1", NOW_US, "one", running_max=reported))
-    assert Admission(AdmissionRules(running_max=setting), fleet).running_max(0) == running_max
+    assert Admission(AdmissionRules(worker_running_max=setting), fleet).running_max(0) == running_max
 
 
 def test_a_worker_at_its_bound_of_requests_has_no_room_until_one_ends() -> None:
@@ -158,7 +164,7 @@ def test_a_share_of_its_capacity_may_be_held_the_worker_s_own_or_the_assumed() -
 def test_what_a_decode_worker_lacks_is_the_part_of_what_it_has_that_must_end() -> None:
     """A capacity of 10,000, of which 9,000 may be held, and four requests at a time."""
     fleet = fleet_of(4, role="decode", capacity_tokens=10_000)
-    admission = Admission(AdmissionRules(running_max=4, kv_ratio_max=0.9), fleet)
+    admission = Admission(AdmissionRules(worker_running_max=4, kv_ratio_max=0.9), fleet)
     for number in range(4):
         give(fleet, f"many{number}", tokens=10, worker="w1:1")
     give(fleet, "much", tokens=8_000, worker="w2:1")

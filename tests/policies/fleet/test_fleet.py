@@ -6,7 +6,7 @@ from random import Random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
@@ -483,7 +483,6 @@ def made(kind: str, number: int, which: int, tick: int) -> Op:
     return made_of[kind]
 
 
-@settings(max_examples=200, deadline=None)
 @given(operations, st.randoms(use_true_random=False))
 def test_any_order_and_any_repetition_give_the_same_fleet(
     drawn: list[tuple[str, int, int, int]], random: Random
@@ -507,7 +506,6 @@ def test_any_order_and_any_repetition_give_the_same_fleet(
     ]
 
 
-@settings(max_examples=300, deadline=None)
 @given(operations, operations, st.randoms(use_true_random=False))
 def test_operations_between_the_steps_of_a_snapshot_and_of_its_restoring_are_not_lost(
     drawn: list[tuple[str, int, int, int]], later: list[tuple[str, int, int, int]], random: Random

@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
@@ -161,7 +161,6 @@ def fleet_with_links() -> FleetState:
     return fleet
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(drawn_ops, st.randoms(use_true_random=False), st.integers(9, 14))
 def test_any_order_and_any_repetition_reserve_the_same(
     drawn: list[Drawn], random: Random, ticks: int
@@ -198,7 +197,6 @@ def as_logged(drawn: list[Drawn]) -> list[Op]:
     return ops
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(drawn_ops, st.integers(0, 25), st.integers(0, 25), st.integers(9, 14))
 def test_a_snapshot_mends_a_gap(drawn: list[Drawn], read: int, covered: int, ticks: int) -> None:
     """One knows the beginning and all of its own, then what a snapshot covers, then reads on behind that."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Finished, FirstToken, Left, Placed
@@ -357,7 +357,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(events, st.randoms(use_true_random=False))
 def test_any_order_and_any_repetition_give_the_same_loads(
     drawn: list[tuple[str, int, int]], random: Random

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Fairness, Ticket, Tickets, Waiting, class_of
@@ -105,7 +105,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(steps, st.booleans())
 def test_it_answers_like_a_list_that_is_searched(drawn: list[tuple[object, ...]], asked: bool) -> None:
     """Also if a replica is only asked for when many of its tickets have come and gone."""

@@ -1,7 +1,7 @@
 """What the rule of the shared queue promises, in a small world (`fakes.waiting_model`)."""
 
 from fakes.waiting_model import Dispatch, Job, WaitingModel, worker_id
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import FleetRules
@@ -40,7 +40,6 @@ def overtaken(dispatch: Dispatch, model: WaitingModel) -> list[Job]:
     return [model.jobs[name] for name in dispatch.others if model.jobs[name].key_us(model.k) < mine_us]
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans(), ks)
 def test_nobody_is_overtaken_by_a_request_that_arrived_more_than_k_times_its_prefill_later(
     data: st.DataObject, replicas: int, workers: int, affinity: bool, k: float
@@ -57,7 +56,6 @@ def test_nobody_is_overtaken_by_a_request_that_arrived_more_than_k_times_its_pre
             assert dispatch.job.arrived_us - waits.arrived_us <= k * min(waits.service_us)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans(), ks)
 def test_a_request_waits_for_a_busy_worker_if_no_idle_one_would_be_done_with_it_sooner(
     data: st.DataObject, replicas: int, workers: int, affinity: bool, k: float
@@ -81,7 +79,6 @@ def test_a_request_waits_for_a_busy_worker_if_no_idle_one_would_be_done_with_it_
     assert model.waiting == {}
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_without_a_weight_of_work_it_is_first_come_first_served(data: st.DataObject, workers: int) -> None:
     model = WaitingModel(data.draw(jobs_of(workers)), workers=workers, k=0.0)
@@ -90,7 +87,6 @@ def test_without_a_weight_of_work_it_is_first_come_first_served(data: st.DataObj
     assert order == sorted(order)
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3))
 def test_with_a_great_weight_of_work_it_is_shortest_first(data: st.DataObject, workers: int) -> None:
     model = WaitingModel(data.draw(jobs_of(workers)), workers=workers, k=1e6)
@@ -100,7 +96,6 @@ def test_with_a_great_weight_of_work_it_is_shortest_first(data: st.DataObject, w
         assert dispatch.job.service_us[0] <= min(waits_us, default=dispatch.job.service_us[0])
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 4), st.sampled_from((1, 5, 20)), ks)
 def test_with_a_slow_log_only_tickets_that_are_under_way_are_overtaken(
     data: st.DataObject, workers: int, delay_ms: int, k: float
@@ -120,7 +115,6 @@ def test_with_a_slow_log_only_tickets_that_are_under_way_are_overtaken(
             assert under_way or dispatch.at_us == dispatch.job.arrived_us
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(0, 200), st.sampled_from((0, 1, 5)))
 def test_nobody_waits_for_a_dead_replica_beyond_the_grace_time(
     data: st.DataObject, workers: int, killed_ms: int, delay_ms: int
@@ -155,7 +149,6 @@ def test_nobody_waits_for_a_dead_replica_beyond_the_grace_time(
     assert [list(replica.fleet.tickets) for replica in model.replicas[1:]] == [[], []]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 60), min_size=2, max_size=30),
     st.lists(st.integers(1, 60), min_size=2, max_size=30),

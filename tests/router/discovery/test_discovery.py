@@ -6,12 +6,13 @@ from typing import Any
 from fakes.cluster import Cluster, pod
 from fakes.discovering import PLAIN, Log, Replica
 from fakes.gateway import VirtualTime
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import WorkerPut
 from router.discovery.source import ApiFailure, Trouble
 from router.discovery.watch import Selection
+from router.metric_families import DISCOVERY_LIST_AGE, DISCOVERY_PODS
 
 A = "10.0.0.1:8000"
 FORBIDDEN = ApiFailure(Trouble.FORBIDDEN, "HTTP 403 forbidden")
@@ -24,6 +25,24 @@ async def failing(replica: Replica) -> None:
     except ApiFailure as failure:
         replica.watches[0].problem = failure.message
     await replica.discovery.settle()
+
+
+async def test_metrics_read_the_pods_by_state_and_the_age_of_the_oldest_list(
+    replica_of_two: tuple[Cluster, Replica],
+) -> None:
+    cluster, replica = replica_of_two
+    cluster.put(pod("c", ip="10.0.0.3", ready=False))
+    await replica.list()
+    replica.time.advance(12.5)
+    assert list(replica.discovery.samples()) == [
+        (DISCOVERY_PODS, ("not_ready",), 1),
+        (DISCOVERY_PODS, ("used",), 2),
+        (DISCOVERY_LIST_AGE, (), 12.5),
+    ]
+
+
+async def test_before_the_first_list_metrics_read_no_age() -> None:
+    assert not list(Replica(Cluster(), PLAIN).discovery.samples())
 
 
 # What a list finds.
@@ -341,7 +360,6 @@ _STEPS = (
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

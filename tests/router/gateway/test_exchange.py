@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.gateway import JSON, SSE, Bench, FakeClient, FakePool, FakeUpstream, chat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import BytesPerToken, Circuit, CircuitSet, Finished, FirstToken, Placed, Trim
@@ -795,7 +795,6 @@ def test_a_request_without_a_prompt_is_an_arrival(bench: Bench) -> None:
 STATUSES = (200, 400, 429, 500, 503)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> None:
     """Whatever legally happens, in any order, to up to four requests at a time."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fakes.gateway import JSON, SSE, FakeClient, chat
 from fakes.handover import FakePaired, PairBench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Left, Placed, Waiting
@@ -161,7 +161,6 @@ def test_a_request_waits_for_a_decode_worker_with_room_and_goes_on_when_one_has_
 # Any order.
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_any_course_of_events_ends_every_request_once(data: st.DataObject) -> None:
     """Whatever legally happens, in any order, to up to four requests at pairs and a plain worker."""

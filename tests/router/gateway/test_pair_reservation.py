@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fakes.gateway import chat
 from fakes.handover import PairBench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import Circuit, Finished, FirstToken, Left, OpRefused, Placed, Shipped, Shipping, Trim, Usage
@@ -371,7 +371,6 @@ EVENTS: dict[str, Callable[[PairReservation], None]] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.sampled_from([*EVENTS, "given up"]), max_size=8),
     st.sampled_from(("is released", "is done")),

@@ -461,7 +461,6 @@ objects = st.recursive(
 
 
 @given(st.sampled_from(Endpoint), st.binary(max_size=200) | objects.map(lambda o: json.dumps(o).encode()))
-@settings(max_examples=400)
 def test_whatever_comes_nothing_but_a_client_error_is_raised(endpoint: Endpoint, body: bytes) -> None:
     codes = {None, "invalid_json", "not_an_object", "missing_model", "invalid_value"}
 

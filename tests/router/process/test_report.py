@@ -3,6 +3,7 @@
 from fakes.process import built
 
 from policies import Placed
+from router.metrics import Metrics
 from router.process.report import report_discovery, report_kv_events, report_tenants, reports_of
 
 
@@ -28,3 +29,23 @@ async def test_what_a_process_has_not_is_not_reported() -> None:
     assert report_tenants(process.tenants) is None
     assert report_discovery(process.discovery) is None
     assert reports_of(None, report_kv_events, None) == [report_kv_events]
+
+
+def test_each_count_of_cache_events_has_its_metric_and_follows_the_total() -> None:
+    class Counted:
+        def counts(self) -> dict[str, int]:
+            return {"batches": 3, "stored": 5, "gap": 1, "damaged": 2, "answered": 4}
+
+    metrics = Metrics("1.2.3")
+    report = report_kv_events(Counted())  # type: ignore[arg-type] # only its counts are read
+    report(metrics)
+    report(metrics)
+    page = metrics.exposition()[0].decode()
+    for line in (
+        "cacheway_kv_events_batches_total 3.0",
+        'cacheway_kv_events_received_total{kind="stored"} 5.0',
+        'cacheway_kv_events_losses_total{reason="gap"} 1.0',
+        'cacheway_kv_events_invalid_total{what="batch"} 2.0',
+        'cacheway_kv_events_replays_total{outcome="answered"} 4.0',
+    ):
+        assert line in page

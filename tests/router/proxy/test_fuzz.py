@@ -17,7 +17,7 @@ import h11
 import pytest
 import uvicorn
 from fakes.answers import ReadAnswer, read_answers
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
@@ -32,8 +32,6 @@ from router.proxy import (
 )
 from router.proxy.connection import PooledRequest, WorkerConnection
 from router.proxy.headers import ANSWER_HEADERS
-
-many = settings(max_examples=300, deadline=None)
 
 Served = tuple[bytes, bytes, bytes]
 """Method, path and body of a request that somebody acted upon."""
@@ -363,7 +361,6 @@ def cut(data: bytes, at: Sequence[int]) -> list[bytes]:
 # The client's side.
 
 
-@many
 @given(data=pipelines, at=cuts)
 def test_legal_requests_are_served_however_they_are_cut(run: Any, data: bytes, at: list[int]) -> None:
     whole = run(talk([data]))
@@ -377,7 +374,6 @@ def test_legal_requests_are_served_however_they_are_cut(run: Any, data: bytes, a
     assert not pieces.closed
 
 
-@many
 @given(data=mutated(pipelines) | garbage, at=cuts)
 @example(
     data=b"POST /v1/x HTTP/1.1\r\nHost: g\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nConnection: close\r\n\r\n"
@@ -423,7 +419,6 @@ FRAMING = [
 ]
 
 
-@many
 @given(
     before=st.lists(legal(), max_size=2),
     framing=st.lists(st.sampled_from(FRAMING), min_size=2, max_size=4),
@@ -600,7 +595,6 @@ def answers(draw: st.DrawFn) -> bytes:
     return interim + b"\r\n".join((*lines, b"", body))
 
 
-@many
 @given(data=answers(), at=cuts)
 def test_a_legal_answer_is_heard_however_it_is_cut(run: Any, data: bytes, at: list[int]) -> None:
     whole = run(hear([data], closes=True))
@@ -611,7 +605,6 @@ def test_a_legal_answer_is_heard_however_it_is_cut(run: Any, data: bytes, at: li
     assert pieces == whole
 
 
-@many
 @given(data=mutated(answers()) | garbage, at=cuts, closes=st.booleans())
 def test_no_answer_is_complete_unless_another_reader_says_so(
     run: Any, data: bytes, at: list[int], closes: bool

@@ -79,7 +79,7 @@ events = st.one_of(
 
 
 @given(script=st.lists(events, max_size=50))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_window_sees_more_than_the_limit(redis_url: str, script: list[tuple[Any, ...]]) -> None:
     """Whatever ends early, dies, or is told twice: by a single counter beside it.
 

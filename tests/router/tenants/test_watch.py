@@ -142,7 +142,7 @@ async def test_keys_begin_and_expire_while_the_file_stays_as_it_is(watched: Watc
         watched.now_s = now_s
         await watched.look(1)
         assert (watched.owner("old"), watched.owner("new")) == (old, new)
-    assert list(watched.watch.keys_end()) == []
+    assert list(watched.watch.samples()) == []
 
 
 def test_a_gateway_does_not_start_with_a_file_it_cannot_use(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 from fakes.tokenizers import SPECIAL, tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import NFC, Lowercase, Prepend, Sequence
@@ -71,7 +71,6 @@ pieces = st.sampled_from(
 @given(
     texts=st.lists(st.lists(pieces, max_size=30).map("".join), min_size=1, max_size=3), added=st.booleans()
 )
-@settings(max_examples=150)
 def test_segments_give_the_ids_of_the_whole(kind: str, texts: list[str], added: bool) -> None:
     made = KINDS[kind]
     found = segmented(made)

@@ -18,6 +18,8 @@ from radix import chain_token_ids
 from router.gateway.endpoints import Endpoint
 from router.gateway.identity import Identity
 from router.gateway.parsing import Identifier, ParsedRequest
+from router.metric_families import TOKENIZED_PROMPTS, TOKENIZING_MISCOUNTS
+from router.metrics import Metrics
 from router.settings import Settings
 from router.sources import SettingsError
 from router.tenants import Tenant
@@ -55,22 +57,9 @@ class Slow(LocalTokenizer):
         return [array("I", IDS).tobytes()]
 
 
-class Counts:
-    def __init__(self) -> None:
-        self.how: list[str] = []
-        self.miscounts: list[str] = []
-
-    def tokenized(self, how: str, held_s: float) -> None:
-        assert held_s >= 0
-        self.how.append(how)
-
-    def miscounted(self, model: str) -> None:
-        self.miscounts.append(model)
-
-
 class Setup:
     def __init__(self, limit_s: float = 30.0, engine: EngineTokenizer | None = None) -> None:
-        self.slow, self.counts = Slow(), Counts()
+        self.slow, self.metrics = Slow(), Metrics("test")
         self.tokenizing = Tokenizing(
             {"m": engine or self.slow, "plain": None},
             identifier.hasher,
@@ -78,9 +67,14 @@ class Setup:
             limit_s=limit_s,
             threads=1,
             remembered=Remembered[Key, Identity](1 << 20),
-            counts=self.counts,
+            metrics=self.metrics,
         )
         self.done: list[ParsedRequest] = []
+
+    @property
+    def how(self) -> list[str]:
+        """How prompts got their ids, or why not, one after the other."""
+        return [how for (how,) in self.metrics.counts[TOKENIZED_PROMPTS].events]
 
     def begin(self, text: str, **more: Any) -> tuple[ParsedRequest, ParsedRequest | None]:
         parsed, body = request(text, **more)
@@ -116,7 +110,7 @@ async def test_a_short_prompt_is_tokenized_at_once_and_a_long_one_in_a_thread() 
     _, found = setup.begin(LONG)
     assert found is None
     assert exact(await setup.now(LONG))
-    assert setup.counts.how == ["at_once", "in_a_thread", "in_a_thread"]
+    assert setup.how == ["at_once", "in_a_thread", "in_a_thread"]
     assert exact(setup.done[0])
 
 
@@ -126,7 +120,7 @@ async def test_what_was_seen_before_is_looked_up() -> None:
         first = await setup.now(text)
         _, again = setup.begin(text)
         assert again == first
-    assert setup.counts.how == ["at_once", "remembered", "in_a_thread", "remembered"]
+    assert setup.how == ["at_once", "remembered", "in_a_thread", "remembered"]
     assert setup.slow.calls == 2
 
 
@@ -154,12 +148,12 @@ async def test_what_is_late_goes_on_as_text_and_is_there_for_the_next() -> None:
     parsed, _ = request(LONG)
     assert await setup.now(LONG) == parsed
     setup.slow.let.set()
-    while setup.counts.how[-1] != "remembered":
+    while setup.how[-1] != "remembered":
         await asyncio.sleep(0.001)
         _, found = setup.begin(LONG)
     assert found is not None
     assert exact(found)
-    assert setup.counts.how[0] == "late"
+    assert setup.how[0] == "late"
     assert set(setup.done) <= {parsed, found}
 
 
@@ -176,7 +170,7 @@ async def test_what_fails_goes_on_as_text_and_is_said_once(
         for _ in range(3):
             assert await setup.now(text) == request(text)[0]
     expected = error.cause.value if isinstance(error, NotTokenized) else "failed"
-    assert setup.counts.how == [expected] * 3
+    assert setup.how == [expected] * 3
     assert [line.event for line in caplog.records].count("tokenizing.refused") == 1  # type: ignore[attr-defined]
 
 
@@ -185,7 +179,7 @@ async def test_other_endpoints_keep_their_text_uncounted(endpoint: Endpoint) -> 
     setup = Setup()
     parsed, found = setup.begin("short", endpoint=endpoint)
     assert found is parsed
-    assert setup.counts.how == []
+    assert setup.how == []
 
 
 async def test_models_without_a_tokenizer_and_ids_pass_by() -> None:
@@ -197,14 +191,14 @@ async def test_models_without_a_tokenizer_and_ids_pass_by() -> None:
         setup.begin("", messages=[]),
     ):
         assert found is parsed
-    assert setup.counts.how == []
+    assert setup.how == []
 
 
 async def test_what_engines_see_beside_ids_keeps_its_text() -> None:
     setup = Setup()
     parsed, found = setup.begin("short", mm_processor_kwargs={"x": 1})
     assert found is parsed
-    assert setup.counts.how == ["unsupported"]
+    assert setup.how == ["unsupported"]
 
 
 async def test_bodies_that_are_too_large_keep_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +206,7 @@ async def test_bodies_that_are_too_large_keep_their_text(monkeypatch: pytest.Mon
     setup = Setup()
     parsed, found = setup.begin("x" * 3000)
     assert found is parsed
-    assert setup.counts.how == ["too_large"]
+    assert setup.how == ["too_large"]
 
 
 @pytest.mark.parametrize("bound", [("JOBS_MAX", 2), ("JOBS_BYTES_MAX", 2 * len(LONG) + 400)])
@@ -227,7 +221,7 @@ async def test_what_waits_for_a_thread_is_bounded(
         setup.begin(text, messages=[{"role": "user", "content": text}], prompt="", input="") for text in texts
     ]
     assert [found is None for _, found in first] == [True, True, False]
-    assert setup.counts.how == ["busy"]
+    assert setup.how == ["busy"]
     setup.slow.let.set()
     while len(setup.done) < 2:  # noqa: ASYNC110 - threads tell the loop, nobody tells us
         await asyncio.sleep(0.001)
@@ -241,7 +235,7 @@ async def test_who_waits_for_nothing_any_more_costs_nothing(monkeypatch: pytest.
     monkeypatch.setattr(tokenizing, "STALE_S", -1.0)
     setup = Setup()
     assert await setup.now(LONG) == request(LONG)[0]
-    assert (setup.counts.how, setup.slow.calls) == (["busy"], 0)
+    assert (setup.how, setup.slow.calls) == (["busy"], 0)
 
 
 async def test_a_loop_that_ends_is_not_told() -> None:
@@ -266,10 +260,10 @@ async def test_a_model_whose_counts_differ_time_after_time_is_set_aside(
     assert exact(await setup.now("a"))
     for _ in range(MISCOUNTS_MAX):
         setup.tokenizing.answered(found, len(IDS) + 1)
-    assert setup.counts.miscounts == ["m"] * (2 * MISCOUNTS_MAX - 1)
+    assert setup.metrics.counts[TOKENIZING_MISCOUNTS].events == [("m",)] * (2 * MISCOUNTS_MAX - 1)
     assert [line.event for line in caplog.records] == ["tokenizing.miscounted"]  # type: ignore[attr-defined]
     assert await setup.now("a") == request("a")[0]
-    assert setup.counts.how[-1] == "set_aside"
+    assert setup.how[-1] == "set_aside"
     setup.tokenizing._aside_until_s["m"] -= SET_ASIDE_S
     assert exact(await setup.now("a"))
 
@@ -292,13 +286,13 @@ async def test_an_engine_is_asked_once_and_then_remembered() -> None:
     assert all(map(exact, found))
     assert exact(await setup.now("short"))
     assert asked == ["m"]
-    assert setup.counts.how == ["in_a_thread"] * 5 + ["remembered"]
+    assert setup.how == ["in_a_thread"] * 5 + ["remembered"]
 
 
 async def test_an_engine_that_fails_leaves_the_text() -> None:
     setup = Setup(engine=engine(lambda _: httpx.Response(500), []))
     assert await setup.now("short") == request("short")[0]
-    assert setup.counts.how == ["failed"]
+    assert setup.how == ["failed"]
     setup.tokenizing.close()
 
 
@@ -329,10 +323,10 @@ def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch)
 async def test_a_gateway_tokenizes_as_its_settings_say(tmp_path: Path) -> None:
     bench = Bench()
     async with httpx.AsyncClient() as client:
-        core, hasher, counts = bench.core, bench.gateway.reader.hasher, bench.metrics.tokenizing
-        assert opened_tokenizing(Settings().placement, core, hasher, client, counts) is None
+        core, hasher, metrics = bench.core, bench.gateway.reader.hasher, bench.metrics
+        assert opened_tokenizing(Settings().placement, core, hasher, client, metrics) is None
         said = placement(str(write(tmp_path / "m")))
-        opened = opened_tokenizing(said, core, hasher, client, counts)
+        opened = opened_tokenizing(said, core, hasher, client, metrics)
     assert opened is not None
     bench.gateway.reader.identifier.finds_roots = True
     _, body = request("hello")
@@ -352,8 +346,8 @@ async def test_engines_are_asked_in_turn() -> None:
         return httpx.Response(200, json={"tokens": IDS})
 
     async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
-        core, hasher, counts = bench.core, bench.gateway.reader.hasher, bench.metrics.tokenizing
-        opened = opened_tokenizing(placement("engine"), core, hasher, client, counts)
+        core, hasher, metrics = bench.core, bench.gateway.reader.hasher, bench.metrics
+        opened = opened_tokenizing(placement("engine"), core, hasher, client, metrics)
         assert opened is not None
         bench.gateway.reader.identifier.finds_roots = True
         for text in ("a", "b", "c"):

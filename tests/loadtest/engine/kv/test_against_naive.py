@@ -209,5 +209,5 @@ class VllmRequests(Requests):
 @pytest.mark.parametrize("requests", [DenseRequests, SglangRequests, VllmRequests])
 def test_the_cache_does_what_the_naive_model_does(requests: type[Requests]) -> None:
     case = requests.TestCase
-    case.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+    case.settings = settings(stateful_step_count=40)
     case().runTest()

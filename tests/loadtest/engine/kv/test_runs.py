@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
@@ -122,7 +122,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(steps, st.sampled_from([350, 800, 3000]), st.sampled_from([0, 300, 900]), st.sampled_from([None, 6.0]))
 def test_a_store_of_runs_holds_what_a_store_of_single_blocks_holds(
     operations: list[tuple[str, str, int, int, int]], memory: int, disk: int, ttl_s: float | None

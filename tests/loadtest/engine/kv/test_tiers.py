@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_digest
 
@@ -432,7 +432,6 @@ actions = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None)
 @given(
     actions,
     st.sampled_from(["full", "window", "islands", "pressure"]),

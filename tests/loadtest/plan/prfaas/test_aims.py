@@ -26,6 +26,7 @@ def ttft_p90_s(fleet: str, rate: float) -> float:
     return Figures.of(run(fleet, rate)).ttft_p90_s
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("other", "ratio"), [("naive", 1.25), ("homogeneous", 1.54), ("static", 1.0)])
 def test_ours_answers_a_third_more_than_naive_and_half_more_than_homogeneous_sooner(
     other: str, ratio: float
@@ -33,6 +34,7 @@ def test_ours_answers_a_third_more_than_naive_and_half_more_than_homogeneous_soo
     assert ttft_p90_s("ours", 2.8) < ttft_p90_s(other, 2.8 / ratio)
 
 
+@pytest.mark.deep
 def test_ours_is_sooner_than_every_other_fleet_at_a_rate_that_all_sustain() -> None:
     ours, homogeneous, static = (
         Figures.of(run(fleet, 1.6)).ttft_mean_s for fleet in ("ours", "homogeneous", "static")
@@ -41,7 +43,9 @@ def test_ours_is_sooner_than_every_other_fleet_at_a_rate_that_all_sustain() -> N
     assert ours <= 1.02 * static
 
 
-@pytest.mark.parametrize("weather", [(), TENTH, DEAD, LOSSY])
+@pytest.mark.parametrize(
+    "weather", [DEAD, *(pytest.param(weather, marks=pytest.mark.deep) for weather in ((), TENTH, LOSSY))]
+)
 def test_no_request_is_lost_and_the_link_is_never_overdrawn(weather: tuple[Weather, ...]) -> None:
     figures = Figures.of(run("ours", 2.5, weather))
     assert figures.lost == 0
@@ -50,6 +54,7 @@ def test_no_request_is_lost_and_the_link_is_never_overdrawn(weather: tuple[Weath
     assert 0 < figures.egress_max_bytes_per_s <= CAP_RATIO * LINK_BYTES_PER_S
 
 
+@pytest.mark.deep
 def test_requests_stay_home_when_a_link_died() -> None:
     dead = (Weather(at_s=100.0, capacity_ratio=0.0), Weather(at_s=200.0))
     result = run("ours", 1.6, dead)

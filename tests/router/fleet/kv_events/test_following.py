@@ -10,6 +10,7 @@ from fakes.running import until
 
 from policies import FirstToken, Forget, Insert, Placed, Started, Tracked
 from router.fleet.kv_events import following
+from router.metric_families import KV_EVENT_BLOCKS, KV_EVENT_LAG, KV_EVENT_STATE
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +47,11 @@ async def test_what_an_engine_stores_and_removes_is_what_the_tree_believes(
     assert replica.held(2, 2, local) == 2
     assert replica.state(local) == "live"
     assert replica.kv_events.counts()["stored"] == 3
+    read = {family: (labels, value) for family, labels, value in replica.kv_events.samples()}
+    worker = local.worker.worker_id
+    assert read[KV_EVENT_BLOCKS] == ((worker,), 5)
+    assert read[KV_EVENT_STATE] == ((worker, "live"), 1)
+    assert read[KV_EVENT_LAG][1] >= 0
 
 
 async def test_who_joins_late_knows_everything_if_it_can_still_be_asked_for(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from router.fleet.kv_events.sequence import HELD_MAX, Loss, Sequence
@@ -275,7 +275,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=500)
 @given(steps, st.sampled_from([1, 2, 5, 100]), st.sampled_from([0, 0, 2, 3]))
 def test_nothing_is_believed_but_one_process_in_order_and_all_of_it_where_that_is_claimed(
     drawn: list[str], buffer: int, drops: int

@@ -255,4 +255,4 @@ def test_history_ends_where_everything_is_told_from_the_beginning() -> None:
 
 
 TestStreams = Streams.TestCase
-TestStreams.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestStreams.settings = settings(stateful_step_count=40)
