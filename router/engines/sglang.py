@@ -10,8 +10,8 @@ POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, with
                        it was started with --enable-pd-role-switch. What it had cached is gone then. It
                        answers whether it did; a switch to the role that it has changes nothing
                        (managers/scheduler.py, ``handle_pd_role_switch``; pull request 28403). Towards decode
-                       it captures CUDA graphs, which takes minutes; newer releases want their sizes and memory
-                       in the request, as a decoding engine reports them (``internal_states`` of
+                       it captures CUDA graphs, which takes minutes; newer releases want the sizes and memory
+                       of these in the request, as a decoding engine reports them (``internal_states`` of
                        /get_server_info).
 
 Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); its own
