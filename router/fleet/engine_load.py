@@ -1,16 +1,9 @@
 """What an engine's ``/metrics`` says of its load, found without reading the rest: 100 KB, mostly histograms.
 
-               SGLang                                              vLLM
-    running    sglang:num_running_reqs                             vllm:num_requests_running
-    waiting    sglang:num_queue_reqs                               vllm:num_requests_waiting
-    KV held    sglang:token_usage, else                            vllm:kv_cache_usage_perc, older
-               num_used_tokens / max_total_num_tokens              vllm:gpu_cache_usage_perc
-
-Both count as held what running requests use: a cached block that nobody uses is free (vLLM
-v1/core/block_pool.py ``get_usage``: its blocks are in the free queue; SGLang scheduler
-``_get_token_info``: evictable tokens are not used). SGLang's gauge is the fuller of the pools of a hybrid
-model. It sets its gauges with every prefill batch and every 40th decode step, and while idle twice a
-minute: what it says may be seconds old when we ask.
+`router.engines` names the metrics. All engines count as held what running requests use: a cached block that
+nobody uses is free (vLLM v1/core/block_pool.py ``get_usage``: its blocks are in the free queue; SGLang
+scheduler ``_get_token_info``: evictable tokens are not used). What an engine says may be seconds old when we
+ask.
 
 A metric has a line per data-parallel rank (SGLang ``dp_rank``, vLLM ``engine``), and where SGLang is told to
 report for all schedulers, one per tensor-parallel rank of each, all alike. So requests are summed over
@@ -21,11 +14,12 @@ import re
 from dataclasses import dataclass
 
 from radix import COUNT_MAX, TOKENS_MAX, sane_real, whole
+from router.engines import DIALECTS
 
-_RUNNING = (b"vllm:num_requests_running", b"sglang:num_running_reqs")
-_WAITING = (b"vllm:num_requests_waiting", b"sglang:num_queue_reqs")
-_SHARE = (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", b"sglang:token_usage")
-_USED, _CAPACITY = b"sglang:num_used_tokens", b"sglang:max_total_num_tokens"
+_LOADS = tuple(dialect.load for dialect in DIALECTS.values())
+_RUNNING = tuple(load.running for load in _LOADS)
+_WAITING = tuple(load.waiting for load in _LOADS)
+_SHARES = tuple(name for load in _LOADS for name in load.shares)
 
 RATIO_MAX = 2.0
 """Share of its capacity that an engine may hold: a rounding or an overcommitted pool beyond 1."""
@@ -66,15 +60,16 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> int:
 
 
 def _kv_ratio(page: bytes) -> float:
-    for name in _SHARE:
+    for name in _SHARES:
         ranks = _by_rank(page, name, RATIO_MAX)
         if ranks:
             return sum(ranks.values()) / len(ranks)
-    used, capacity = _by_rank(page, _USED, TOKENS_MAX), _by_rank(page, _CAPACITY, TOKENS_MAX)
-    capacity_tokens = sum(capacity.values())
-    if not used or capacity_tokens <= 0:
-        return -1.0
-    return sane_real(sum(used.values()) / capacity_tokens, RATIO_MAX)
+    for used, capacity in (load.used for load in _LOADS if load.used):
+        held = _by_rank(page, used, TOKENS_MAX)
+        capacity_tokens = sum(_by_rank(page, capacity, TOKENS_MAX).values())
+        if held and capacity_tokens > 0:
+            return sane_real(sum(held.values()) / capacity_tokens, RATIO_MAX)
+    return -1.0
 
 
 def _by_rank(page: bytes, name: bytes, most: float) -> dict[bytes, float]:

@@ -20,22 +20,14 @@ import json
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
+from router.engines import DIALECTS, Description, switches_role
 from router.fleet.asking import AskError, Asks, NotConnected, TooLate
-from router.fleet.engine_info import (
-    served_models,
-    sglang_bootstrap_port,
-    sglang_capacity_tokens,
-    sglang_role,
-    sglang_running_max,
-    sglang_step_tokens,
-    started_unix_ms,
-    vllm_capacity_tokens,
-)
+from router.fleet.engine_info import served_models, started_unix_ms
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.pages import PAGE_BYTES_MAX
 from router.fleet.registry import Registry
@@ -354,29 +346,38 @@ class HealthChecks:
         models = local.models if listed is None else served_models(listed) or None
         asked_us = self._registry.now_us()
         metrics = await self._text(local, "/metrics")
-        engine, capacity_tokens, info = "", 0, None
         known = local.worker.capacity_tokens and local.engine and not local.misnamed
-        if not known or (local.engine == "sglang" and local.suspected_us):
-            info = _json(await self._text(local, "/get_server_info"))
-            capacity_tokens = sglang_capacity_tokens(info)
-            if capacity_tokens:
-                engine = "sglang"
-            else:
-                capacity_tokens = vllm_capacity_tokens(metrics)
-                engine = "vllm" if "vllm:" in metrics else ("sglang" if "sglang:" in metrics else "")
+        described = Description()
+        if not known or (switches_role(local.engine) and local.suspected_us):
+            described = await self._description(local, metrics)
         self._registry.described(
             local,
             models,
-            engine,
-            capacity_tokens,
-            sglang_running_max(info),
-            sglang_step_tokens(info),
-            sglang_bootstrap_port(info),
-            sglang_role(info),
+            described.engine,
+            described.capacity_tokens,
+            described.running_max,
+            described.step_tokens,
+            described.bootstrap_port,
+            described.role,
         )
         started_ms = started_unix_ms(metrics)
         if started_ms:
             self._registry.started(local, started_ms, asked_us)
+
+    async def _description(self, local: LocalWorker, metrics: str) -> Description:
+        """What the engine says on a page of its own, else in its metrics."""
+        described = Description()
+        for dialect in DIALECTS.values():
+            if dialect.info_page:
+                described = dialect.describe(_json(await self._text(local, dialect.info_page)))
+                if described.capacity_tokens:
+                    return replace(described, engine=dialect.name)
+        for dialect in DIALECTS.values():
+            if dialect.metrics_prefix in metrics:
+                return replace(
+                    described, engine=dialect.name, capacity_tokens=dialect.capacity_tokens(metrics)
+                )
+        return described
 
     async def _text(self, local: LocalWorker, path: str) -> str:
         """What a worker answers, whole and in time; empty if it does not."""

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from policies import CONVERTIBLE_LABEL, HAND_OVERS, HANDOVER_LABEL, Breaker, Worker
+from router.engines import DIALECTS
 from router.fleet.engine_info import ServedModel
 from router.proxy import WorkerPool
 
-PROTOCOL_OF_ENGINE = {"sglang": "sglang", "vllm": "nixl"}
+PROTOCOL_OF_ENGINE = {name: dialect.handover for name, dialect in DIALECTS.items()}
 """How prefill and decode workers of an engine hand over, if no label says otherwise."""
 
 
@@ -30,7 +31,7 @@ class LocalWorker:
         health: What probes say.
         detail: What the last one said.
         models: What it serves; None while it has not said.
-        engine: ``sglang``, ``vllm`` or empty.
+        engine: Name of its dialect (`router.engines`), or empty.
         running_max: Most requests that its engine runs at a time; 0 while it has not said.
         step_tokens: Tokens that one of its steps prefills at most, if others find what a step computes only
             when it is over (SGLang); 0 if they find it before, or it has not said.

@@ -41,6 +41,7 @@ from policies import (
     turn_of,
     turn_roles,
 )
+from router.engines import switches_role
 from router.fleet.core import Core
 from router.fleet.local_worker import Health, LocalWorker
 from router.fleet.role_switch import role_of, switch_role
@@ -211,18 +212,18 @@ class RolePlanner:
             self.turned(worker.role)
 
     async def _follow_restarts(self) -> None:
-        """Give SGLang workers that began anew the role that their engines were started with."""
+        """Give workers that began anew the role that their engines were started with, if they switch it."""
         asked: dict[str, int] = {}
         for local in self.core.registry.all() if self.rules.roles.apply else ():
             worker, started = local.worker, self.core.fleet.started(local.worker.worker_id)
             if started is None or not started.cold or started.at_us <= worker.version[0]:
                 continue
-            if local.engine != "sglang" or not _convertible(worker) or TURNING_LABEL in worker.labels:
+            if not switches_role(local.engine) or not _convertible(worker) or TURNING_LABEL in worker.labels:
                 continue
             if self._asked.get(worker.worker_id) == started.started_unix_ms:
                 asked[worker.worker_id] = started.started_unix_ms
             elif local.health is Health.HEALTHY:
-                role = await role_of(self.client, worker.url)
+                role = await role_of(self.client, worker.url, local.engine)
                 asked[worker.worker_id] = started.started_unix_ms
                 if role and role != worker.role and local.worker is worker:
                     self._told(worker.worker_id, f"is to {role}, as its engine was started")

@@ -8,14 +8,7 @@ salt of the client's own counts within its tenant, and never travels as it is: a
 and of its tenant's salt, or name. So no client can write a salt that another tenant's requests have. The hash
 depends on nothing else: it is the same at all replicas, and after a restart.
 
-What takes which field:
-
-* vLLM takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
-  ``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498);
-* SGLang puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``), so that one is
-  hashed, too; and its own ``/generate`` takes ``extra_key``. Its ``/v1/messages``
-  (``entrypoints/anthropic/protocol.py``), and what it embeds, ranks and scores (``EmbeddingReqInput`` in
-  ``managers/io_struct.py``), have neither and would share the cache with everybody.
+Which engine takes which field, and overlooks a salt where: `router.engines`.
 """
 
 import hashlib
@@ -24,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from router.engines import DIALECTS
 from router.gateway.bodies import ABSENT, Scalars
 from router.gateway.conversation import canonical_json, loads
 from router.gateway.endpoints import Endpoint
@@ -34,15 +28,10 @@ SALT_FIELDS = ("cache_salt", "extra_key")
 
 _WITHOUT_CACHE = frozenset({Endpoint.TOKENIZE, Endpoint.DETOKENIZE})
 
-_SGLANG = frozenset({"sglang"})
-
 OVERLOOKED_BY: dict[Endpoint, frozenset[str]] = {
-    Endpoint.MESSAGES: _SGLANG,
-    Endpoint.EMBEDDINGS: _SGLANG,
-    Endpoint.RERANK: _SGLANG,
-    Endpoint.RERANK_SHORT: _SGLANG,
-    Endpoint.SCORE: _SGLANG,
-    Endpoint.SCORE_SHORT: _SGLANG,
+    endpoint: engines
+    for endpoint in Endpoint
+    if (engines := frozenset(name for name, each in DIALECTS.items() if endpoint in each.overlooks_salt))
 }
 """By endpoint, the engines that overlook a salt there."""
 

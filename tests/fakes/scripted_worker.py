@@ -113,8 +113,8 @@ class ScriptedWorker:
     async def stop_accepting(self) -> None:
         """Leave new connections in their handshake, as a machine that is too busy does.
 
-        A queue of length 0 has room for one connection (Linux); the kernel ignores the connections after it. A
-        health check may already have taken the room: then the kernel ignores the filler, which must not wait.
+        A queue of length 0 has room for one connection (Linux); the kernel ignores the connections after it.
+        A health check may have taken the room: then the kernel ignores the filler, which must not wait.
         """
         assert self._accepting is not None
         self._accepting.cancel()

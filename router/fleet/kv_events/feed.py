@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
+from router.engines.sources import Source
 from router.fleet.kv_events.sequence import Loss, Sequence
 from router.fleet.kv_events.wire import Batch, Decoder
-from router.fleet.kv_sources import Source
 
 if TYPE_CHECKING:
     import zmq

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING
 
 from policies import FleetState, Forget, Op, Tracked
 from radix import Residency
+from router.engines.sources import Source
 from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.sequence import Loss
 from router.fleet.kv_events.wire import Batch
-from router.fleet.kv_sources import Source
 from router.fleet.local_worker import LocalWorker
 
 if TYPE_CHECKING:

@@ -34,19 +34,18 @@ import httpx
 from policies import DP_SIZE_LABEL, Tracked, turn_of
 from radix import RANKS_MAX, Residency, parsed_whole
 from router.destinations import Destinations
+from router.engines import DIALECTS
+from router.engines.sources import Source
 from router.errors import ClientError
 from router.fleet.core import Core
 from router.fleet.kv_events.follower import Follower
 from router.fleet.kv_sources import (
     EVENTS_LABEL,
     REPLAY_LABEL,
-    Source,
     host_of,
     judge,
     labelled,
     port_of,
-    sglang_sources,
-    vllm_sources,
 )
 from router.fleet.local_worker import LocalWorker
 from router.fleet.pages import page
@@ -358,11 +357,11 @@ class KvEvents:
         ranks = parsed_whole(worker.labels.get(DP_SIZE_LABEL, ""), RANKS_MAX) or 1
         sources = labelled(worker.labels, ranks)
         told = not sources
-        if told and local.engine != "sglang":
-            sources = vllm_sources(await self._page(worker.url + "/kv_event_sources"), worker.url)
-        for path in ("/server_info", "/get_server_info"):
-            if told and not sources and local.engine != "vllm":
-                sources = sglang_sources(await self._page(worker.url + path), worker.url)
+        for dialect in DIALECTS.values() if told else ():
+            for path in dialect.event_pages if local.engine in ("", dialect.name) else ():
+                sources = sources or dialect.event_sources(
+                    await page(self._client, worker.url + path, self._timeout_s), worker.url
+                )
         host = urlsplit(worker.url).hostname
         for source in sources:
             if told and host not in _LOOPBACK and host_of(source.endpoint) is None:
@@ -373,9 +372,6 @@ class KvEvents:
             if told or worker.worker_id not in self._named:
                 judge(source, self._check_host)
         return sources
-
-    async def _page(self, url: str) -> bytes | None:
-        return await page(self._client, url, self._timeout_s)
 
     async def _addresses(self, source: Source) -> tuple[str, str | None]:
         """Where a source and its old batches are, as addresses that the gateway connects to.

@@ -20,8 +20,8 @@ from collections.abc import AsyncIterator, Callable
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from router.engines.sources import Source
 from router.fleet.kv_events.sequence import HELD_MAX
-from router.fleet.kv_sources import Source
 
 MESSAGE_BYTES_MAX = 64 << 20
 """A longer batch is none; the connection it came by is closed."""

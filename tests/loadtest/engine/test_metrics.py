@@ -4,7 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.engine.faults import Fault
-from router.fleet.engine_info import vllm_capacity_tokens
+from router.engines import DIALECTS
 
 
 def samples(text: str) -> Any:
@@ -61,7 +61,7 @@ async def test_vllm_has_a_line_for_each_rank_from_which_its_capacity_follows(sta
     page = (await client.get("/metrics")).text
 
     assert page.count("\nvllm:num_requests_running{") == page.count("\nvllm:kv_cache_usage_perc{") == 2
-    assert vllm_capacity_tokens(page) == 16_000
+    assert DIALECTS["vllm"].capacity_tokens(page) == 16_000
 
 
 async def test_vllm_adds_up_the_blocks_of_its_ranks_but_not_their_tokens(start: Any) -> None:

@@ -1,13 +1,11 @@
-"""Where engines publish, from labels and from what they say; and where the gateway does not go."""
+"""Where engines publish, from labels; and where the gateway does not go."""
 
-import msgspec
 import pytest
 
 from router.destinations import Destinations
+from router.engines.sources import Source
 from router.errors import ClientError
-from router.fleet.kv_sources import Source, check_labels, label_hosts, labelled, sglang_sources, vllm_sources
-
-URL = "http://10.0.0.7:8000"
+from router.fleet.kv_sources import check_labels, label_hosts, labelled
 
 
 def test_labels_name_one_publisher_per_rank() -> None:
@@ -58,44 +56,3 @@ def test_labels_that_others_say_are_judged_like_urls() -> None:
 def test_the_hosts_of_labels_are_known_whatever_else_is_wrong_with_them() -> None:
     assert label_hosts({"kv_events": "bind:tcp://a:1", "kv_replay": "tcp://[::1]:2"}) == {"a", "::1"}
     assert label_hosts({"kv_events": "nonsense"}) == set()
-
-
-def test_vllm_says_it_per_rank_and_a_wildcard_is_its_own_host() -> None:
-    answer = {
-        "1": {
-            "endpoint": "tcp://*:5558",
-            "replay_endpoint": "tcp://*:6558",
-            "topic": "kv",
-            "publisher": "zmq",
-        },
-        "0": {"endpoint": "tcp://0.0.0.0:5557", "replay_endpoint": None, "hwm": 1},
-        "2": {"endpoint": "tcp://*:1", "publisher": "null"},
-        "x": {"endpoint": "tcp://*:1"},
-    }
-    assert vllm_sources(msgspec.json.encode(answer), URL) == (
-        Source(0, "tcp://10.0.0.7:5557"),
-        Source(1, "tcp://10.0.0.7:5558", "tcp://10.0.0.7:6558", "kv"),
-    )
-    assert vllm_sources(
-        msgspec.json.encode({"0": {"endpoint": "tcp://[::]:5"}}), "http://[fd00::7]:8000"
-    ) == (Source(0, "tcp://[fd00::7]:5"),)
-
-
-def test_sglang_says_it_for_all_ranks() -> None:
-    events = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557, "topic": "", "dp_size": 2}
-    config = '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}'
-    answer = {"kv_events": events, "kv_events_config": config, "model_path": "m"}
-    assert sglang_sources(msgspec.json.encode(answer), URL) == (
-        Source(0, "tcp://10.0.0.7:5557", "tcp://10.0.0.7:6557"),
-        Source(1, "tcp://10.0.0.7:5558", "tcp://10.0.0.7:6558"),
-    )
-    named = {"kv_events": {**events, "endpoint_host": "engine-1", "dp_size": 1}}
-    assert sglang_sources(msgspec.json.encode(named), URL) == (Source(0, "tcp://engine-1:5557"),)
-
-
-@pytest.mark.parametrize(
-    "answer", [None, b"", b"[]", b"{}", b"nonsense", b'{"kv_events": null}', b'{"0": 5}']
-)
-def test_an_engine_that_says_nothing_of_events_has_no_publishers(answer: bytes | None) -> None:
-    assert vllm_sources(answer, URL) == ()
-    assert sglang_sources(answer, URL) == ()

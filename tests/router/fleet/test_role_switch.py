@@ -128,7 +128,8 @@ async def test_where_nobody_knows_of_graphs_the_engine_stays_what_it_is() -> Non
 async def test_the_role_of_an_engine_is_what_its_scheduler_says(info: object, role: str) -> None:
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json=info))
     async with httpx.AsyncClient(transport=transport) as client:
-        assert await role_of(client, "http://w") == role
+        assert await role_of(client, "http://w", "sglang") == role
     transport = httpx.MockTransport(lambda _: httpx.Response(404))
     async with httpx.AsyncClient(transport=transport) as client:
-        assert await role_of(client, "http://w") == ""
+        assert await role_of(client, "http://w", "sglang") == ""
+        assert await role_of(client, "http://w", "vllm") == ""

@@ -5,10 +5,10 @@ import asyncio
 import msgspec
 from fakes.kv_fleet import CLEARED, stored
 
+from router.engines.sources import Source
 from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.sequence import Loss
 from router.fleet.kv_events.wire import Batch
-from router.fleet.kv_sources import Source
 
 
 class Owner:

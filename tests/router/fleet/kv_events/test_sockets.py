@@ -8,8 +8,8 @@ import zmq
 
 from loadtest.engine.kv_publisher import KvPublisher
 from loadtest.engine.kv_settings import KvEventsSettings
+from router.engines.sources import Source
 from router.fleet.kv_events.sockets import Subscription, replay
-from router.fleet.kv_sources import Source
 
 Context = zmq.Context[zmq.Socket[bytes]]
 

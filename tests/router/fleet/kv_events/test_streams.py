@@ -21,9 +21,9 @@ from loadtest.engine.tokens import pack_ids
 from policies import FleetRules
 from radix import FULL_ATTENTION, AttentionProfile, Residency, chain_bytes, chain_token_ids
 from radix.blocks import HASH_BYTES
+from router.engines.sources import Source
 from router.fleet.kv_events.feed import Feed
 from router.fleet.kv_events.follower import Follower
-from router.fleet.kv_sources import Source
 
 BLOCK = 16
 ROOT = 5

@@ -1,0 +1,16 @@
+"""The engines that the gateway knows: a file and a row each."""
+
+from router.engines.dialect import Description, EngineDialect, Read
+from router.engines.sglang import SGLANG
+from router.engines.vllm import VLLM
+
+__all__ = ["DIALECTS", "Description", "EngineDialect", "Read", "switches_role"]
+
+DIALECTS = {dialect.name: dialect for dialect in (VLLM, SGLANG)}
+"""By name. Where several could be meant, the first that fits counts."""
+
+
+def switches_role(engine: str) -> bool:
+    """Whether an engine has something to do for another role, and says which one it has."""
+    dialect = DIALECTS.get(engine)
+    return dialect is not None and dialect.role_switch is not None

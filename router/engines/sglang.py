@@ -1,0 +1,248 @@
+"""SGLang.
+
+GET /get_server_info   KV capacity (``max_total_num_tokens`` of each of ``dp_size`` ranks), how many requests
+                       each runs at a time (``effective_max_running_requests_per_dp``), how many tokens it
+                       prefills in a step (``chunked_prefill_size``), where decode workers come to a prefill
+                       worker (``disaggregation_bootstrap_port``), its role (``disaggregation_mode``), and
+                       (/server_info too) where it publishes: kv_events {endpoint_host, endpoint_port_base,
+                       topic, dp_size}, kv_events_config {replay_endpoint}
+POST /pd_role_switch   {"new_role": "decode"}: takes another role in place, without loading weights again, if
+                       it was started with --enable-pd-role-switch. What it had cached is gone then. It
+                       answers whether it did; a switch to the role that it has changes nothing
+                       (managers/scheduler.py, ``handle_pd_role_switch``; pull request 28403). Towards decode
+                       it captures CUDA graphs, which takes minutes; newer releases want the sizes and memory
+                       of these in the request, as a decoding engine reports them (``internal_states`` of
+                       /get_server_info).
+
+Salts: it puts ``cache_salt`` before ``extra_key`` (``entrypoints/openai/serving_base.py``); its own
+``/generate`` takes ``extra_key``. Its ``/v1/messages`` (``entrypoints/anthropic/protocol.py``), and what it
+embeds, ranks and scores (``EmbeddingReqInput`` in ``managers/io_struct.py``), have neither and would share
+the cache with everybody.
+
+Load: ``token_usage`` is the fuller of the pools of a hybrid model. The gauges are set with every prefill
+batch and every 40th decode step, and while idle twice a minute. How legs are sent: `router.handover.sglang`.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import msgspec
+
+from policies import DECODE, PREFILL, Switched
+from radix import COUNT_MAX, KEYS_MAX, RANKS_MAX, TOKENS_MAX, sane_whole
+from router.engines import sources
+from router.engines.dialect import Description, EngineDialect, LoadMetrics, Read, RoleSwitch
+from router.engines.sources import Source, at_worker, decoded, shifted
+
+SWITCH_S_MAX = 300.0
+"""A switch that takes longer is asked for again."""
+
+INFO_S_MAX = 5.0
+
+PEERS_ASKED_MAX = 3
+"""Engines that decode which are asked for the sizes of their graphs."""
+
+NOT_YET = ("not idle", "in progress")
+"""What SGLang says of a switch that may succeed later."""
+
+BROKEN = ("unhealthy", "restart")
+"""What it says when it is neither what it was nor what it should be."""
+
+GRAPH_MEMORY_GB_MAX = 1e6
+"""More than any machine has."""
+
+GRAPH_MEMORY, GRAPH_SIZES = "decode_cuda_graph_memory_gb", "decode_cuda_graph_bs"
+
+_ROLES = {"null": "plain", "prefill": PREFILL, "decode": DECODE}
+
+
+def describe(answer: Any) -> Description:
+    """Read its server info; a number beyond `radix.bounds` is as good as not said."""
+    if not isinstance(answer, dict):
+        return Description()
+    return Description(
+        capacity_tokens=_capacity_tokens(answer),
+        running_max=_running_max(answer),
+        step_tokens=sane_whole(answer.get("chunked_prefill_size"), TOKENS_MAX),
+        bootstrap_port=sane_whole(answer.get("disaggregation_bootstrap_port"), 65535),
+        role=_role(answer),
+    )
+
+
+def _capacity_tokens(answer: dict[str, Any]) -> int:
+    """KV capacity in tokens, of all data-parallel ranks; 0 if it does not say."""
+    states = answer.get("internal_states")
+    for source in (answer, *(states if isinstance(states, list) else ())):
+        value = sane_whole(source.get("max_total_num_tokens"), TOKENS_MAX) if isinstance(source, dict) else 0
+        if value:
+            return sane_whole(value * _ranks(answer), TOKENS_MAX)
+    return 0
+
+
+def _ranks(info: dict[str, Any]) -> int:
+    """Data-parallel ranks that it tells of, at least one."""
+    return sane_whole(info.get("dp_size"), RANKS_MAX) or 1
+
+
+def _running_max(answer: dict[str, Any]) -> int:
+    """Requests that all data-parallel ranks run at a time; 0 if it does not say.
+
+    What the scheduler settled on counts, for its pools may be too small for what it was told (SGLang
+    managers/scheduler.py ``get_internal_state``).
+    """
+    states = answer.get("internal_states")
+    for state in states if isinstance(states, list) else ():
+        told = state.get("effective_max_running_requests_per_dp") if isinstance(state, dict) else None
+        value = sane_whole(told, COUNT_MAX)
+        if value:
+            return sane_whole(value * _ranks(answer), COUNT_MAX)
+    return sane_whole(answer.get("max_running_requests"), COUNT_MAX)
+
+
+def _role(answer: dict[str, Any]) -> str:
+    """Role of an engine: ``plain``, ``prefill``, ``decode``; empty if unknown.
+
+    Its scheduler says it; what the server was started with says it only of an engine that never switched.
+    """
+    states = answer.get("internal_states")
+    for source in (*(states if isinstance(states, list) else ()), answer):
+        mode = source.get("disaggregation_mode") if isinstance(source, dict) else None
+        if mode is not None:
+            return _ROLES.get(mode, "") if isinstance(mode, str) else ""
+    return ""
+
+
+def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
+    """Read SGLang's ``/server_info``; none if it says nothing that can be followed."""
+    info = decoded(answer, _Info)
+    if info is None or info.kv_events is None or info.kv_events.publisher != "zmq":
+        return ()
+    told, text = info.kv_events, info.kv_events_config
+    config = decoded(text.encode(), _Config) if isinstance(text, str) else None
+    replay = None if config is None else at_worker(config.replay_endpoint, url)
+    host = told.endpoint_host
+    endpoint = at_worker(
+        f"tcp://{f'[{host}]' if ':' in host.strip('[]') else host}:{told.endpoint_port_base}", url
+    )
+    if endpoint is None or not 0 < told.dp_size <= sources.RANKS_MAX:
+        return ()
+    return tuple(
+        Source(rank, shifted(endpoint, rank), shifted(replay or "", rank) or None, told.topic)
+        for rank in range(told.dp_size)
+    )
+
+
+class _Events(msgspec.Struct):
+    endpoint_host: str
+    endpoint_port_base: int
+    publisher: str = "zmq"
+    topic: str = ""
+    dp_size: int = 1
+
+
+class _Info(msgspec.Struct):
+    kv_events: _Events | None = None
+    kv_events_config: Any = None
+
+
+class _Config(msgspec.Struct):
+    replay_endpoint: str | None = None
+
+
+async def switch(
+    client: httpx.AsyncClient, read: Read, url: str, role: str, peers: Iterable[str]
+) -> tuple[Switched, str]:
+    """Make it take a role; asking again does no harm."""
+    outcome, message = await _ask_switch(client, url, {"new_role": role})
+    if outcome is Switched.REFUSED and GRAPH_MEMORY in message:
+        graphs = await _graphs(read, peers)
+        if graphs:
+            return await _ask_switch(client, url, {"new_role": role, **graphs})
+    return outcome, message
+
+
+async def role_now(read: Read, url: str) -> str:
+    """Which role it has now: ``prefill``, ``decode``, or empty if it does not say."""
+    role = _role(await _info(read, url))
+    return role if role in (PREFILL, DECODE) else ""
+
+
+async def _ask_switch(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> tuple[Switched, str]:
+    """Ask an engine to switch: what became of it, and what it said."""
+    try:
+        answer = await client.post(f"{url}/pd_role_switch", json=body, timeout=SWITCH_S_MAX)
+    except httpx.HTTPError as error:
+        return Switched.LATER, type(error).__name__
+    try:
+        told = answer.json()
+    except (ValueError, RecursionError):
+        told = None
+    told = told if isinstance(told, dict) else {}
+    message = str(told.get("message") or f"HTTP {answer.status_code}")
+    if told.get("success") is True and answer.is_success:
+        return Switched.EMPTIED, message
+    if any(words in message for words in NOT_YET):
+        return Switched.LATER, message
+    if told.get("safe_to_restore") is False or any(words in message for words in BROKEN):
+        return Switched.BROKEN, message
+    # It does not know the way, was not started for it, or is not itself for the moment.
+    return Switched.LATER if answer.is_server_error else Switched.REFUSED, message
+
+
+async def _graphs(read: Read, peers: Iterable[str]) -> dict[str, Any]:
+    """Sizes and memory of CUDA graphs for decode, as one of some engines has them; empty if none says."""
+    for url in list(peers)[:PEERS_ASKED_MAX]:
+        states = _states(await _info(read, url))
+        memory_gb = [state.get(GRAPH_MEMORY) for state in states]
+        known = [one for one in memory_gb if isinstance(one, int | float) and 0 < one <= GRAPH_MEMORY_GB_MAX]
+        if known:
+            sizes = states[0].get(GRAPH_SIZES)
+            return {GRAPH_MEMORY: max(known), **({GRAPH_SIZES: sizes} if _are_sizes(sizes) else {})}
+    return {}
+
+
+def _are_sizes(sizes: object) -> bool:
+    """Whether an engine says sizes of batches, which are passed on to another one."""
+    return (
+        isinstance(sizes, list)
+        and 0 < len(sizes) <= KEYS_MAX
+        and all(sane_whole(size, COUNT_MAX) > 0 for size in sizes)
+    )
+
+
+async def _info(read: Read, url: str) -> dict[str, Any]:
+    """What an SGLang server says of itself; empty if it does not."""
+    try:
+        info = json.loads(await read(f"{url}/get_server_info", INFO_S_MAX) or b"")
+    except (ValueError, RecursionError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _states(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """What its schedulers say, one for each data-parallel rank."""
+    states = info.get("internal_states")
+    return [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []
+
+
+SGLANG = EngineDialect(
+    name="sglang",
+    metrics_prefix="sglang:",
+    load=LoadMetrics(
+        b"sglang:num_running_reqs",
+        b"sglang:num_queue_reqs",
+        (b"sglang:token_usage",),
+        (b"sglang:num_used_tokens", b"sglang:max_total_num_tokens"),
+    ),
+    handover="sglang",
+    event_pages=("/server_info", "/get_server_info"),
+    event_sources=event_sources,
+    info_page="/get_server_info",
+    describe=describe,
+    overlooks_salt=frozenset(
+        ("/v1/messages", "/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score")
+    ),
+    role_switch=RoleSwitch(switch, role_now),
+)

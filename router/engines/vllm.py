@@ -1,0 +1,85 @@
+"""vLLM.
+
+GET /metrics            KV capacity: ``vllm:cache_config_info`` block size and count, of all ranks
+GET /kv_event_sources   where it publishes: {rank: {endpoint, replay_endpoint, topic, publisher}}
+
+It takes ``cache_salt`` wherever it computes (``entrypoints/openai/*/protocol.py``,
+``entrypoints/pooling/base/protocol.py``; ``/v1/messages`` since July 2026, its pull request 49498).
+NixlConnector knows no roles, each request says what it is to do (docs/features/nixl_connector_usage.md,
+``kv_role``), so nothing is switched and what it had cached stays. How legs are sent: `router.handover.nixl`
+and `router.handover.mooncake`.
+"""
+
+import re
+
+import msgspec
+
+from radix import TOKENS_MAX, parsed_whole, sane_whole
+from router.engines import sources
+from router.engines.dialect import EngineDialect, LoadMetrics
+from router.engines.sources import Source, at_worker, decoded
+
+_RANK = re.compile(r'^vllm:num_requests_running\{(?:[^}]*,)?engine="([^"]*)"', re.MULTILINE)
+_CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def capacity_tokens(metrics: str) -> int:
+    """KV capacity in tokens, of all data-parallel ranks, from vLLM's metrics; 0 if they do not say.
+
+    That is what it says itself of one rank: the blocks of a model with windows or states are not all for what
+    a match is made of (vLLM 0.32 ``v1/core/kv_cache_utils.py``, ``get_kv_cache_capacity``). Of an older
+    version it is the blocks of all ranks, which is too much for such a model.
+    """
+    found = _CACHE_CONFIG.search(metrics)
+    if found is None:
+        return 0
+    labels = dict(_LABEL.findall(found.group(1)))
+    ranks = len(set(_RANK.findall(metrics))) or 1
+    tokens = parsed_whole(labels.get("kv_cache_size_tokens", ""), TOKENS_MAX)
+    if tokens is not None:
+        return sane_whole(tokens * ranks, TOKENS_MAX)
+    block_tokens = parsed_whole(labels.get("block_size", ""), TOKENS_MAX) or 0
+    return sane_whole(
+        block_tokens * (parsed_whole(labels.get("num_gpu_blocks", ""), TOKENS_MAX) or 0), TOKENS_MAX
+    )
+
+
+def event_sources(answer: bytes | None, url: str) -> tuple[Source, ...]:
+    """Read vLLM's ``/kv_event_sources``; none if it says nothing that can be followed.
+
+    Args:
+        answer: The JSON.
+        url: Base URL of the worker.
+    """
+    entries = decoded(answer, dict[str, _VllmSource])
+    found = []
+    for name, entry in sorted((entries or {}).items(), key=lambda each: each[0].rjust(5)):
+        endpoint = at_worker(entry.endpoint, url)
+        rank = parsed_whole(name, sources.RANKS_MAX - 1)
+        if rank is None or entry.publisher != "zmq" or endpoint is None:
+            continue
+        found.append(Source(rank, endpoint, at_worker(entry.replay_endpoint, url), entry.topic))
+    return tuple(found)
+
+
+class _VllmSource(msgspec.Struct):
+    endpoint: str
+    replay_endpoint: str | None = None
+    publisher: str = "zmq"
+    topic: str = ""
+
+
+VLLM = EngineDialect(
+    name="vllm",
+    metrics_prefix="vllm:",
+    load=LoadMetrics(
+        b"vllm:num_requests_running",
+        b"vllm:num_requests_waiting",
+        (b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),  # the second one of older versions
+    ),
+    handover="nixl",
+    event_pages=("/kv_event_sources",),
+    event_sources=event_sources,
+    capacity_tokens=capacity_tokens,
+)

@@ -1,0 +1,127 @@
+"""What SGLang says, as seen on the wire, and what else might come.
+
+How it switches roles is in `tests/router/fleet/test_role_switch.py`.
+"""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from router.engines import Description
+from router.engines.sglang import describe, event_sources
+from router.engines.sources import Source
+
+URL = "http://10.0.0.7:8000"
+
+
+@pytest.mark.parametrize(
+    ("answer", "tokens"),
+    [
+        ({"max_total_num_tokens": 400000}, 400000),
+        ({"max_total_num_tokens": 400000, "dp_size": 8}, 3_200_000),
+        ({"max_total_num_tokens": 400000, "dp_size": None}, 400000),
+        ({"internal_states": [{"max_total_num_tokens": 5}]}, 5),
+        ({"internal_states": ["x"]}, 0),
+        ({"max_total_num_tokens": "many"}, 0),
+        (None, 0),
+    ],
+)
+def test_it_says_its_capacity_in_tokens(answer: Any, tokens: int) -> None:
+    assert describe(answer).capacity_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("answer", "requests"),
+    [
+        ({"max_running_requests": 64}, 64),
+        (
+            {
+                "max_running_requests": None,
+                "internal_states": [{"effective_max_running_requests_per_dp": 48}],
+            },
+            48,
+        ),
+        (
+            {
+                "max_running_requests": 64,
+                "dp_size": 8,
+                "internal_states": [{}, {"effective_max_running_requests_per_dp": 6}],
+            },
+            48,
+        ),
+        ({"max_running_requests": 64, "internal_states": ["x"]}, 64),
+        ({"max_running_requests": None}, 0),
+        ({"max_running_requests": -1}, 0),
+        ([], 0),
+        (None, 0),
+    ],
+)
+def test_it_says_how_many_requests_it_runs_at_a_time(answer: Any, requests: int) -> None:
+    assert describe(answer).running_max == requests
+
+
+@pytest.mark.parametrize(
+    ("answer", "port"),
+    [
+        ({"disaggregation_bootstrap_port": 9123}, 9123),
+        ({"disaggregation_bootstrap_port": None}, 0),
+        ({"disaggregation_bootstrap_port": 70_000}, 0),
+        ({}, 0),
+        (None, 0),
+    ],
+)
+def test_it_says_where_decode_workers_come(answer: Any, port: int) -> None:
+    assert describe(answer).bootstrap_port == port
+
+
+@pytest.mark.parametrize(
+    ("answer", "role"),
+    [
+        ({"disaggregation_mode": "null"}, "plain"),
+        ({"disaggregation_mode": "prefill", "internal_states": [{}, 7]}, "prefill"),
+        (
+            {"disaggregation_mode": "prefill", "internal_states": [{"disaggregation_mode": "decode"}]},
+            "decode",
+        ),
+        ({"disaggregation_mode": "other"}, ""),
+        ({"disaggregation_mode": ["decode"]}, ""),
+        ({"internal_states": {}}, ""),
+        ([], ""),
+        (None, ""),
+    ],
+)
+def test_the_scheduler_knows_the_role_of_an_engine_better_than_its_start(answer: Any, role: str) -> None:
+    assert describe(answer).role == role
+
+
+@pytest.mark.parametrize(
+    "number", [2**53, 2**64, 10**400, True, -1, 1.5, "7"], ids=lambda number: str(number)[:20]
+)
+def test_numbers_beyond_their_bounds_are_not_said(number: object) -> None:
+    info = {
+        "max_total_num_tokens": number,
+        "max_running_requests": number,
+        "chunked_prefill_size": number,
+        "disaggregation_bootstrap_port": number,
+    }
+    assert describe(info) == Description()
+    assert describe({"max_total_num_tokens": 10, "dp_size": number}).capacity_tokens == 10
+
+
+def test_products_beyond_their_bounds_are_not_said() -> None:
+    assert describe({"max_total_num_tokens": 2**30, "dp_size": 4096}).capacity_tokens == 0
+    states = [{"effective_max_running_requests_per_dp": 2**30}]
+    assert describe({"dp_size": 4096, "internal_states": states}).running_max == 0
+
+
+def test_it_says_its_events_for_all_ranks() -> None:
+    events = {"publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557, "topic": "", "dp_size": 2}
+    config = '{"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:6557"}'
+    answer = {"kv_events": events, "kv_events_config": config, "model_path": "m"}
+    assert event_sources(msgspec.json.encode(answer), URL) == (
+        Source(0, "tcp://10.0.0.7:5557", "tcp://10.0.0.7:6557"),
+        Source(1, "tcp://10.0.0.7:5558", "tcp://10.0.0.7:6558"),
+    )
+    named = {"kv_events": {**events, "endpoint_host": "engine-1", "dp_size": 1}}
+    assert event_sources(msgspec.json.encode(named), URL) == (Source(0, "tcp://engine-1:5557"),)
