@@ -26,6 +26,15 @@ load = engine_load(b"ferry:running 3\\nferry:waiting 2\\nferry:kv_usage_ratio 0.
 assert (load.running, load.waiting, load.kv_ratio) == (3, 2, 0.5)
 """
 
+METRIC = """
+from router.metric_families import EMPTY_BODIES, metrics_reference
+from router.metrics import Metrics
+metrics = Metrics("1")
+metrics.counts[EMPTY_BODIES].add(("chat",))
+assert 'cacheway_empty_bodies_total{route="chat"} 1.0' in metrics.exposition()[0].decode()
+assert "cacheway_empty_bodies" in metrics_reference()
+"""
+
 
 def examples(page: str) -> dict[tuple[str, bool], str]:
     """Code by the file it belongs to, and whether it is only a part of it."""
@@ -42,17 +51,33 @@ def examples(page: str) -> dict[tuple[str, bool], str]:
 def test_an_example_is_one_file_and_one_row(
     tmp_path: Path, module: str, name: str, row_after: str, used: str
 ) -> None:
-    for folder in ("radix", "policies", "router"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    found = examples((ROOT / "CONTRIBUTING.md").read_text())
+    found = copied_with_examples(tmp_path)
     front = str(Path(module).parent / "__init__.py")
     (tmp_path / module).write_text(found[module, False])
     (tmp_path / front).write_text(with_row(tmp_path / front, module, name, row_after, found[front, True]))
+    run(tmp_path, used)
 
+
+def test_a_metric_is_one_declaration(tmp_path: Path) -> None:
+    found = copied_with_examples(tmp_path)
+    families = tmp_path / "router/metric_families.py"
+    before, catalogue, after = families.read_text().partition("FAMILIES: ")
+    families.write_text(before + found["router/metric_families.py", True] + catalogue + after)
+    run(tmp_path, METRIC)
+
+
+def copied_with_examples(folder: Path) -> dict[tuple[str, bool], str]:
+    """Copy the code, and return the examples."""
+    for name in ("radix", "policies", "router"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return examples((ROOT / "CONTRIBUTING.md").read_text())
+
+
+def run(folder: Path, code: str) -> None:
+    """Run code on the copy, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", used], cwd=tmp_path, check=False, capture_output=True, text=True
+        [sys.executable, "-c", code], cwd=folder, check=False, capture_output=True, text=True
     )
-
     assert done.returncode == 0, done.stderr
 
 
