@@ -11,12 +11,8 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
     Insert, Trim, Forget, EndGone   correct what the worker holds
-    Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
-    CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
-    CapacityLearned         newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, OffloadPlan, LinkMeasured
-                            newest (time, replica) wins
+    Register                newest (time, replica) wins; of some, unless the worker was removed since
+    Started                 the same; one of a new process forgets the worker's cache
     Audited, Expire         the newest are kept, of all that were said
     SettingsChanged         of each key the newest counts (`policies.state.overrides`)
 
@@ -49,6 +45,7 @@ from policies.state.links import LinkRules, Links
 from policies.state.loads import Loads
 from policies.state.newest import Newest
 from policies.state.ops import (
+    REGISTERS,
     Audited,
     BytesPerToken,
     CapacityLearned,
@@ -65,6 +62,7 @@ from policies.state.ops import (
     OffloadPlan,
     Op,
     Placed,
+    Register,
     Reported,
     SettingsChanged,
     Shipped,
@@ -77,7 +75,7 @@ from policies.state.ops import (
 )
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
-from policies.state.registers import Registers
+from policies.state.registers import R, Registers, WorkerRegisters, registers_of
 from policies.state.reports import Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
@@ -238,8 +236,6 @@ class FleetState:
             congestion_max_per_s=rules.congestion_max_per_s,
             block_tokens=rules.block_tokens,
         )
-        self.early_revision = 0
-        """Counts changes of what `early_ratio` says."""
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
@@ -250,14 +246,19 @@ class FleetState:
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
-        self._fits: Registers[Fitted] = Registers(lambda op: op.worker_class)
-        self._bytes_per_token: Registers[BytesPerToken] = Registers(lambda op: op.model)
-        self._capacities: Registers[CapacityLearned] = Registers(lambda op: op.worker, WORKERS_MAX)
-        self._early: Registers[EarlyRatio] = Registers(lambda op: op.worker_class)
-        self._decode_fits: Registers[DecodeFitted] = Registers(lambda op: op.worker_class)
-        self._started: Registers[Started] = Registers(lambda op: op.worker, WORKERS_MAX)
+        self._apart: dict[type[Register], Registers[Any]] = {
+            CircuitSet: self.circuits,
+            Reported: self.reports,
+            Tracked: self.evidence,
+            LinkMeasured: self.links.measured,
+        }
+        self._plain = registers_of(kind for kind in REGISTERS if kind not in self._apart)
+        self._registers = self._apart | self._plain
+        self._of_workers = {
+            kind: words for kind, words in self._registers.items() if isinstance(words, WorkerRegisters)
+        }
         self._pool_writes = PoolWrites(self.loads, self._hold)
-        self._apply: dict[type, Callable[[Any], None]] = {
+        self._apply: dict[type, Callable[[Any], object]] = {
             Placed: self._placed,
             FirstToken: self._first_token,
             Finished: self._finished,
@@ -267,17 +268,14 @@ class FleetState:
             Shipped: self._shipped,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
+            **{kind: words.put for kind, words in self._registers.items()},
+            **dict.fromkeys(self._of_workers, self._of_worker),
             CircuitSet: self._circuit_set,
             Started: self._started_at,
-            Reported: self._reported,
             Tracked: self._tracked,
             Fitted: self._fitted,
-            BytesPerToken: self._learned_bytes,
-            LinkMeasured: self.links.measured,
             OffloadPlan: self._offload_plan,
-            EarlyRatio: self._learned_early,
             CapacityLearned: self._learned_capacity,
-            DecodeFitted: self._decode_fitted,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
@@ -336,12 +334,10 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
-                self._started.discard(worker.worker_id)
+                self._registers[Started].discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
-                self.circuits.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self._drop_words(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
-                self.reports.drop(worker.worker_id, worker.slot, WHOLE_MAX)
-                self.evidence.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None
@@ -412,18 +408,27 @@ class FleetState:
         What was learned counts, but never more than what the worker says. Of one that says nothing an
         assumption counts until something was learned.
         """
-        told, learned = worker.capacity_tokens, self._capacities.get(worker.worker_id)
+        told, learned = worker.capacity_tokens, self.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
             return told or self.rules.capacity_tokens
         return min(told, learned.tokens) if told else learned.tokens
 
+    def registers(self, kind: type[R]) -> Registers[R]:
+        """The registers of one kind."""
+        return self._registers[kind]
+
+    def newest(self, kind: type[R], key: str = "") -> R | None:
+        """The newest word of one kind about a subject; None if there is none."""
+        word: R | None = self._registers[kind].known.get(key)
+        return word
+
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest word about the capacity of a worker, as learned from its answers."""
-        return self._capacities.get(worker_id)
+        return self.newest(CapacityLearned, worker_id)
 
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
-        return self._started.get(worker_id)
+        return self.newest(Started, worker_id)
 
     def forgot_us(self, slot: int) -> int:
         """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
@@ -437,24 +442,24 @@ class FleetState:
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
-        learned = self._bytes_per_token.get(model)
+        learned = self.newest(BytesPerToken, model)
         return learned.bytes_per_token if learned is not None else default
 
     def early_ratio(self, worker_class: str) -> float:
         """How much of the predicted time the queues of a worker class really take, 0 to 1."""
-        learned = self._early.get(worker_class)
+        learned = self.newest(EarlyRatio, worker_class)
         return learned.ratio if learned is not None else 1.0
 
     def decode_fit(self, worker_class: str) -> DecodeFit:
         """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
-        told = self._decode_fits.get(worker_class)
+        told = self.newest(DecodeFitted, worker_class)
         if told is None:
             return DecodeFit()
         return DecodeFit.told(told.base_s, told.slope_s, told.requests, told.decode_s)
 
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
-        fit = self._fits.get(worker_class)
+        fit = self.newest(Fitted, worker_class)
         if fit is not None:
             return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
         return self.profile(worker_class)
@@ -565,21 +570,13 @@ class FleetState:
                     worker.leaving,
                     worker.knows,
                 )
-        yield from self.circuits.dump()
-        yield from self.reports.dump()
-        yield from self.evidence.dump()
-        yield from self.links.dump()
+        for words in self._apart.values():
+            yield from words
         yield from self.audit
         yield from self.expires
         yield from [self._gone[key] for key in sorted(self._gone)]
-        yield from self._started
-        yield from self._fits
-        yield from self._bytes_per_token
-        yield from self._early
-        yield from self._capacities
-        yield from self._decode_fits
-        if self.offload_plan is not None:
-            yield self.offload_plan
+        for words in self._plain.values():
+            yield from words
         yield from self.overrides.dump()
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
@@ -816,73 +813,60 @@ class FleetState:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
-        self.circuits.drop(op.worker, slot, gone_us)
-        self.reports.drop(op.worker, slot, gone_us)
-        self.evidence.drop(op.worker, slot, gone_us)
+        self._drop_words(op.worker, slot, gone_us)
         self._bound(self._workers[op.worker])
 
-    def _circuit_set(self, op: CircuitSet) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        if op.at_us <= self._workers[op.worker].gone_us or not self.circuits.set(op, slot):
-            return
-        self._relieve(slot)
-        if op.state is Circuit.CLOSED:
-            self.returns(slot, op.at_us)
+    def _said_before_removal(self, op: Register) -> bool:
+        """Whether the row of the worker that this is about was freed after it was said."""
+        gone = self._gone.get(op.key)
+        return gone is not None and op.at_us <= gone.at_us
 
-    def _reported(self, op: Reported) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        if op.at_us > self._workers[op.worker].gone_us:
-            self.reports.put(op, slot)
+    def _of_worker(self, op: Register) -> bool:
+        """Take in a word about a worker, unless that was removed since; False if it does not count."""
+        if self._said_before_removal(op):
+            return False
+        slot = self._slot(op.key)
+        return op.at_us > self._workers[op.key].gone_us and self._of_workers[type(op)].take(op, slot)
+
+    def _drop_words(self, worker_id: str, slot: int, until_us: int) -> None:
+        """Drop what was said of a worker at or before this time and ends with it."""
+        for words in self._of_workers.values():
+            words.drop(worker_id, slot, until_us)
+
+    def _circuit_set(self, op: CircuitSet) -> None:
+        if self._of_worker(op):
+            slot = self._workers[op.worker].slot
+            self._relieve(slot)
+            if op.state is Circuit.CLOSED:
+                self.returns(slot, op.at_us)
 
     def _tracked(self, op: Tracked) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        worker = self._workers[op.worker]
-        if op.at_us > worker.gone_us and self.evidence.put(op, slot):
-            self._bound(worker)
+        if self._of_worker(op):
+            self._bound(self._workers[op.worker])
 
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
         if op.cold:
             self.tree.forget(slot, op.at_us)
             self.returns(slot, op.at_us)
-        self._started.put(op)
+        self._registers[Started].put(op)
 
     def _fitted(self, op: Fitted) -> None:
-        if self._fits.put(op):
+        if self._registers[Fitted].put(op):
             for worker in self._workers.values():
                 if worker.worker_class == op.worker_class:
                     self.columns.price(worker.slot, self.service_model(op.worker_class))
 
-    def _learned_bytes(self, op: BytesPerToken) -> None:
-        self._bytes_per_token.put(op)
-
-    def _decode_fitted(self, op: DecodeFitted) -> None:
-        self._decode_fits.put(op)
-
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+        if self._registers[OffloadPlan].put(op):
             self.offload_plan = op
             if op.changed_us and (known is None or op.changed_us != known.changed_us):
                 self.role_changes.append(op)
 
     def _learned_capacity(self, op: CapacityLearned) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
+        if self._said_before_removal(op):
             return
         self._slot(op.worker)
-        if self._capacities.put(op):
+        if self._registers[CapacityLearned].put(op):
             self._bound(self._workers[op.worker])
-
-    def _learned_early(self, op: EarlyRatio) -> None:
-        if self._early.put(op):
-            self.early_revision += 1

@@ -32,10 +32,10 @@ def test_the_newest_word_wins_in_any_order() -> None:
     for order in permutations(words):
         evidence = Evidence()
         for op in (*order, *order):
-            evidence.put(op, 3)
+            evidence.take(op, 3)
         assert evidence.get(WORKER) == words[2]
         assert evidence.exact == {3}
-        assert evidence.dump() == [words[2]]
+        assert [*evidence] == [words[2]]
         evidence.drop(WORKER, 3, 1)
         assert evidence.exact == {3}
         evidence.drop(WORKER, 3, 2)

@@ -14,7 +14,7 @@ def word(model: str, at_us: int, replica: str = "r", value: float = 4.0) -> Byte
 
 
 def registers(kept: int = 2) -> Registers[BytesPerToken]:
-    return Registers(lambda op: op.model, kept)
+    return Registers(BytesPerToken, kept)
 
 
 def test_the_newest_word_on_a_key_counts() -> None:
