@@ -136,7 +136,7 @@ class Admission:
         self.closed = False
         self.rules = rules
         self._fleet = fleet
-        self._early = fleet.registers(EarlyRatio)
+        self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
         self._known: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)

@@ -45,7 +45,6 @@ from policies.state.links import LinkRules, Links
 from policies.state.loads import Loads
 from policies.state.newest import Newest
 from policies.state.ops import (
-    REGISTERS,
     Audited,
     BytesPerToken,
     CapacityLearned,
@@ -58,12 +57,10 @@ from policies.state.ops import (
     FirstToken,
     Fitted,
     Left,
-    LinkMeasured,
     OffloadPlan,
     Op,
     Placed,
     Register,
-    Reported,
     SettingsChanged,
     Shipped,
     Shipping,
@@ -75,7 +72,7 @@ from policies.state.ops import (
 )
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
-from policies.state.registers import R, Registers, WorkerRegisters, registers_of
+from policies.state.registers import AllRegisters
 from policies.state.reports import Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
@@ -227,6 +224,7 @@ class FleetState:
         self.overrides = Overrides()
         self.audit: Newest[Audited] = Newest(AUDIT_KEPT)
         self.expires: Newest[Expire] = Newest(EXPIRES_KEPT)
+        self.registers = AllRegisters(self.circuits, self.reports, self.evidence, self.links.measured)
         self._pools = PoolMembers()
         self.columns = Columns(
             self.loads,
@@ -246,17 +244,6 @@ class FleetState:
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
-        self._apart: dict[type[Register], Registers[Any]] = {
-            CircuitSet: self.circuits,
-            Reported: self.reports,
-            Tracked: self.evidence,
-            LinkMeasured: self.links.measured,
-        }
-        self._plain = registers_of(kind for kind in REGISTERS if kind not in self._apart)
-        self._registers = self._apart | self._plain
-        self._of_workers = {
-            kind: words for kind, words in self._registers.items() if isinstance(words, WorkerRegisters)
-        }
         self._pool_writes = PoolWrites(self.loads, self._hold)
         self._apply: dict[type, Callable[[Any], object]] = {
             Placed: self._placed,
@@ -268,8 +255,10 @@ class FleetState:
             Shipped: self._shipped,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
-            **{kind: words.put for kind, words in self._registers.items()},
-            **dict.fromkeys(self._of_workers, self._of_worker),
+            **{
+                each.kind: self._of_worker if each.kind.ends_with_worker else each.put
+                for each in self.registers
+            },
             CircuitSet: self._circuit_set,
             Started: self._started_at,
             Tracked: self._tracked,
@@ -334,9 +323,9 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
-                self._registers[Started].discard(worker.worker_id)
+                self.registers.of(Started).discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
-                self._drop_words(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
@@ -408,27 +397,18 @@ class FleetState:
         What was learned counts, but never more than what the worker says. Of one that says nothing an
         assumption counts until something was learned.
         """
-        told, learned = worker.capacity_tokens, self.newest(CapacityLearned, worker.worker_id)
+        told, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
             return told or self.rules.capacity_tokens
         return min(told, learned.tokens) if told else learned.tokens
 
-    def registers(self, kind: type[R]) -> Registers[R]:
-        """The registers of one kind."""
-        return self._registers[kind]
-
-    def newest(self, kind: type[R], key: str = "") -> R | None:
-        """The newest word of one kind about a subject; None if there is none."""
-        word: R | None = self._registers[kind].known.get(key)
-        return word
-
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest word about the capacity of a worker, as learned from its answers."""
-        return self.newest(CapacityLearned, worker_id)
+        return self.registers.newest(CapacityLearned, worker_id)
 
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
-        return self.newest(Started, worker_id)
+        return self.registers.newest(Started, worker_id)
 
     def forgot_us(self, slot: int) -> int:
         """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
@@ -442,24 +422,24 @@ class FleetState:
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
-        learned = self.newest(BytesPerToken, model)
+        learned = self.registers.newest(BytesPerToken, model)
         return learned.bytes_per_token if learned is not None else default
 
     def early_ratio(self, worker_class: str) -> float:
         """How much of the predicted time the queues of a worker class really take, 0 to 1."""
-        learned = self.newest(EarlyRatio, worker_class)
+        learned = self.registers.newest(EarlyRatio, worker_class)
         return learned.ratio if learned is not None else 1.0
 
     def decode_fit(self, worker_class: str) -> DecodeFit:
         """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
-        told = self.newest(DecodeFitted, worker_class)
+        told = self.registers.newest(DecodeFitted, worker_class)
         if told is None:
             return DecodeFit()
         return DecodeFit.told(told.base_s, told.slope_s, told.requests, told.decode_s)
 
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
-        fit = self.newest(Fitted, worker_class)
+        fit = self.registers.newest(Fitted, worker_class)
         if fit is not None:
             return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
         return self.profile(worker_class)
@@ -570,12 +550,12 @@ class FleetState:
                     worker.leaving,
                     worker.knows,
                 )
-        for words in self._apart.values():
+        for words in self.registers.apart:
             yield from words
         yield from self.audit
         yield from self.expires
         yield from [self._gone[key] for key in sorted(self._gone)]
-        for words in self._plain.values():
+        for words in self.registers.plain:
             yield from words
         yield from self.overrides.dump()
 
@@ -813,7 +793,7 @@ class FleetState:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
-        self._drop_words(op.worker, slot, gone_us)
+        self.registers.drop(op.worker, slot, gone_us)
         self._bound(self._workers[op.worker])
 
     def _said_before_removal(self, op: Register) -> bool:
@@ -826,12 +806,7 @@ class FleetState:
         if self._said_before_removal(op):
             return False
         slot = self._slot(op.key)
-        return op.at_us > self._workers[op.key].gone_us and self._of_workers[type(op)].take(op, slot)
-
-    def _drop_words(self, worker_id: str, slot: int, until_us: int) -> None:
-        """Drop what was said of a worker at or before this time and ends with it."""
-        for words in self._of_workers.values():
-            words.drop(worker_id, slot, until_us)
+        return op.at_us > self._workers[op.key].gone_us and self.registers.take(op, slot)
 
     def _circuit_set(self, op: CircuitSet) -> None:
         if self._of_worker(op):
@@ -849,17 +824,17 @@ class FleetState:
         if op.cold:
             self.tree.forget(slot, op.at_us)
             self.returns(slot, op.at_us)
-        self._registers[Started].put(op)
+        self.registers.of(Started).put(op)
 
     def _fitted(self, op: Fitted) -> None:
-        if self._registers[Fitted].put(op):
+        if self.registers.of(Fitted).put(op):
             for worker in self._workers.values():
                 if worker.worker_class == op.worker_class:
                     self.columns.price(worker.slot, self.service_model(op.worker_class))
 
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan
-        if self._registers[OffloadPlan].put(op):
+        if self.registers.of(OffloadPlan).put(op):
             self.offload_plan = op
             if op.changed_us and (known is None or op.changed_us != known.changed_us):
                 self.role_changes.append(op)
@@ -868,5 +843,5 @@ class FleetState:
         if self._said_before_removal(op):
             return
         self._slot(op.worker)
-        if self._registers[CapacityLearned].put(op):
+        if self.registers.of(CapacityLearned).put(op):
             self._bound(self._workers[op.worker])

@@ -10,10 +10,10 @@ word was dropped comes back with a newer word only.
 A struct in `policies.state.ops` declares a register: its subject, and whether it ends with its worker.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from policies.state.ops import Register
+from policies.state.ops import REGISTERS, Register
 from radix import WORKERS_MAX
 
 KEPT_MAX = 1000
@@ -30,13 +30,15 @@ class Registers(Generic[R]):
         kept: How many subjects are kept; None: `WORKERS_MAX` workers, `KEPT_MAX` of anything else.
 
     Attributes:
+        kind: As given.
         known: The newest words, by subject; only `put` and `discard` change it.
         revision: Counts changes.
     """
 
-    __slots__ = ("_floor", "_kept", "known", "revision")
+    __slots__ = ("_floor", "_kept", "kind", "known", "revision")
 
     def __init__(self, kind: type[R], kept: int | None = None) -> None:
+        self.kind = kind
         self.revision = 0
         self._kept = kept or (WORKERS_MAX if kind.by == "worker" else KEPT_MAX)
         self.known: dict[str, R] = {}
@@ -106,6 +108,48 @@ class WorkerRegisters(Registers[R]):
         """Follow that there is no word any more about the worker in a slot."""
 
 
-def registers_of(kinds: Iterable[type[Register]]) -> dict[type[Register], Registers[Any]]:
-    """Registers of some kinds, each as it is declared."""
-    return {kind: WorkerRegisters(kind) if kind.ends_with_worker else Registers(kind) for kind in kinds}
+class AllRegisters:
+    """The registers of all kinds that are declared (`REGISTERS`).
+
+    Args:
+        apart: Those that some part of the fleet keeps.
+
+    Attributes:
+        apart: The same.
+        plain: All others, in the order of their declarations.
+    """
+
+    def __init__(self, *apart: Registers[Any]) -> None:
+        self.apart = apart
+        named = {registers.kind for registers in apart}
+        self.plain: tuple[Registers[Any], ...] = tuple(
+            WorkerRegisters(kind) if kind.ends_with_worker else Registers(kind)
+            for kind in REGISTERS
+            if kind not in named
+        )
+        self._by_kind: dict[type[Register], Registers[Any]] = {each.kind: each for each in self}
+        self._of_workers: dict[type[Register], WorkerRegisters[Any]] = {
+            each.kind: each for each in self if isinstance(each, WorkerRegisters)
+        }
+
+    def __iter__(self) -> Iterator[Registers[Any]]:
+        """Those of each kind."""
+        return iter((*self.apart, *self.plain))
+
+    def of(self, kind: type[R]) -> Registers[R]:
+        """The registers of one kind."""
+        return self._by_kind[kind]
+
+    def newest(self, kind: type[R], key: str = "") -> R | None:
+        """The newest word of one kind about a subject; None if there is none."""
+        word: R | None = self._by_kind[kind].known.get(key)
+        return word
+
+    def take(self, op: Register, slot: int) -> bool:
+        """Take in a word that ends with its worker, which is in this slot; False if a newer one is known."""
+        return self._of_workers[type(op)].take(op, slot)
+
+    def drop(self, worker: str, slot: int, until_us: int) -> None:
+        """The worker in a slot was removed: drop what was said until then and ends with it."""
+        for registers in self._of_workers.values():
+            registers.drop(worker, slot, until_us)

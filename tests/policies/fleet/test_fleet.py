@@ -344,7 +344,7 @@ def test_circuits_and_starts_do_not_outlive_their_worker() -> None:
         fleet.apply(WorkerGone(worker, at_us + 2, "one"))
         fleet.apply(ejected(worker, at_us + 3))
         fleet.collect(at_us + 199 * SECOND)
-    assert ([*fleet.circuits], fleet.circuits.tripped, [*fleet.registers(Started)]) == ([], {}, [])
+    assert ([*fleet.circuits], fleet.circuits.tripped, [*fleet.registers.of(Started)]) == ([], {}, [])
 
 
 def test_a_new_process_has_an_empty_cache_and_the_newest_word_about_it_wins() -> None:
