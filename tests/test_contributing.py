@@ -36,6 +36,7 @@ assert "cacheway_empty_bodies" in metrics_reference()
 """
 
 REGISTER = """
+import os
 import sys
 import pytest
 from policies import FleetState
@@ -46,6 +47,7 @@ for at_us, tokens in ((5, 250.0), (4, 90.0)):
 newcomer.restore(fleet.snapshot())
 assert newcomer.registers.newest(AnswersLearned, "m").tokens == 250.0
 sys.path.insert(0, "tests")
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and all take seconds
 tests = ["tests/policies/state/test_registers.py", "-k", "AnswersLearned", "-p", "no:cacheprovider"]
 assert pytest.main(tests) == pytest.ExitCode.OK
 """
