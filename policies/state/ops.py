@@ -77,7 +77,7 @@ class Circuit(StrEnum):
 
 
 class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A word on a subject, of which the newest ``(at_us, replica)`` counts (`policies.state.registers`).
+    """A word on a subject; of each the newest ``(at_us, replica)`` counts (`policies.state.registers`).
 
     Attributes:
         by: Name of the field with the subject; empty if there is only one subject.
@@ -288,7 +288,7 @@ class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False)
 
 
 class CircuitSet(Register, frozen=True, tag=22):
-    """The state of a worker's circuit, for all replicas. The newest ``(at_us, replica)`` wins.
+    """The state of a worker's circuit, for all replicas.
 
     Attributes:
         worker: Worker id.
@@ -311,7 +311,7 @@ class CircuitSet(Register, frozen=True, tag=22):
 
 
 class Started(Register, frozen=True, tag=23):
-    """When the process behind a worker started. The newest ``(at_us, replica)`` wins.
+    """When the process behind a worker started.
 
     Attributes:
         worker: Worker id.
@@ -331,7 +331,7 @@ class Started(Register, frozen=True, tag=23):
 
 
 class Reported(Register, frozen=True, tag=24):
-    """What a worker's engine said of its load. The newest ``(at_us, replica)`` wins.
+    """What a worker's engine said of its load.
 
     What was in flight there when it was asked comes along, so that whoever reads this later adds what was
     dispatched since, and takes away what ended since, without knowing who did when.
@@ -364,7 +364,7 @@ class Reported(Register, frozen=True, tag=24):
 
 
 class LinkMeasured(Register, frozen=True, tag=26):
-    """How a link is, by all that was seen of it so far. The newest ``(at_us, replica)`` wins.
+    """How a link is, by all that was seen of it so far.
 
     Who measures goes on from what was said last, whoever said it, so this averages over all replicas.
 
@@ -390,7 +390,7 @@ class LinkMeasured(Register, frozen=True, tag=26):
 class Fitted(Register, frozen=True, tag=30):
     """A replica's newest fit of the service-time model of one worker class (`policies.estimates.costs`).
 
-    The newest ``(at_us, replica)`` wins, so all replicas price with the same numbers.
+    All replicas price with it.
     """
 
     by = "worker_class"
@@ -404,7 +404,7 @@ class Fitted(Register, frozen=True, tag=30):
 
 
 class BytesPerToken(Register, frozen=True, tag=31):
-    """A replica's newest estimate of prompt bytes per token of one model. The newest wins."""
+    """A replica's newest estimate of prompt bytes per token of one model."""
 
     by = "model"
 
@@ -417,7 +417,7 @@ class BytesPerToken(Register, frozen=True, tag=31):
 class EarlyRatio(Register, frozen=True, tag=32):
     """How much of the predicted time the queues of a worker class really take (`policies.fleet.admission`).
 
-    The newest ``(at_us, replica)`` wins, so that all replicas see room in the same places.
+    All replicas use the newest, and so see room in the same places.
 
     Attributes:
         worker_class: Whose queues.
@@ -436,7 +436,7 @@ class EarlyRatio(Register, frozen=True, tag=32):
 
 
 class CapacityLearned(Register, frozen=True, tag=34):
-    """How many tokens a worker really keeps for reuse (`policies.estimates.capacities`). The newest wins.
+    """How many tokens a worker really keeps for reuse (`policies.estimates.capacities`).
 
     Attributes:
         worker: Worker id.
@@ -454,7 +454,7 @@ class CapacityLearned(Register, frozen=True, tag=34):
 
 
 class DecodeFitted(Register, frozen=True, tag=33):
-    """A replica's newest fit of decode on one worker class (`policies.estimates.decodes`). The newest wins.
+    """A replica's newest fit of decode on one worker class (`policies.estimates.decodes`).
 
     For those who have learned nothing themselves: who leads the slow loop may have no traffic.
 
@@ -482,8 +482,7 @@ class DecodeFitted(Register, frozen=True, tag=33):
 class OffloadPlan(Register, frozen=True, tag=27):
     """Which requests should be prefilled in another site, and who should prefill and decode in this one.
 
-    The answer of the slow loop (`policies.disaggregation.role_plan`). The newest ``(at_us, replica)`` counts,
-    whole.
+    The answer of the slow loop (`policies.disaggregation.role_plan`).
 
     Attributes:
         at_us: Log time.
@@ -585,7 +584,7 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, ord
 
 
 class Tracked(Register, frozen=True, tag=43):
-    """By what a worker's cache is known (`policies.state.evidence`). The newest ``(at_us, replica)`` wins.
+    """By what a worker's cache is known (`policies.state.evidence`).
 
     Attributes:
         worker: Worker id.
