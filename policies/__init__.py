@@ -115,6 +115,7 @@ from policies.state.links import LinkRules, Links, Quote, link_name, site_after
 from policies.state.newest import Newest
 from policies.state.op_log import OpLog
 from policies.state.ops import (
+    OP_KINDS,
     Audited,
     BytesPerToken,
     CapacityLearned,
@@ -176,6 +177,7 @@ __all__ = [
     "LINK_LOOK_S",
     "NEVER_TOKENS",
     "NO_WORKER_RETRY_AFTER_S",
+    "OP_KINDS",
     "POLICIES",
     "PREFILL",
     "PROFILES",

@@ -35,6 +35,23 @@ assert 'cacheway_empty_bodies_total{route="chat"} 1.0' in metrics.exposition()[0
 assert "cacheway_empty_bodies" in metrics_reference()
 """
 
+REGISTER = """
+import os
+import sys
+import pytest
+from policies import FleetState
+from policies.state.ops import AnswersLearned
+fleet, newcomer = FleetState(), FleetState()
+for at_us, tokens in ((5, 250.0), (4, 90.0)):
+    fleet.apply(AnswersLearned("m", at_us, "r1", tokens))
+newcomer.restore(fleet.snapshot())
+assert newcomer.registers.newest(AnswersLearned, "m").tokens == 250.0
+sys.path.insert(0, "tests")
+os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and all take seconds
+tests = ["tests/policies/state/test_registers.py", "-k", "AnswersLearned", "-p", "no:cacheprovider"]
+assert pytest.main(tests) == pytest.ExitCode.OK
+"""
+
 
 def examples(page: str) -> dict[tuple[str, bool], str]:
     """Code by the file it belongs to, and whether it is only a part of it."""
@@ -64,6 +81,18 @@ def test_a_metric_is_one_declaration(tmp_path: Path) -> None:
     before, catalogue, after = families.read_text().partition("FAMILIES: ")
     families.write_text(before + found["router/metric_families.py", True] + catalogue + after)
     run(tmp_path, METRIC)
+
+
+def test_a_register_is_one_struct_and_tested_by_its_declaration(tmp_path: Path) -> None:
+    found = copied_with_examples(tmp_path)
+    ops = tmp_path / "policies/state/ops.py"
+    before, union, after = ops.read_text().partition("Op = (")
+    ops.write_text(before + found["policies/state/ops.py", True] + "\n\n" + union + after)
+    shutil.copytree(ROOT / "tests/fakes", tmp_path / "tests/fakes")
+    tests = Path("tests/policies/state/test_registers.py")
+    (tmp_path / tests).parent.mkdir(parents=True)
+    shutil.copy(ROOT / tests, tmp_path / tests)
+    run(tmp_path, REGISTER)
 
 
 def copied_with_examples(folder: Path) -> dict[tuple[str, bool], str]:

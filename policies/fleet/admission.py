@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from policies.declared import setting
 from policies.fleet.fleet import FleetState, Worker
 from policies.pricing.views import Slots
+from policies.state.ops import EarlyRatio
 from radix import COUNT_MAX, parsed_whole
 
 RUNNING_MAX_LABEL = "max_running_requests"
@@ -135,6 +136,7 @@ class Admission:
         self.closed = False
         self.rules = rules
         self._fleet = fleet
+        self._early = fleet.registers.of(EarlyRatio)
         self._stale_us = 0
         self._known: tuple[AdmissionRules | None, int, int, int] = (None, -1, -1, -1)
         self._target_s = self._running_max = self._kv_max = np.zeros(0)
@@ -252,7 +254,7 @@ class Admission:
     def _follow(self) -> None:
         """Follow what changed of the rules, of the workers, of their reports and of r."""
         fleet = self._fleet
-        known = (self.rules, fleet.revision, fleet.early_revision, fleet.reports.revision)
+        known = (self.rules, fleet.revision, self._early.revision, fleet.reports.running_max_revision)
         if known == self._known:
             return
         self._known = known

@@ -11,12 +11,8 @@ operations commute and repeat harmlessly, so replicas that saw the same ones dec
     Waiting                 newest counts, unless the request was placed or ended (`policies.state.waiting`)
     Shipping, Shipped       newest counts, unless it arrived or the request ended (`policies.state.links`)
     Insert, Trim, Forget, EndGone   correct what the worker holds
-    Started                 newest (time, replica) wins; one of a new process forgets the worker's cache
-    CircuitSet              newest (time, replica) wins, unless the worker was removed since
-    Reported, Tracked       newest (time, replica) wins, unless the worker was removed since
-    CapacityLearned         newest (time, replica) wins, unless the worker was removed since
-    Fitted, BytesPerToken, EarlyRatio, DecodeFitted, OffloadPlan, LinkMeasured
-                            newest (time, replica) wins
+    Register                newest (time, replica) wins; of some, unless the worker was removed since
+    Started                 the same; one of a new process forgets the worker's cache
     Audited, Expire         the newest are kept, of all that were said
     SettingsChanged         of each key the newest counts (`policies.state.overrides`)
 
@@ -61,11 +57,10 @@ from policies.state.ops import (
     FirstToken,
     Fitted,
     Left,
-    LinkMeasured,
     OffloadPlan,
     Op,
     Placed,
-    Reported,
+    Register,
     SettingsChanged,
     Shipped,
     Shipping,
@@ -77,7 +72,7 @@ from policies.state.ops import (
 )
 from policies.state.overrides import Overrides
 from policies.state.queue_view import QueueView
-from policies.state.registers import Registers
+from policies.state.registers import AllRegisters
 from policies.state.reports import Reports
 from policies.state.snapshot import SNAPSHOT_VERSION, merged, written
 from policies.state.waiting import Tickets
@@ -229,6 +224,7 @@ class FleetState:
         self.overrides = Overrides()
         self.audit: Newest[Audited] = Newest(AUDIT_KEPT)
         self.expires: Newest[Expire] = Newest(EXPIRES_KEPT)
+        self.registers = AllRegisters(self.circuits, self.reports, self.evidence, self.links.measured)
         self._pools = PoolMembers()
         self.columns = Columns(
             self.loads,
@@ -238,8 +234,6 @@ class FleetState:
             congestion_max_per_s=rules.congestion_max_per_s,
             block_tokens=rules.block_tokens,
         )
-        self.early_revision = 0
-        """Counts changes of what `early_ratio` says."""
         self.returned_us = np.zeros(8)
         """Log time at which the worker in a slot last returned to service; 0 if it was never away."""
         self.last_return_us = 0
@@ -250,14 +244,8 @@ class FleetState:
         self._by_slot: list[Worker | None] = []
         self._free: list[int] = []
         self._gone: dict[str, WorkerGone] = {}
-        self._fits: Registers[Fitted] = Registers(lambda op: op.worker_class)
-        self._bytes_per_token: Registers[BytesPerToken] = Registers(lambda op: op.model)
-        self._capacities: Registers[CapacityLearned] = Registers(lambda op: op.worker, WORKERS_MAX)
-        self._early: Registers[EarlyRatio] = Registers(lambda op: op.worker_class)
-        self._decode_fits: Registers[DecodeFitted] = Registers(lambda op: op.worker_class)
-        self._started: Registers[Started] = Registers(lambda op: op.worker, WORKERS_MAX)
         self._pool_writes = PoolWrites(self.loads, self._hold)
-        self._apply: dict[type, Callable[[Any], None]] = {
+        self._apply: dict[type, Callable[[Any], object]] = {
             Placed: self._placed,
             FirstToken: self._first_token,
             Finished: self._finished,
@@ -267,17 +255,16 @@ class FleetState:
             Shipped: self._shipped,
             WorkerPut: self._worker_put,
             WorkerGone: self._worker_gone,
+            **{
+                each.kind: self._of_worker if each.kind.ends_with_worker else each.put
+                for each in self.registers
+            },
             CircuitSet: self._circuit_set,
             Started: self._started_at,
-            Reported: self._reported,
             Tracked: self._tracked,
             Fitted: self._fitted,
-            BytesPerToken: self._learned_bytes,
-            LinkMeasured: self.links.measured,
             OffloadPlan: self._offload_plan,
-            EarlyRatio: self._learned_early,
             CapacityLearned: self._learned_capacity,
-            DecodeFitted: self._decode_fitted,
             SettingsChanged: self.overrides.apply,
             Audited: self.audit.put,
             Expire: self.expires.put,
@@ -336,12 +323,10 @@ class FleetState:
                 self.tree.drop(worker.slot)
                 self.loads.drop(worker.slot)
                 del self._workers[worker.worker_id]
-                self._started.discard(worker.worker_id)
+                self.registers.of(Started).discard(worker.worker_id)
                 # Whatever the time of what was said: the slot becomes another worker's.
-                self.circuits.drop(worker.worker_id, worker.slot, WHOLE_MAX)
+                self.registers.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.buckets.gone(worker.slot)
-                self.reports.drop(worker.worker_id, worker.slot, WHOLE_MAX)
-                self.evidence.drop(worker.worker_id, worker.slot, WHOLE_MAX)
                 self.returned_us[worker.slot] = 0
                 self.relieved.discard(worker.slot)
                 self._by_slot[worker.slot] = None
@@ -412,18 +397,18 @@ class FleetState:
         What was learned counts, but never more than what the worker says. Of one that says nothing an
         assumption counts until something was learned.
         """
-        told, learned = worker.capacity_tokens, self._capacities.get(worker.worker_id)
+        told, learned = worker.capacity_tokens, self.registers.newest(CapacityLearned, worker.worker_id)
         if learned is None or learned.at_us <= worker.gone_us:
             return told or self.rules.capacity_tokens
         return min(told, learned.tokens) if told else learned.tokens
 
     def learned_capacity(self, worker_id: str) -> CapacityLearned | None:
         """Newest word about the capacity of a worker, as learned from its answers."""
-        return self._capacities.get(worker_id)
+        return self.registers.newest(CapacityLearned, worker_id)
 
     def started(self, worker_id: str) -> Started | None:
         """When a worker's process started, if its engine says so."""
-        return self._started.get(worker_id)
+        return self.registers.newest(Started, worker_id)
 
     def forgot_us(self, slot: int) -> int:
         """Log time before which the worker in a slot is known to have lost everything; 0 if it never did."""
@@ -437,24 +422,24 @@ class FleetState:
 
     def bytes_per_token(self, model: str, default: float) -> float:
         """Prompt bytes per token of a model, learned from answers of any replica."""
-        learned = self._bytes_per_token.get(model)
+        learned = self.registers.newest(BytesPerToken, model)
         return learned.bytes_per_token if learned is not None else default
 
     def early_ratio(self, worker_class: str) -> float:
         """How much of the predicted time the queues of a worker class really take, 0 to 1."""
-        learned = self._early.get(worker_class)
+        learned = self.registers.newest(EarlyRatio, worker_class)
         return learned.ratio if learned is not None else 1.0
 
     def decode_fit(self, worker_class: str) -> DecodeFit:
         """What any replica has learned of decode on a worker class; one that knows nothing if none has."""
-        told = self._decode_fits.get(worker_class)
+        told = self.registers.newest(DecodeFitted, worker_class)
         if told is None:
             return DecodeFit()
         return DecodeFit.told(told.base_s, told.slope_s, told.requests, told.decode_s)
 
     def service_model(self, worker_class: str) -> ServiceModel:
         """The service model that prices a worker class now: the newest fit, else its profile."""
-        fit = self._fits.get(worker_class)
+        fit = self.registers.newest(Fitted, worker_class)
         if fit is not None:
             return ServiceModel(fit.a_s, fit.b_s, fit.c0_tokens)
         return self.profile(worker_class)
@@ -565,21 +550,13 @@ class FleetState:
                     worker.leaving,
                     worker.knows,
                 )
-        yield from self.circuits.dump()
-        yield from self.reports.dump()
-        yield from self.evidence.dump()
-        yield from self.links.dump()
+        for words in self.registers.apart:
+            yield from words
         yield from self.audit
         yield from self.expires
         yield from [self._gone[key] for key in sorted(self._gone)]
-        yield from self._started
-        yield from self._fits
-        yield from self._bytes_per_token
-        yield from self._early
-        yield from self._capacities
-        yield from self._decode_fits
-        if self.offload_plan is not None:
-            yield self.offload_plan
+        for words in self.registers.plain:
+            yield from words
         yield from self.overrides.dump()
 
     def restore(self, pieces: Sequence[bytes], own: str = "", *, missed: bool = False) -> None:
@@ -816,73 +793,55 @@ class FleetState:
             self._set_worker(Worker(op.worker, slot, version=version, gone=True, gone_us=gone_us))
         elif gone_us > known.gone_us:
             self._set_worker(replace(known, gone_us=gone_us))
-        self.circuits.drop(op.worker, slot, gone_us)
-        self.reports.drop(op.worker, slot, gone_us)
-        self.evidence.drop(op.worker, slot, gone_us)
+        self.registers.drop(op.worker, slot, gone_us)
         self._bound(self._workers[op.worker])
 
-    def _circuit_set(self, op: CircuitSet) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        if op.at_us <= self._workers[op.worker].gone_us or not self.circuits.set(op, slot):
-            return
-        self._relieve(slot)
-        if op.state is Circuit.CLOSED:
-            self.returns(slot, op.at_us)
+    def _said_before_removal(self, op: Register) -> bool:
+        """Whether the row of the worker that this is about was freed after it was said."""
+        gone = self._gone.get(op.key)
+        return gone is not None and op.at_us <= gone.at_us
 
-    def _reported(self, op: Reported) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        if op.at_us > self._workers[op.worker].gone_us:
-            self.reports.put(op, slot)
+    def _of_worker(self, op: Register) -> bool:
+        """Take in a word about a worker, unless that was removed since; False if it does not count."""
+        if self._said_before_removal(op):
+            return False
+        slot = self._slot(op.key)
+        return op.at_us > self._workers[op.key].gone_us and self.registers.take(op, slot)
+
+    def _circuit_set(self, op: CircuitSet) -> None:
+        if self._of_worker(op):
+            slot = self._workers[op.worker].slot
+            self._relieve(slot)
+            if op.state is Circuit.CLOSED:
+                self.returns(slot, op.at_us)
 
     def _tracked(self, op: Tracked) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
-            return
-        slot = self._slot(op.worker)
-        worker = self._workers[op.worker]
-        if op.at_us > worker.gone_us and self.evidence.put(op, slot):
-            self._bound(worker)
+        if self._of_worker(op):
+            self._bound(self._workers[op.worker])
 
     def _started_at(self, op: Started) -> None:
         slot = self._slot(op.worker)
         if op.cold:
             self.tree.forget(slot, op.at_us)
             self.returns(slot, op.at_us)
-        self._started.put(op)
+        self.registers.of(Started).put(op)
 
     def _fitted(self, op: Fitted) -> None:
-        if self._fits.put(op):
+        if self.registers.of(Fitted).put(op):
             for worker in self._workers.values():
                 if worker.worker_class == op.worker_class:
                     self.columns.price(worker.slot, self.service_model(op.worker_class))
 
-    def _learned_bytes(self, op: BytesPerToken) -> None:
-        self._bytes_per_token.put(op)
-
-    def _decode_fitted(self, op: DecodeFitted) -> None:
-        self._decode_fits.put(op)
-
     def _offload_plan(self, op: OffloadPlan) -> None:
         known = self.offload_plan
-        if known is None or (op.at_us, op.replica) > (known.at_us, known.replica):
+        if self.registers.of(OffloadPlan).put(op):
             self.offload_plan = op
             if op.changed_us and (known is None or op.changed_us != known.changed_us):
                 self.role_changes.append(op)
 
     def _learned_capacity(self, op: CapacityLearned) -> None:
-        gone = self._gone.get(op.worker)
-        if gone is not None and op.at_us <= gone.at_us:
+        if self._said_before_removal(op):
             return
         self._slot(op.worker)
-        if self._capacities.put(op):
+        if self.registers.of(CapacityLearned).put(op):
             self._bound(self._workers[op.worker])
-
-    def _learned_early(self, op: EarlyRatio) -> None:
-        if self._early.put(op):
-            self.early_revision += 1

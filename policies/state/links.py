@@ -166,6 +166,7 @@ class Links:
     Attributes:
         rules: As given.
         transfers: By request id.
+        measured: What was measured last, by link.
     """
 
     def __init__(self, rules: Mapping[str, LinkRules] | None = None, *, memory_us: int = 30_000_000) -> None:
@@ -176,7 +177,7 @@ class Links:
         self._ended: set[str] = set()
         self._old_ended: set[str] = set()
         self._loads: dict[str, Load] = {}
-        self._measured: Registers[LinkMeasured] = Registers(lambda op: op.link)
+        self.measured = Registers(LinkMeasured)
 
     # The fold. Which requests have finished and which replicas have left, `policies.state.loads` knows.
 
@@ -236,41 +237,33 @@ class Links:
         """Release what others have under way and a snapshot does not list (`Loads.retain`)."""
         self._drop_if(lambda said: said.replica != own and said.request_id not in listed, NEVER_US)
 
-    def measured(self, op: LinkMeasured) -> None:
-        """Take in a measurement, unless a newer one is known."""
-        self._measured.put(op)
-
     def dump_steps(self) -> Iterator[Shipping | None]:
         """What is under way, as operations, while it goes on changing; None for what ended meanwhile."""
         for request_id in list(self.transfers):
             transfer = self.transfers.get(request_id)
             yield None if transfer is None else transfer.said
 
-    def dump(self) -> list[LinkMeasured]:
-        """All measurements."""
-        return list(self._measured)
-
     # Questions.
 
     def measurement(self, link: str) -> LinkMeasured | None:
         """What was measured last."""
-        return self._measured.get(link)
+        return self.measured.get(link)
 
     def rtt_s(self, link: str) -> float:
         """Round trip: measured, else configured."""
-        known, rules = self._measured.get(link), self.rules.get(link)
+        known, rules = self.measured.get(link), self.rules.get(link)
         if known is not None and known.rtt_s > 0:
             return known.rtt_s
         return rules.rtt_s if rules is not None else 0.0
 
     def loss_ratio(self, link: str) -> float:
         """Share of the latest transfers that failed."""
-        known = self._measured.get(link)
+        known = self.measured.get(link)
         return known.loss_ratio if known is not None else 0.0
 
     def capacity_bytes_per_s(self, link: str, now_us: int) -> float:
         """What a link can carry now; 0 if it may not be used."""
-        rules, known = self.rules.get(link), self._measured.get(link)
+        rules, known = self.rules.get(link), self.measured.get(link)
         if rules is None:
             return 0.0
         if known is None or known.bytes_per_s <= 0:

@@ -6,22 +6,24 @@ this version does not know is skipped and counted (design section 6), so old and
 replicas share one log during a roll-out. A tag that no version writes any more is passed over
 without being counted, and never given to another kind (`RETIRED_TAGS`).
 
-    worker:   WorkerPut, WorkerGone, CircuitSet, Started, Reported
+    worker:   WorkerPut, WorkerGone
     request:  Placed -> FirstToken -> Finished        (all by the replica that owns the request)
               Placed -> Finished                      (a short answer, or none)
               Waiting -> Placed | Finished            (before that, if no worker had room)
-    cache:    Insert, Trim, Forget, EndGone, Tracked  (`radix.ops`, the last one below)
+    cache:    Insert, Trim, Forget, EndGone           (`radix.ops`)
     replica:  Left                                    (shut down, or its heartbeat expired)
     links:    Shipping -> Shipped | Finished          (the hand-over of a request whose prefill is remote)
-    learned:  Fitted, BytesPerToken, EarlyRatio, CapacityLearned, LinkMeasured
-    planned:  OffloadPlan
     people:   Audited, Expire
     settings: SettingsChanged
+    register: every subclass of `Register`            (of each subject the newest word counts)
+
+A register is declared here and nowhere else: the log, the fold and the snapshot find it in `REGISTERS`.
 """
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, NamedTuple, get_args
+from types import GenericAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args
 
 import msgspec
 
@@ -72,6 +74,34 @@ class Circuit(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
+
+
+class Register(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A word on a subject; of each the newest ``(at_us, replica)`` counts (`policies.state.registers`).
+
+    Attributes:
+        by: Name of the field with the subject; empty if there is only one subject.
+        ends_with_worker: Whether the removal of the worker that is its subject ends what was said before.
+    """
+
+    by: ClassVar[str] = ""
+    ends_with_worker: ClassVar[bool] = False
+
+    @property
+    def at_us(self) -> int:
+        """Log time."""
+        raise NotImplementedError
+
+    @property
+    def replica(self) -> str:
+        """Replica id of the writer."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> str:
+        """The subject."""
+        subject: str = getattr(self, self.by) if self.by else ""
+        return subject
 
 
 class Placed(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
@@ -257,8 +287,8 @@ class WorkerGone(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False)
     replica: Name
 
 
-class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
-    """The state of a worker's circuit, for all replicas. The newest ``(at_us, replica)`` wins.
+class CircuitSet(Register, frozen=True, tag=22):
+    """The state of a worker's circuit, for all replicas.
 
     Attributes:
         worker: Worker id.
@@ -269,6 +299,9 @@ class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False)
         successes: Good probes in a row.
     """
 
+    by = "worker"
+    ends_with_worker = True
+
     worker: WorkerId
     at_us: LogTime
     replica: Name
@@ -277,8 +310,8 @@ class CircuitSet(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False)
     successes: Count = 0
 
 
-class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
-    """When the process behind a worker started. The newest ``(at_us, replica)`` wins.
+class Started(Register, frozen=True, tag=23):
+    """When the process behind a worker started.
 
     Attributes:
         worker: Worker id.
@@ -288,6 +321,8 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
         cold: It is another process than the one known before: what was used before ``at_us`` is gone.
     """
 
+    by = "worker"
+
     worker: WorkerId
     at_us: LogTime
     replica: Name
@@ -295,8 +330,8 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     cold: bool = False
 
 
-class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
-    """What a worker's engine said of its load. The newest ``(at_us, replica)`` wins.
+class Reported(Register, frozen=True, tag=24):
+    """What a worker's engine said of its load.
 
     What was in flight there when it was asked comes along, so that whoever reads this later adds what was
     dispatched since, and takes away what ended since, without knowing who did when.
@@ -314,6 +349,9 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
         inflight_tokens: The same of their prompts and expected outputs.
     """
 
+    by = "worker"
+    ends_with_worker = True
+
     worker: WorkerId
     at_us: LogTime
     replica: Name
@@ -325,8 +363,8 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
     inflight_tokens: WholeNumber = 0
 
 
-class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
-    """How a link is, by all that was seen of it so far. The newest ``(at_us, replica)`` wins.
+class LinkMeasured(Register, frozen=True, tag=26):
+    """How a link is, by all that was seen of it so far.
 
     Who measures goes on from what was said last, whoever said it, so this averages over all replicas.
 
@@ -339,6 +377,8 @@ class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=Fals
         loss_ratio: Share of the latest transfers that failed, 0 to 1.
     """
 
+    by = "link"
+
     link: Text
     at_us: LogTime
     replica: Name
@@ -347,11 +387,102 @@ class LinkMeasured(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=Fals
     loss_ratio: Share = 0.0
 
 
-class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
+class Fitted(Register, frozen=True, tag=30):
+    """A replica's newest fit of the service-time model of one worker class (`policies.estimates.costs`).
+
+    All replicas price with it.
+    """
+
+    by = "worker_class"
+
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    a_s: Seconds
+    b_s: TokenSeconds
+    c0_tokens: ContextTokens
+
+
+class BytesPerToken(Register, frozen=True, tag=31):
+    """A replica's newest estimate of prompt bytes per token of one model."""
+
+    by = "model"
+
+    model: Name
+    at_us: LogTime
+    replica: Name
+    bytes_per_token: TokenBytes
+
+
+class EarlyRatio(Register, frozen=True, tag=32):
+    """How much of the predicted time the queues of a worker class really take (`policies.fleet.admission`).
+
+    All replicas use the newest, and so see room in the same places.
+
+    Attributes:
+        worker_class: Whose queues.
+        at_us: Log time.
+        replica: Who observed it.
+        ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
+            if it was late.
+    """
+
+    by = "worker_class"
+
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    ratio: Share
+
+
+class CapacityLearned(Register, frozen=True, tag=34):
+    """How many tokens a worker really keeps for reuse (`policies.estimates.capacities`).
+
+    Attributes:
+        worker: Worker id.
+        at_us: Log time.
+        replica: Who learned it.
+        tokens: Its capacity, above 0.
+    """
+
+    by = "worker"
+
+    worker: WorkerId
+    at_us: LogTime
+    replica: Name
+    tokens: Tokens
+
+
+class DecodeFitted(Register, frozen=True, tag=33):
+    """A replica's newest fit of decode on one worker class (`policies.estimates.decodes`).
+
+    For those who have learned nothing themselves: who leads the slow loop may have no traffic.
+
+    Attributes:
+        worker_class: Of which workers.
+        at_us: Log time.
+        replica: Who learned it.
+        base_s: Seconds per output token of a batch of none.
+        slope_s: And for each request in it.
+        requests: In the batches that were seen, on average.
+        decode_s: Mean time from first to last token.
+    """
+
+    by = "worker_class"
+
+    worker_class: Text
+    at_us: LogTime
+    replica: Name
+    base_s: Seconds
+    slope_s: Seconds
+    requests: Amount
+    decode_s: Seconds
+
+
+class OffloadPlan(Register, frozen=True, tag=27):
     """Which requests should be prefilled in another site, and who should prefill and decode in this one.
 
-    The answer of the slow loop (`policies.disaggregation.role_plan`). The newest ``(at_us, replica)`` counts,
-    whole.
+    The answer of the slow loop (`policies.disaggregation.role_plan`).
 
     Attributes:
         at_us: Log time.
@@ -384,88 +515,6 @@ class OffloadPlan(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False
     changed_us: LogTime = 0
     turned: RolesOfWorkers = {}
     stuck_us: TimesOfWorkers = {}
-
-
-class Fitted(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
-    """A replica's newest fit of the service-time model of one worker class (`policies.estimates.costs`).
-
-    The newest ``(at_us, replica)`` wins, so all replicas price with the same numbers.
-    """
-
-    worker_class: Text
-    at_us: LogTime
-    replica: Name
-    a_s: Seconds
-    b_s: TokenSeconds
-    c0_tokens: ContextTokens
-
-
-class BytesPerToken(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):
-    """A replica's newest estimate of prompt bytes per token of one model. The newest wins."""
-
-    model: Name
-    at_us: LogTime
-    replica: Name
-    bytes_per_token: TokenBytes
-
-
-class EarlyRatio(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
-    """How much of the predicted time the queues of a worker class really take (`policies.fleet.admission`).
-
-    The newest ``(at_us, replica)`` wins, so that all replicas see room in the same places.
-
-    Attributes:
-        worker_class: Whose queues.
-        at_us: Log time.
-        replica: Who observed it.
-        ratio: Mean of the observed over the predicted time to first token behind a backlog, each counted as 1
-            if it was late.
-    """
-
-    worker_class: Text
-    at_us: LogTime
-    replica: Name
-    ratio: Share
-
-
-class DecodeFitted(msgspec.Struct, frozen=True, array_like=True, tag=33, gc=False):
-    """A replica's newest fit of decode on one worker class (`policies.estimates.decodes`). The newest wins.
-
-    For those who have learned nothing themselves: who leads the slow loop may have no traffic.
-
-    Attributes:
-        worker_class: Of which workers.
-        at_us: Log time.
-        replica: Who learned it.
-        base_s: Seconds per output token of a batch of none.
-        slope_s: And for each request in it.
-        requests: In the batches that were seen, on average.
-        decode_s: Mean time from first to last token.
-    """
-
-    worker_class: Text
-    at_us: LogTime
-    replica: Name
-    base_s: Seconds
-    slope_s: Seconds
-    requests: Amount
-    decode_s: Seconds
-
-
-class CapacityLearned(msgspec.Struct, frozen=True, array_like=True, tag=34, gc=False):
-    """How many tokens a worker really keeps for reuse (`policies.estimates.capacities`). The newest wins.
-
-    Attributes:
-        worker: Worker id.
-        at_us: Log time.
-        replica: Who learned it.
-        tokens: Its capacity, above 0.
-    """
-
-    worker: WorkerId
-    at_us: LogTime
-    replica: Name
-    tokens: Tokens
 
 
 class SettingsChanged(msgspec.Struct, frozen=True, array_like=True, tag=40, gc=False):
@@ -534,8 +583,8 @@ class Expire(msgspec.Struct, frozen=True, array_like=True, tag=42, gc=False, ord
     request_id: Name
 
 
-class Tracked(msgspec.Struct, frozen=True, array_like=True, tag=43, gc=False):
-    """By what a worker's cache is known (`policies.state.evidence`). The newest ``(at_us, replica)`` wins.
+class Tracked(Register, frozen=True, tag=43):
+    """By what a worker's cache is known (`policies.state.evidence`).
 
     Attributes:
         worker: Worker id.
@@ -543,6 +592,9 @@ class Tracked(msgspec.Struct, frozen=True, array_like=True, tag=43, gc=False):
         replica: Who follows its engine's events, or gave it up.
         exact: Whether its events describe it, followed without a gap since it started or was cleared.
     """
+
+    by = "worker"
+    ends_with_worker = True
 
     worker: WorkerId
     at_us: LogTime
@@ -560,35 +612,34 @@ Op = (
     | Shipped
     | WorkerPut
     | WorkerGone
-    | CircuitSet
-    | Started
-    | Reported
-    | LinkMeasured
-    | OffloadPlan
-    | Fitted
-    | BytesPerToken
-    | EarlyRatio
-    | DecodeFitted
-    | CapacityLearned
     | SettingsChanged
     | Audited
     | Expire
-    | Tracked
+    | Register
     | Insert
     | Trim
     | Forget
     | EndGone
 )
 
+REGISTERS: tuple[type[Register], ...] = tuple(Register.__subclasses__())
+"""All registers, in the order of their declarations."""
+
+OP_KINDS: tuple[type[Op], ...] = (*(kind for kind in get_args(Op) if kind is not Register), *REGISTERS)
+"""All kinds of operations."""
+
 _encoder = msgspec.msgpack.Encoder()
-_one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(Op)
+_any_kind: Any = Union[OP_KINDS]  # noqa: UP007
+_one_decoder: msgspec.msgpack.Decoder[Op] = msgspec.msgpack.Decoder(_any_kind)
 
 ENTRY_BYTES_MAX = 1 << 26
 ENTRY_OPS_MAX = 1 << 16
 """A longer log entry is skipped whole: reading it would hold the event loop for a second."""
 
 _few = msgspec.Meta(max_length=ENTRY_OPS_MAX)
-_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(Annotated[list[Op], _few])
+_decoder: msgspec.msgpack.Decoder[list[Op]] = msgspec.msgpack.Decoder(
+    Annotated[GenericAlias(list, (_any_kind,)), _few]
+)
 _raw_decoder: msgspec.msgpack.Decoder[list[msgspec.Raw]] = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], _few]
 )
@@ -680,7 +731,7 @@ def decode_ops(data: bytes) -> Decoded:
     return Decoded(ops, unknown, invalid)
 
 
-_TAGS = frozenset(kind.__struct_config__.tag for kind in get_args(Op))
+_TAGS = frozenset(kind.__struct_config__.tag for kind in OP_KINDS)
 RETIRED_TAGS = frozenset((25,))
 """Kinds that older versions wrote: 25 was the plan of automatic length buckets (decision 0046)."""
 

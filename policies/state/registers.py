@@ -1,81 +1,155 @@
-"""Bounded registers: of each key the newest word counts, of all keys the newest are kept.
+"""Bounded registers: of each subject the newest word counts, of all subjects the newest are kept.
 
-    put(op) ── newer than what is known of its key ──> kept ── too many keys ──> the oldest goes, for good
+    put(op) ── newer than what is known of its subject ──> kept ── too many ──> the oldest goes, for good
 
 Which words are kept follows from the set of all that were ever said, whatever their order and however often
-each came: the newest word of each key, and of these the newest ``kept``. So registers are part of the fold
-(`policies.fleet.fleet`), and no stream of new names can fill the memory of a replica. A key whose word was
-dropped comes back with a newer word only.
+each came: the newest word of each subject, and of these the newest ``kept``. So registers are part of the
+fold (`policies.fleet.fleet`), and no stream of new names can fill the memory of a replica. A subject whose
+word was dropped comes back with a newer word only.
+
+A struct in `policies.state.ops` declares a register: its subject, and whether it ends with its worker.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from policies.state.ops import REGISTERS, Register
+from radix import WORKERS_MAX
 
 KEPT_MAX = 1000
 """Models, worker classes and the like that a fleet may have; beyond it the newest are kept."""
 
-
-class Word(Protocol):
-    """An operation that says something at a time."""
-
-    @property
-    def at_us(self) -> int:
-        """Log time."""
-
-    @property
-    def replica(self) -> str:
-        """Who said it."""
+R = TypeVar("R", bound=Register)
 
 
-T = TypeVar("T", bound=Word)
-
-
-class Registers(Generic[T]):
-    """The registers of one kind of operation.
+class Registers(Generic[R]):
+    """The registers of one kind.
 
     Args:
-        key_of: What an operation is about.
-        kept: How many keys are kept, at least 1.
+        kind: The declaration.
+        kept: How many subjects are kept; None: `WORKERS_MAX` workers, `KEPT_MAX` of anything else.
+
+    Attributes:
+        kind: As given.
+        known: The newest words, by subject; only `put` and `discard` change it.
+        revision: Counts changes.
     """
 
-    __slots__ = ("_floor", "_kept", "_key_of", "_known")
+    __slots__ = ("_floor", "_kept", "kind", "known", "revision")
 
-    def __init__(self, key_of: Callable[[T], str], kept: int = KEPT_MAX) -> None:
-        self._key_of = key_of
-        self._kept = kept
-        self._known: dict[str, T] = {}
+    def __init__(self, kind: type[R], kept: int | None = None) -> None:
+        self.kind = kind
+        self.revision = 0
+        self._kept = kept or (WORKERS_MAX if kind.by == "worker" else KEPT_MAX)
+        self.known: dict[str, R] = {}
         self._floor = (-1, "", "")
-        """Version of the newest word that was dropped: what is older of an unknown key was dropped, too."""
+        """Version of the newest word that was dropped: with it all older ones of unknown subjects were."""
 
-    def put(self, op: T) -> bool:
+    def put(self, op: R) -> bool:
         """Take in a word; False if a newer one is known, or if it is older than all that are kept."""
-        key = self._key_of(op)
-        known = self._known.get(key)
+        key = op.key
+        known = self.known.get(key)
         if known is not None:
             if (op.at_us, op.replica) <= (known.at_us, known.replica):
                 return False
         elif (op.at_us, op.replica, key) <= self._floor:
             return False
-        self._known[key] = op
-        if len(self._known) > self._kept:
-            oldest = min((word.at_us, word.replica, name) for name, word in self._known.items())
-            del self._known[oldest[2]]
+        self.known[key] = op
+        if len(self.known) > self._kept:
+            oldest = min((word.at_us, word.replica, name) for name, word in self.known.items())
+            del self.known[oldest[2]]
             self._floor = max(self._floor, oldest)
-            return oldest[2] != key
+            if oldest[2] == key:
+                return False
+        self.revision += 1
         return True
 
-    def get(self, key: str) -> T | None:
-        """The newest word about a key; None if there is none."""
-        return self._known.get(key)
+    def get(self, key: str) -> R | None:
+        """The newest word about a subject; None if there is none."""
+        return self.known.get(key)
 
     def discard(self, key: str) -> None:
-        """Forget a key."""
-        self._known.pop(key, None)
+        """Forget a subject."""
+        if self.known.pop(key, None) is not None:
+            self.revision += 1
 
     def __len__(self) -> int:
-        """How many keys are known."""
-        return len(self._known)
+        """How many subjects are known."""
+        return len(self.known)
 
-    def __iter__(self) -> Iterator[T]:
-        """All words, in order of their keys; a copy, which does not change while it is walked."""
-        return iter([self._known[key] for key in sorted(self._known)])
+    def __iter__(self) -> Iterator[R]:
+        """All words, in order of their subjects; a copy, which does not change while it is walked."""
+        return iter([self.known[key] for key in sorted(self.known)])
+
+
+class WorkerRegisters(Registers[R]):
+    """Registers that end with their worker, and what subclasses keep of them by slot."""
+
+    __slots__ = ()
+
+    def take(self, op: R, slot: int) -> bool:
+        """Take in a word about the worker in a slot; False if a newer one is known."""
+        if not self.put(op):
+            return False
+        self._taken(op, slot)
+        return True
+
+    def drop(self, worker: str, slot: int, until_us: int) -> None:
+        """The worker in a slot was removed: what was said at or before ``until_us`` no longer counts."""
+        known = self.known.get(worker)
+        if known is not None and known.at_us <= until_us:
+            self.discard(worker)
+            self._dropped(slot)
+
+    def _taken(self, op: R, slot: int) -> None:
+        """Follow a newer word about the worker in a slot."""
+
+    def _dropped(self, slot: int) -> None:
+        """Follow that there is no word any more about the worker in a slot."""
+
+
+class AllRegisters:
+    """The registers of all kinds that are declared (`REGISTERS`).
+
+    Args:
+        apart: Those that some part of the fleet keeps.
+
+    Attributes:
+        apart: The same.
+        plain: All others, in the order of their declarations.
+    """
+
+    def __init__(self, *apart: Registers[Any]) -> None:
+        self.apart = apart
+        named = {registers.kind for registers in apart}
+        self.plain: tuple[Registers[Any], ...] = tuple(
+            WorkerRegisters(kind) if kind.ends_with_worker else Registers(kind)
+            for kind in REGISTERS
+            if kind not in named
+        )
+        self._by_kind: dict[type[Register], Registers[Any]] = {each.kind: each for each in self}
+        self._of_workers: dict[type[Register], WorkerRegisters[Any]] = {
+            each.kind: each for each in self if isinstance(each, WorkerRegisters)
+        }
+
+    def __iter__(self) -> Iterator[Registers[Any]]:
+        """Those of each kind."""
+        return iter((*self.apart, *self.plain))
+
+    def of(self, kind: type[R]) -> Registers[R]:
+        """The registers of one kind."""
+        return self._by_kind[kind]
+
+    def newest(self, kind: type[R], key: str = "") -> R | None:
+        """The newest word of one kind about a subject; None if there is none."""
+        word: R | None = self._by_kind[kind].known.get(key)
+        return word
+
+    def take(self, op: Register, slot: int) -> bool:
+        """Take in a word that ends with its worker, which is in this slot; False if a newer one is known."""
+        return self._of_workers[type(op)].take(op, slot)
+
+    def drop(self, worker: str, slot: int, until_us: int) -> None:
+        """The worker in a slot was removed: drop what was said until then and ends with it."""
+        for registers in self._of_workers.values():
+            registers.drop(worker, slot, until_us)

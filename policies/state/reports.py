@@ -1,4 +1,4 @@
-"""What engines said of their load: a register per worker, where the newest word wins, and columns of them.
+"""What engines said of their load: a register per worker, and columns of them.
 
 An engine knows what we do not: requests that others sent it, and what its running requests really hold, with
 shared prefixes counted once. What it said is old when it is read, so it is kept as a difference to what the
@@ -14,12 +14,13 @@ import numpy as np
 
 from policies.state.loads import Whole
 from policies.state.ops import Reported
+from policies.state.registers import WorkerRegisters
 
 NEVER_US = -(2.0**62)
 """When a worker was asked that never was."""
 
 
-class Reports:
+class Reports(WorkerRegisters[Reported]):
     """The newest report of each worker.
 
     Attributes:
@@ -27,18 +28,18 @@ class Reports:
         foreign_requests: Per slot what it had beside what is in flight there, >= 0.
         extra_tokens: Per slot what to add to the tokens in flight to get those held; -inf if it does not say.
         running_max: Per slot the most requests it runs at a time; +inf if it does not say.
-        revision: Counts changes of ``running_max``.
+        running_max_revision: Counts changes of ``running_max``.
         newest_us: Log time of the newest report of any worker; `NEVER_US` without one.
     """
 
     def __init__(self) -> None:
-        self.revision = 0
+        super().__init__(Reported)
+        self.running_max_revision = 0
         self.newest_us: float = NEVER_US
         self.at_us: Whole = np.full(8, NEVER_US)
         self.foreign_requests: Whole = np.zeros(8)
         self.extra_tokens: Whole = np.full(8, -inf)
         self.running_max: Whole = np.full(8, inf)
-        self._known: dict[str, Reported] = {}
 
     def ensure(self, slot: int) -> None:
         """Make room for a slot."""
@@ -51,16 +52,7 @@ class Reports:
         self.extra_tokens = np.append(self.extra_tokens, np.full(added, -inf))
         self.running_max = np.append(self.running_max, np.full(added, inf))
 
-    def get(self, worker: str) -> Reported | None:
-        """The newest report of a worker."""
-        return self._known.get(worker)
-
-    def put(self, op: Reported, slot: int) -> None:
-        """Take in a report of the worker in a slot, unless a newer one is known."""
-        known = self._known.get(op.worker)
-        if known is not None and (op.at_us, op.replica) <= (known.at_us, known.replica):
-            return
-        self._known[op.worker] = op
+    def _taken(self, op: Reported, slot: int) -> None:
         self.at_us[slot] = op.at_us
         self.newest_us = max(self.newest_us, op.at_us)
         present = max(op.running, 0) + max(op.waiting, 0)
@@ -69,20 +61,11 @@ class Reports:
         running_max = float(op.running_max) if op.running_max > 0 else inf
         if running_max != self.running_max[slot]:
             self.running_max[slot] = running_max
-            self.revision += 1
+            self.running_max_revision += 1
 
-    def drop(self, worker: str, slot: int, until_us: int) -> None:
-        """The worker in a slot was removed: what was said at or before ``until_us`` no longer counts."""
-        known = self._known.get(worker)
-        if known is None or known.at_us > until_us:
-            return
-        del self._known[worker]
+    def _dropped(self, slot: int) -> None:
         self.at_us[slot] = NEVER_US
         self.foreign_requests[slot] = 0
         self.extra_tokens[slot] = -inf
         self.running_max[slot] = inf
-        self.revision += 1
-
-    def dump(self) -> list[Reported]:
-        """All registers, as the operations that make them."""
-        return [self._known[worker] for worker in sorted(self._known)]
+        self.running_max_revision += 1

@@ -10,13 +10,23 @@ from math import fsum
 import numpy as np
 from fakes.naive_fold import NaiveFold
 
-from policies import FULL_ATTENTION, AttentionProfile, Audited, Circuit, Expire, FleetState, Ticket
+from policies import (
+    FULL_ATTENTION,
+    AttentionProfile,
+    Audited,
+    Circuit,
+    CircuitSet,
+    Expire,
+    FleetState,
+    Ticket,
+    Tracked,
+)
+from policies.state.ops import REGISTERS
 from radix import chain_bytes
 
 WORKERS = ("a:1", "b:1")
 PROMPTS = ("a", "ab", "abc", "abca", "abd", "ac", "b")
 CLASSES = ("default", "slow")
-CIRCUITS = (Circuit.CLOSED, Circuit.OPEN, Circuit.HALF_OPEN)
 MODELS = ("small", "large")
 LANE = "|"
 WAITING_FLOW = "normal/one"
@@ -98,10 +108,8 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
             tuple(column[row] for column in columns),
             [(view.matched_tokens.item(row), view.safe_tokens.item(row)) for view in views],
             fleet.tree.held_blocks(worker.slot),
-            (fleet.circuits.get(worker.worker_id), fleet.circuits.tripped.get(worker.slot)),
-            fleet.started(worker.worker_id),
-            fleet.reports.get(worker.worker_id),
-            (fleet.evidence.get(worker.worker_id), fleet.tracks(worker.worker_id)),
+            fleet.circuits.tripped.get(worker.slot),
+            fleet.tracks(worker.worker_id),
             _id(fleet.tickets.best(worker.slot, (LANE,), now_us)),
         )
         for row, worker in enumerate(workers)
@@ -110,7 +118,6 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         request_id: (fleet.at_slot(request.slot).worker_id, request.replica, request.at_us, request.prefilled)
         for request_id, request in fleet.loads.requests.items()
     }
-    rows["early ratios"] = {worker_class: fleet.early_ratio(worker_class) for worker_class in CLASSES}
     rows["waiting"] = {
         ticket.request_id: (
             (ticket.at_us, ticket.replica, ticket.arrived_us, ticket.key_us, ticket.lane, ticket.flow),
@@ -119,8 +126,8 @@ def _seen(fleet: FleetState, now_us: int) -> dict[str, object]:
         )
         for ticket in fleet.tickets
     }
-    rows["bytes per token"] = {model: fleet.bytes_per_token(model, 4.0) for model in MODELS}
     rows["people"] = [*fleet.audit, *fleet.expires]
+    rows["registers"] = {kind: {op.key: op for op in fleet.registers.of(kind)} for kind in REGISTERS}
     return rows
 
 
@@ -131,8 +138,7 @@ def _id(ticket: Ticket | None) -> str | None:
 def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
     """What `_seen` must be."""
     rows: dict[str, object] = {}
-    circuits, started, reports = naive.circuits(), naive.started(), naive.reports()
-    tracked = naive.tracked()
+    circuits, tracked = naive.newest(CircuitSet), naive.newest(Tracked)
     for worker_id, worker in naive.workers().items():
         circuit = circuits.get(worker_id)
         rows[worker_id] = (
@@ -140,17 +146,14 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
             (*naive.prices(worker), *naive.loads(worker_id, now_us)),
             [(256.0 * matched, 256.0 * safe) for matched, safe in naive.matches(worker_id, PATHS, PROFILES)],
             len(naive.blocks(worker_id)),
-            (circuit, circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None),
-            started.get(worker_id),
-            reports.get(worker_id),
-            ((word := tracked.get(worker_id)), word is not None and word.exact),
+            circuit if circuit is not None and circuit.state is not Circuit.CLOSED else None,
+            (word := tracked.get(worker_id)) is not None and word.exact,
             naive.first(worker_id),
         )
     rows["requests"] = {
         request_id: (request.worker, request.replica, request.at_us, request.prefilled)
         for request_id, request in naive.requests().items()
     }
-    rows["early ratios"] = dict.fromkeys(CLASSES, 1.0) | naive.early_ratios()
     rows["waiting"] = {
         request_id: (
             (op.at_us, op.replica, op.arrived_us, op.key_us, op.lane, op.flow),
@@ -159,6 +162,6 @@ def _defined(naive: NaiveFold, now_us: int) -> dict[str, object]:
         )
         for request_id, op in naive.waiting().items()
     }
-    rows["bytes per token"] = dict.fromkeys(MODELS, 4.0) | naive.bytes_per_token()
-    rows["people"] = [*naive.newest(Audited), *naive.newest(Expire)]
+    rows["people"] = [*naive.people(Audited), *naive.people(Expire)]
+    rows["registers"] = {kind: naive.newest(kind) for kind in REGISTERS}
     return rows

@@ -8,14 +8,12 @@ another answer. Bounds on what a worker may hold are left out: they do not commu
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from policies import (
     PROFILES,
     AttentionProfile,
     Audited,
-    BytesPerToken,
-    CircuitSet,
-    EarlyRatio,
     EndGone,
     Expire,
     Finished,
@@ -26,15 +24,14 @@ from policies import (
     Left,
     Op,
     Placed,
-    Reported,
     Started,
-    Tracked,
     Trim,
     Waiting,
     WorkerGone,
     WorkerPut,
     encode_ops,
 )
+from policies.state.ops import Register
 
 HASH_BYTES = 8
 BLOCK_TOKENS = 256
@@ -43,6 +40,8 @@ CONGESTION_MAX_PER_S = 50.0
 UTILISATION_MAX = 0.95
 FAIRNESS_WINDOW_S = 60.0
 FAIRNESS_BUCKETS = 16
+
+R = TypeVar("R", bound=Register)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,36 +107,12 @@ class NaiveFold:
                     newest[op.worker] = op
         return {worker: op for worker, op in newest.items() if isinstance(op, WorkerPut)}
 
-    def started(self) -> dict[str, Started]:
-        """The newest word on when the process of each worker started."""
-        newest: dict[str, Started] = {}
+    def newest(self, kind: type[R]) -> dict[str, R]:
+        """The newest word on each subject; if it ends with its worker, said since that was last removed."""
+        newest: dict[str, R] = {}
         for op in self.said.values():
-            if isinstance(op, Started):
-                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
-        return newest
-
-    def circuits(self) -> dict[str, CircuitSet]:
-        """The newest word on each circuit, said since its worker was last removed."""
-        newest: dict[str, CircuitSet] = {}
-        for op in self.said.values():
-            if isinstance(op, CircuitSet) and op.at_us > self._gone_us(op.worker):
-                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
-        return newest
-
-    def reports(self) -> dict[str, Reported]:
-        """The newest report of each engine, said since its worker was last removed."""
-        newest: dict[str, Reported] = {}
-        for op in self.said.values():
-            if isinstance(op, Reported) and op.at_us > self._gone_us(op.worker):
-                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
-        return newest
-
-    def tracked(self) -> dict[str, Tracked]:
-        """The newest word on by what each worker is known, said since it was last removed."""
-        newest: dict[str, Tracked] = {}
-        for op in self.said.values():
-            if isinstance(op, Tracked) and op.at_us > self._gone_us(op.worker):
-                newest[op.worker] = max(op, newest.get(op.worker, op), key=_version)
+            if isinstance(op, kind) and not (kind.ends_with_worker and op.at_us <= self._gone_us(op.key)):
+                newest[op.key] = max(op, newest.get(op.key, op), key=_version)
         return newest
 
     def _gone_us(self, worker: str) -> int:
@@ -147,38 +122,14 @@ class NaiveFold:
             (op.at_us for op in said if isinstance(op, WorkerGone) and op.worker == worker), default=-1
         )
 
-    def newest(self, kind: type[Audited | Expire]) -> list[Audited | Expire]:
+    def people(self, kind: type[Audited | Expire]) -> list[Audited | Expire]:
         """What people did, in its order; less than is kept."""
         return sorted({op for op in self.said.values() if isinstance(op, kind)}, key=lambda op: op)  # type: ignore[misc]
-
-    def fits(self) -> dict[str, Fitted]:
-        """The newest fit of each worker class."""
-        newest: dict[str, Fitted] = {}
-        for op in self.said.values():
-            if isinstance(op, Fitted):
-                newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
-        return newest
-
-    def early_ratios(self) -> dict[str, float]:
-        """The newest word about the queues of each worker class."""
-        newest: dict[str, EarlyRatio] = {}
-        for op in self.said.values():
-            if isinstance(op, EarlyRatio):
-                newest[op.worker_class] = max(op, newest.get(op.worker_class, op), key=_version)
-        return {worker_class: op.ratio for worker_class, op in newest.items()}
-
-    def bytes_per_token(self) -> dict[str, float]:
-        """The newest ratio of each model."""
-        newest: dict[str, BytesPerToken] = {}
-        for op in self.said.values():
-            if isinstance(op, BytesPerToken):
-                newest[op.model] = max(op, newest.get(op.model, op), key=_version)
-        return {model: op.bytes_per_token for model, op in newest.items()}
 
     def prices(self, worker: WorkerPut) -> tuple[float, float, float]:
         """Service model of a worker: a_s, b_s, c0_tokens."""
         worker_class = worker.labels.get("worker_class", "default")
-        fit = self.fits().get(worker_class)
+        fit = self.newest(Fitted).get(worker_class)
         if fit is not None:
             return fit.a_s, fit.b_s, fit.c0_tokens
         profile = PROFILES.get(worker_class, PROFILES["default"])
@@ -363,9 +314,7 @@ def _safe(path: bytes, matched: int, ends: set[bytes], profile: AttentionProfile
     return max((blocks for blocks in range(matched + 1) if valid(blocks)), default=0)
 
 
-def _version(
-    op: Fitted | BytesPerToken | CircuitSet | Started | Reported | Tracked | EarlyRatio,
-) -> tuple[int, str]:
+def _version(op: Register) -> tuple[int, str]:
     return op.at_us, op.replica
 
 

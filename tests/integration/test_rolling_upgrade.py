@@ -22,6 +22,7 @@ NEXT = (
     "-c",
     """
 import sys
+from typing import Union
 import msgspec
 from policies import FleetState, Placed
 from policies.fleet import fleet
@@ -33,9 +34,9 @@ class Novelty(msgspec.Struct, frozen=True, array_like=True, tag=99, gc=False):
     subject: str
     at_us: int
 
-ops.Op = ops.Op | Novelty
-ops._decoder = msgspec.msgpack.Decoder(list[ops.Op])
-ops._one_decoder = msgspec.msgpack.Decoder(ops.Op)
+kind = Union[(*ops.OP_KINDS, Novelty)]
+ops._decoder = msgspec.msgpack.Decoder(list[kind])
+ops._one_decoder = msgspec.msgpack.Decoder(kind)
 fleet.SNAPSHOT_VERSION = snapshot.SNAPSHOT_VERSION = snapshot.SNAPSHOT_VERSION + 1
 
 class NextFleetState(FleetState):

@@ -7,10 +7,8 @@ that die and snapshots that take time, is `test_replication`.
 from random import Random
 
 from fakes.decisions import (
-    CIRCUITS,
     CLASSES,
     LANE,
-    MODELS,
     PROMPTS,
     SERVED_FLOWS,
     WAITING_FLOW,
@@ -20,43 +18,40 @@ from fakes.decisions import (
     path,
 )
 from fakes.naive_fold import NaiveFold
+from fakes.words import word
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import (
     Audited,
-    BytesPerToken,
-    CircuitSet,
-    EarlyRatio,
     EndGone,
     Expire,
     Finished,
     FirstToken,
-    Fitted,
     FleetState,
     Forget,
     Insert,
     Left,
     Op,
     Placed,
-    Reported,
-    Started,
-    Tracked,
     Trim,
     Waiting,
     WorkerGone,
     WorkerPut,
 )
+from policies.state.ops import REGISTERS
 from radix.invariants import check
 
 START_US = 1_000_000_000
 TICK_US = 200_000
 REPLICAS = ("one", "two")
 STATIC = [WorkerPut(worker, 1, "static", f"http://{worker}") for worker in WORKERS]
+WORDS = {kind.__name__: kind for kind in REGISTERS}
 KINDS = (
     *(*["waiting"] * 5, *["placed"] * 6, "renewed", *["first"] * 4, *["finished"] * 2, *["answered"] * 2),
-    *("left", "left", "put", "gone", "circuit", "started", "reported", "tracked", "fit", "early", "bytes"),
+    *("left", "left", "put", "gone"),
     *("insert", "trim", "trim", "forget", "end gone", "audited", "expire"),
+    *WORDS,
 )
 
 SAY_FIRST = ("first", "answered")
@@ -107,13 +102,6 @@ def made(kind: str, number: int, tick: int) -> Op:
             worker, at_us, replica, f"http://{worker}", labels={"worker_class": CLASSES[value % 2]}
         ),
         "gone": WorkerGone(worker, at_us, replica),
-        "circuit": CircuitSet(worker, at_us, replica, CIRCUITS[value % 3]),
-        "started": Started(worker, at_us, replica, value, cold=value > 2),
-        "reported": Reported(worker, at_us, replica, value, value % 3, 100 * value, value % 2),
-        "tracked": Tracked(worker, at_us, replica, value > 2),
-        "early": EarlyRatio(CLASSES[subject], at_us, replica, value / 4),
-        "fit": Fitted(CLASSES[subject], at_us, replica, value / 100, value / 1e5, value * 1e4),
-        "bytes": BytesPerToken(MODELS[subject], at_us, replica, float(value)),
         "insert": Insert(worker, prompt, at_us, number % 3 > 0, value + 1),
         "end gone": EndGone(worker, prompt, at_us, 1 + value % 2),
         "trim": Trim(worker, prompt, at_us),
@@ -121,7 +109,7 @@ def made(kind: str, number: int, tick: int) -> Op:
         "audited": Audited(at_us, replica, request_id, detail=str(value)),
         "expire": Expire(at_us, replica, request_id),
     }
-    return made_of[kind]
+    return word(WORDS[kind], subject, at_us, replica, value) if kind in WORDS else made_of[kind]
 
 
 drawn_ops = st.lists(

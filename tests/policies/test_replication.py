@@ -10,10 +10,8 @@ To run it for long: ``python -m pytest tests/policies/test_replication.py --hypo
 """
 
 from fakes.decisions import (
-    CIRCUITS,
     CLASSES,
     LANE,
-    MODELS,
     PROMPTS,
     WAITING_FLOW,
     WORKERS,
@@ -22,32 +20,28 @@ from fakes.decisions import (
 )
 from fakes.naive_fold import NaiveFold
 from fakes.simulated_replicas import SimulatedLog, SimulatedReplica
+from fakes.words import word
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from policies import (
-    BytesPerToken,
     CircuitSet,
-    EarlyRatio,
     EndGone,
     Finished,
     FirstToken,
-    Fitted,
     FleetState,
     Forget,
     Insert,
     Left,
     Op,
     Placed,
-    Reported,
-    Started,
-    Tracked,
     Trim,
     Waiting,
     WorkerGone,
     WorkerPut,
 )
+from policies.state.ops import REGISTERS
 from radix.invariants import check
 
 SECOND = 1_000_000
@@ -227,12 +221,7 @@ class Replication(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(0, 2),
-        kind=st.sampled_from(
-            (
-                *(WorkerPut, WorkerPut, WorkerGone, CircuitSet, CircuitSet, Started, Reported, Tracked),
-                *(Fitted, BytesPerToken, EarlyRatio),
-            )
-        ),
+        kind=st.sampled_from((WorkerPut, WorkerPut, WorkerGone, CircuitSet, *REGISTERS)),
         subject=st.integers(0, 1),
         value=st.integers(1, 4),
     )
@@ -245,21 +234,8 @@ class Replication(RuleBasedStateMachine):
             op: Op = WorkerPut(worker, at_us, replica.name, f"http://{worker}", draining=slow, labels=labels)
         elif kind is WorkerGone:
             op = WorkerGone(worker, at_us, replica.name)
-        elif kind is CircuitSet:
-            state = CIRCUITS[value % len(CIRCUITS)]
-            op = CircuitSet(worker, at_us, replica.name, state, at_us + value * SECOND, value)
-        elif kind is Started:
-            op = Started(worker, at_us, replica.name, value, cold=value % 2 == 0)
-        elif kind is Reported:
-            op = Reported(worker, at_us, replica.name, value, value - 2, 100 * value, value % 2)
-        elif kind is Tracked:
-            op = Tracked(worker, at_us, replica.name, value % 2 == 0)
-        elif kind is EarlyRatio:
-            op = EarlyRatio(CLASSES[subject], at_us, replica.name, value / 4)
-        elif kind is Fitted:
-            op = Fitted(CLASSES[subject], at_us, replica.name, value / 100, value / 1e5, value * 1e4)
         else:
-            op = BytesPerToken(MODELS[subject], at_us, replica.name, float(value))
+            op = word(kind, subject, at_us, replica.name, value)
         replica.publish(op)
 
     # The log.

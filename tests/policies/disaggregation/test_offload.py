@@ -274,14 +274,14 @@ def test_nobody_waits_long_for_a_link() -> None:
 def test_a_link_that_became_slow_takes_only_what_is_sooner_all_the_same() -> None:
     """0.5 GB at 0.1 GB/s take 5 s, of which the prefill hides 2."""
     over = links()
-    over.measured(LinkMeasured(LINK, START, "one", 0.1 * GB))
+    over.measured.put(LinkMeasured(LINK, START, "one", 0.1 * GB))
     assert judged(local(), remote(), over=over).reason is OffloadReason.LINK_FULL
     assert judged(local(service_s=9.0), remote(), over=over).reason is OffloadReason.ABOVE_THRESHOLD
 
 
 def test_nothing_crosses_a_link_that_is_down_but_a_probe() -> None:
     over = links()
-    over.measured(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
+    over.measured.put(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
     offload = Offload(over)
     verdict = offload.judge(local(), [remote()], T, START, fixed=True)
     assert (verdict.remote, verdict.site, verdict.reason) == (False, "here", OffloadReason.LINK_DOWN)
@@ -314,7 +314,7 @@ def test_who_failed_there_is_prefilled_here() -> None:
 
 def test_where_nobody_prefills_here_it_is_done_there_whatever_it_takes() -> None:
     over = links()
-    over.measured(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
+    over.measured.put(LinkMeasured(LINK, START, "one", 0.0, loss_ratio=0.6))
     for failed in (False, True):
         verdict = judged(None, remote(10), over=over, failed=failed)
         assert (verdict.remote, verdict.site, verdict.reason) == (True, "far", OffloadReason.NO_LOCAL)
@@ -335,7 +335,7 @@ def test_of_several_sites_the_cheapest_whose_link_is_not_down_is_asked() -> None
     assert link(near, far) == LINK
     ships(over, "more", 0.6, 0.6, start_s=0.4)
     assert link(near, far) == OTHER
-    over.measured(LinkMeasured(OTHER, START, "one", 0.0, loss_ratio=0.6))
+    over.measured.put(LinkMeasured(OTHER, START, "one", 0.0, loss_ratio=0.6))
     assert link(near, far) == LINK
 
 

@@ -312,8 +312,8 @@ def test_what_was_said_of_a_worker_that_nobody_added_goes_with_its_row_whatever_
     assert [fleet.at_slot(slot) for slot in fleet.evidence.exact] == []
     assert not fleet.tracks("a:80")
     assert not fleet.circuits.tripped
-    assert not fleet.circuits.dump()
-    assert not fleet.reports.dump()
+    assert not [*fleet.circuits]
+    assert not [*fleet.reports]
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["at once", "when its row was freed"])
@@ -344,7 +344,7 @@ def test_circuits_and_starts_do_not_outlive_their_worker() -> None:
         fleet.apply(WorkerGone(worker, at_us + 2, "one"))
         fleet.apply(ejected(worker, at_us + 3))
         fleet.collect(at_us + 199 * SECOND)
-    assert (fleet.circuits.dump(), fleet.circuits.tripped, [*fleet._started]) == ([], {}, [])
+    assert ([*fleet.circuits], fleet.circuits.tripped, [*fleet.registers.of(Started)]) == ([], {}, [])
 
 
 def test_a_new_process_has_an_empty_cache_and_the_newest_word_about_it_wins() -> None:

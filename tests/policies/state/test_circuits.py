@@ -1,44 +1,27 @@
-"""The newest word about a circuit wins, in any order, and ends with its worker."""
-
-from itertools import permutations
+"""Circuits that are not closed are known by slot, and end with their worker."""
 
 from policies import Circuit, CircuitSet
 from policies.state.circuits import Circuits
 
 
-def word(at_us: int, state: Circuit = Circuit.OPEN, replica: str = "one") -> CircuitSet:
-    return CircuitSet("a:1", at_us, replica, state, at_us + 60)
-
-
-def test_the_newest_word_wins_in_any_order() -> None:
-    words = [word(1), word(2, Circuit.HALF_OPEN), word(2, Circuit.CLOSED, "two")]
-    for order in permutations(words):
-        circuits = Circuits()
-        for op in (*order, *order):
-            circuits.set(op, 0)
-        assert circuits.get("a:1") == words[2]
-        assert circuits.tripped == {}
-        assert circuits.dump() == [words[2]]
+def word(at_us: int, state: Circuit = Circuit.OPEN) -> CircuitSet:
+    return CircuitSet("a:1", at_us, "one", state, at_us + 60)
 
 
 def test_only_circuits_that_are_not_closed_are_tripped() -> None:
     circuits = Circuits()
     for at_us, state in enumerate((Circuit.OPEN, Circuit.HALF_OPEN, Circuit.OPEN)):
-        assert circuits.set(word(at_us, state), 7)
+        assert circuits.take(word(at_us, state), 7)
         assert circuits.tripped == {7: word(at_us, state)}
-    assert circuits.set(word(9, Circuit.CLOSED), 7)
+    assert circuits.take(word(9, Circuit.CLOSED), 7)
+    assert not circuits.take(word(8), 7)
     assert circuits.tripped == {}
 
 
-def test_every_change_is_counted_and_nothing_else() -> None:
+def test_an_ejected_worker_that_is_removed_is_no_longer_tripped() -> None:
     circuits = Circuits()
-    circuits.set(word(5), 0)
-    assert not circuits.set(word(5), 0)
-    assert not circuits.set(word(4), 0)
-    assert circuits.revision == 1
-    circuits.drop("a:1", 0, 4)
-    circuits.drop("b:1", 1, 9)
-    assert circuits.revision == 1
-    circuits.drop("a:1", 0, 5)
-    assert circuits.revision == 2
-    assert (circuits.get("a:1"), circuits.tripped, circuits.dump()) == (None, {}, [])
+    circuits.take(word(5), 7)
+    circuits.drop("a:1", 7, 4)
+    assert circuits.tripped == {7: word(5)}
+    circuits.drop("a:1", 7, 5)
+    assert circuits.tripped == {}

@@ -1,4 +1,4 @@
-"""The newest word on how a worker's cache is known wins, in any order, and ends with its worker."""
+"""How a worker's cache is known bounds it, and ends with the worker."""
 
 from itertools import permutations
 
@@ -10,8 +10,8 @@ ADDED = WorkerPut(WORKER, 1, "static", "http://a:1", capacity_tokens=2 * 256)
 LONG = b"".join(block.to_bytes(8, "little") for block in range(1, 6))
 
 
-def word(at_us: int, *, exact: bool = True, replica: str = "one") -> Tracked:
-    return Tracked(WORKER, at_us, replica, exact)
+def word(at_us: int, *, exact: bool = True) -> Tracked:
+    return Tracked(WORKER, at_us, "one", exact)
 
 
 def fleet_after(*ops: Op) -> FleetState:
@@ -27,19 +27,14 @@ def held_blocks(fleet: FleetState) -> int:
     return fleet.tree.held_blocks(worker.slot)
 
 
-def test_the_newest_word_wins_in_any_order() -> None:
-    words = [word(1), word(2, exact=False), word(2, replica="two")]
-    for order in permutations(words):
-        evidence = Evidence()
-        for op in (*order, *order):
-            evidence.put(op, 3)
-        assert evidence.get(WORKER) == words[2]
-        assert evidence.exact == {3}
-        assert evidence.dump() == [words[2]]
-        evidence.drop(WORKER, 3, 1)
-        assert evidence.exact == {3}
-        evidence.drop(WORKER, 3, 2)
-        assert (evidence.get(WORKER), evidence.exact) == (None, set())
+def test_a_worker_is_exact_by_the_newest_word_until_it_is_removed() -> None:
+    evidence = Evidence()
+    for op in (word(1), word(3), word(2, exact=False)):
+        evidence.take(op, 3)
+    evidence.drop(WORKER, 3, 2)
+    assert evidence.exact == {3}
+    evidence.drop(WORKER, 3, 3)
+    assert evidence.exact == set()
 
 
 def test_what_a_tracked_worker_holds_has_no_bound_of_its_own_until_history_describes_it_again() -> None:

@@ -20,7 +20,7 @@ def reserved(to: Links, request_id: str, ratio: float, start_us: int, end_us: in
 
 
 def lost(to: Links, loss_ratio: float, at_us: int) -> None:
-    to.measured(LinkMeasured(LINK, at_us, "one", 0.0, 0.0, loss_ratio))
+    to.measured.put(LinkMeasured(LINK, at_us, "one", 0.0, 0.0, loss_ratio))
 
 
 def test_utilisation_must_rise_above_one_bound_and_fall_below_another() -> None:
@@ -83,7 +83,7 @@ def test_a_link_that_lost_its_capacity_does_not_count_as_hundreds_of_times_too_f
     fleet = links()
     states = LinkStates(fleet)
     reserved(fleet, "a", 0.5, START, START + 60 * SECOND)
-    fleet.measured(LinkMeasured(LINK, START, "one", 1e6))
+    fleet.measured.put(LinkMeasured(LINK, START, "one", 1e6))
     states.state(LINK, 0.0, START)
     assert states.utilisation(LINK, START) == 2.0
     fleet.ended("a", START)

@@ -52,7 +52,7 @@ def links_after(*ops: Shipping | LinkMeasured) -> Links:
         if isinstance(op, Shipping):
             links.shipping(op)
         else:
-            links.measured(op)
+            links.measured.put(op)
     return links
 
 
@@ -135,7 +135,7 @@ def naive(ops: list[Op], now_us: int) -> dict[str, object]:
         links.shipping(newest[request_id])
     known = [op for op in ops if isinstance(op, LinkMeasured)]
     if known:
-        links.measured(max(known, key=lambda said: (said.at_us, said.replica, said.bytes_per_s)))
+        links.measured.put(max(known, key=lambda said: (said.at_us, said.replica, said.bytes_per_s)))
     return seen(links, now_us)
 
 
@@ -231,7 +231,7 @@ def test_measurements_are_in_the_snapshot() -> None:
     known = [measured(2, START, rtt_s=0.03), LinkMeasured(OTHER, START, "one", 1.0)]
     again = fleet_with_links()
     again.restore(folded(fleet_with_links(), [*known]).snapshot())
-    assert again.links.dump() == known
+    assert [*again.links.measured] == known
 
 
 def test_a_reservation_is_released_once_whoever_says_so() -> None:
