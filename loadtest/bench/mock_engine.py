@@ -1,10 +1,9 @@
 """Engines that compute nothing, so that whoever measures a gateway does not measure them.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`EnginePlan`), writes one
-line with the ports it serves, and ends when standard input does. A chat request says in ``user`` which
-number it has and in ``max_tokens`` how many chunks its stream shall have, and every byte of its answer
-follows from that (`whole_answer`, `streamed_answer`), so the client can tell if anything is missing, comes
-twice or belongs to somebody else.
+A child of the benchmarks (`loadtest.bench.child`). It gets an `EnginePlan`, says the ports that it serves,
+and ends when its input does. A chat request says in ``user`` which number it has and in ``max_tokens`` how
+many chunks its stream shall have, and every byte of its answer follows from that (`whole_answer`,
+`streamed_answer`), so the client can tell if anything is missing, comes twice or belongs to somebody else.
 
 All streams have the same gap between two chunks. A stream keeps the phase in which it came, so no timer of
 its own is needed: the gap is cut into slots, and each slot's streams get a chunk when it comes round. When
@@ -12,13 +11,11 @@ the machine is too slow the gap gets longer; nothing is sent in a burst to make 
 """
 
 import asyncio
-import os
-import sys
 
 import httptools
 import msgspec
-import uvloop
 
+from loadtest.bench.child import input_ended, say
 from router.open_files import raise_open_files
 
 MODEL = "mock"
@@ -31,10 +28,11 @@ SLOT_S_MIN = 0.001
 
 
 class EnginePlan(msgspec.Struct, frozen=True):
-    """How many engines there are, and the gap between two chunks of a stream."""
+    """How many engines there are, the gap between two chunks of a stream, and the model that they serve."""
 
     engines: int
     gap_s: float
+    model: str = MODEL
 
 
 class ChatMessage(msgspec.Struct):
@@ -159,17 +157,14 @@ def _framed(data: bytes) -> bytes:
 
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
-_INFO = msgspec.json.encode(
-    {"object": "list", "data": [{"id": MODEL}], "max_total_num_tokens": CAPACITY_TOKENS}
-)
-"""Says which model is served and how much its cache holds, whatever was asked for."""
 
 
 class EngineConnection(asyncio.Protocol):
-    """One connection of the gateway."""
+    """One connection of the gateway. Any GET tells which model is served, and how much the cache holds."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, model: str = MODEL) -> None:
         self._streams = streams
+        self._model = model
         self._parser = httptools.HttpRequestParser(self)
         self._body: list[bytes] = []
 
@@ -189,7 +184,8 @@ class EngineConnection(asyncio.Protocol):
         """Answer."""
         body, self._body = b"".join(self._body), []
         if self._parser.get_method() != b"POST":
-            self._answer(_INFO)
+            info = {"object": "list", "data": [{"id": self._model}], "max_total_num_tokens": CAPACITY_TOKENS}
+            self._answer(msgspec.json.encode(info))
             return
         request = _DECODER.decode(body)
         if request.stream:
@@ -206,27 +202,16 @@ class EngineConnection(asyncio.Protocol):
 
 
 async def serve(plan: EnginePlan) -> None:
-    """Serve until standard input ends."""
-    loop = asyncio.get_running_loop()
+    """Serve until the input ends."""
+    raise_open_files(0)
     streams = Streams(plan.gap_s)
     servers = [
-        await loop.create_server(lambda: EngineConnection(streams), "127.0.0.1", 0, backlog=4096)
+        await asyncio.get_running_loop().create_server(
+            lambda: EngineConnection(streams, plan.model), "127.0.0.1", 0, backlog=4096
+        )
         for _ in range(plan.engines)
     ]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    os.write(sys.stdout.fileno(), msgspec.json.encode(ports) + b"\n")
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
+    say([server.sockets[0].getsockname()[1] for server in servers])
     ticking = asyncio.create_task(streams.run(), name="streams")
-    await ended.wait()
+    await input_ended()
     ticking.cancel()
-
-
-def main() -> None:
-    """Run the engines."""
-    raise_open_files(0)
-    uvloop.run(serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=EnginePlan)))
-
-
-if __name__ == "__main__":
-    main()

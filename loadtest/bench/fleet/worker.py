@@ -1,8 +1,8 @@
 """Workers with a real block cache and a prefill queue, cheap enough to share two cores with a router.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`WorkerPlan`), writes one
-line with the ports it serves, and at the end of standard input one line with what each worker did
-(`WorkerReport`). A worker prefills one request at a time, in the order they came:
+A child of the benchmarks (`loadtest.bench.child`). It gets a `WorkerPlan`, says the ports that it serves, and
+when its input ends a `WorkerReport` for each worker. A worker prefills one request at a time, in the order
+they came:
 
     arrival ──> FIFO queue ──> match in the LRU cache, prefill ──> touch all blocks ──> decode: 4 chunks
 
@@ -12,15 +12,13 @@ delays one first token and not all that follow.
 
 import asyncio
 import hashlib
-import os
-import sys
 from collections import OrderedDict, deque
 from functools import partial
 
 import httptools
 import msgspec
-import uvloop
 
+from loadtest.bench.child import input_ended, say
 from router.open_files import raise_open_files
 
 BLOCK_TOKENS = 512
@@ -298,26 +296,15 @@ class _Connection(asyncio.Protocol):
 
 
 async def serve(plan: WorkerPlan) -> None:
-    """Serve until standard input ends."""
-    loop = asyncio.get_running_loop()
+    """Serve until the input ends, then say what each worker did."""
+    raise_open_files(0)
     workers = [MockWorker(plan) for _ in range(plan.workers)]
     servers = [
-        await loop.create_server(partial(_Connection, worker), "127.0.0.1", 0, backlog=4096)
+        await asyncio.get_running_loop().create_server(
+            partial(_Connection, worker), "127.0.0.1", 0, backlog=4096
+        )
         for worker in workers
     ]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    os.write(sys.stdout.fileno(), msgspec.json.encode(ports) + b"\n")
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
-    os.write(sys.stdout.fileno(), msgspec.json.encode([worker.report() for worker in workers]) + b"\n")
-
-
-def main() -> None:
-    """Run the workers."""
-    raise_open_files(0)
-    uvloop.run(serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerPlan)))
-
-
-if __name__ == "__main__":
-    main()
+    say([server.sockets[0].getsockname()[1] for server in servers])
+    await input_ended()
+    say([worker.report() for worker in workers])
