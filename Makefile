@@ -103,7 +103,7 @@ bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, o
 	@$(BIN)/python -m loadtest.bench.snapshots
 
 bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)
-	@$(BIN)/python -m loadtest.bench.shared_log
+	@$(BIN)/python -m loadtest.bench.log
 
 bench-replicas: setup ## Hit rate of eight replicas beside one (10 min)
 	@$(BIN)/python -m loadtest.bench.replicas
