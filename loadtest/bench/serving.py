@@ -50,6 +50,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.bench.child import Running
 from loadtest.bench.http_load import LoadPlan, LoadReport
+from loadtest.bench.markdown import table
 from loadtest.bench.mock_engine import CHUNK_BYTES
 from loadtest.bench.process_tree import peak_rss_bytes
 from loadtest.bench.stage import Sample, Stage, last_report, reports, staged
@@ -331,7 +332,7 @@ async def uploads(options: argparse.Namespace) -> str:
         beside = await phase(lambda: stage.served(plan))
         cpu_s = stage.sample().cpu_s - before.cpu_s
         peak_bytes = peak_rss_bytes(stage.pids[0]) - before.rss_bytes[0]
-    return table({"alone": alone, "beside uploads": beside}) + (
+    return phases({"alone": alone, "beside uploads": beside}) + (
         f"\n{options.uploads} x {options.rounds} uploads of {options.megabytes:g} MB; "
         f"{1e3 * cpu_s / requests:.1f} ms of CPU each, the stream's included; peak memory "
         f"{peak_bytes / body_bytes / options.uploads:.2f} bodies per upload in flight "
@@ -339,18 +340,16 @@ async def uploads(options: argparse.Namespace) -> str:
     )
 
 
-def table(rows: dict[str, tuple[list[float], Lag]]) -> str:
-    """A line for each phase."""
-    lines = [
-        "| stream | chunks | delay P50 | P99 | max | loop lag P50 | P99 | max |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def phases(rows: dict[str, tuple[list[float], Lag]]) -> str:
+    """A table with a row for each phase."""
+    cells = []
     for name, (delays, lag) in rows.items():
         shares = (0.5, 0.99, 1.0)
-        cells = [f"{1e3 * (percentile(delays, share) or 0.0):.1f} ms" for share in shares]
-        cells += [f"<= {1e3 * lag.quantile_s(share):g} ms" for share in shares]
-        lines.append(f"| {name} | {len(delays)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        stream = (f"{1e3 * (percentile(delays, share) or 0.0):.1f} ms" for share in shares)
+        loop = (f"<= {1e3 * lag.quantile_s(share):g} ms" for share in shares)
+        cells.append((name, str(len(delays)), *stream, *loop))
+    heads = ("stream", "chunks", "delay P50", "P99", "max", "loop lag P50", "P99", "max")
+    return table(heads, cells)
 
 
 async def soak(options: argparse.Namespace) -> str:

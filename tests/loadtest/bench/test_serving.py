@@ -3,7 +3,7 @@
 import pytest
 
 from loadtest.bench.http_load import LoadReport
-from loadtest.bench.serving import Lag, Window, allowed_streams, delays_s, summary, table, verdict
+from loadtest.bench.serving import Lag, Window, allowed_streams, delays_s, phases, summary, verdict
 from loadtest.bench.stage import Sample
 from router.metric_families import LOOP_LAG
 from router.metrics import Metrics
@@ -58,7 +58,7 @@ def test_the_lag_of_a_phase_is_what_was_counted_in_it() -> None:
 
 
 def test_the_table_has_a_line_for_each_phase() -> None:
-    lines = table({"alone": ([0.001, 0.003], Lag({0.002: 10, float("inf"): 10}))}).splitlines()
+    lines = phases({"alone": ([0.001, 0.003], Lag({0.002: 10, float("inf"): 10}))}).splitlines()
     assert lines[2] == "| alone | 2 | 1.0 ms | 3.0 ms | 3.0 ms | <= 2 ms | <= 2 ms | <= 2 ms |"
 
 
