@@ -11,12 +11,12 @@ the machine is too slow the gap gets longer; nothing is sent in a burst to make 
 """
 
 import asyncio
+from functools import partial
 
-import httptools
 import msgspec
 
 from loadtest.bench.child import input_ended, say
-from router.open_files import raise_open_files
+from loadtest.bench.mock_server import MockConnection, answered, framed, listening
 
 MODEL = "mock"
 CAPACITY_TOKENS = 400_000
@@ -143,75 +143,44 @@ class _Stream:
         request, number = self._request, int(self._request.user)
         if self._transport.is_closing():
             return False
-        self._transport.write(_framed(chunk(number, self._at)))
+        self._transport.write(framed(chunk(number, self._at)))
         self._at += 1
         if self._at < request.max_tokens:
             return True
         end = last_chunk(number, self._at, prompt_tokens_of(request.messages[0].content))
-        self._transport.write(_framed(end) + b"0\r\n\r\n")
+        self._transport.write(framed(end) + b"0\r\n\r\n")
         return False
-
-
-def _framed(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 _DECODER = msgspec.json.Decoder(ChatRequest)
 
 
-class EngineConnection(asyncio.Protocol):
-    """One connection of the gateway. Any GET tells which model is served, and how much the cache holds."""
+class EngineConnection(MockConnection):
+    """One connection of the gateway. Without a body it tells the model, and how much the cache holds."""
 
     def __init__(self, streams: Streams, model: str = MODEL) -> None:
+        super().__init__()
         self._streams = streams
         self._model = model
-        self._parser = httptools.HttpRequestParser(self)
-        self._body: list[bytes] = []
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        """Parse."""
-        self._parser.feed_data(data)
-
-    def on_body(self, data: bytes) -> None:
-        """Collect the body."""
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
+    def asked(self, transport: asyncio.WriteTransport, path: bytes, body: bytes) -> None:
         """Answer."""
-        body, self._body = b"".join(self._body), []
-        if self._parser.get_method() != b"POST":
+        if not body:
             info = {"object": "list", "data": [{"id": self._model}], "max_total_num_tokens": CAPACITY_TOKENS}
-            self._answer(msgspec.json.encode(info))
+            transport.write(answered(msgspec.json.encode(info)))
             return
         request = _DECODER.decode(body)
         if request.stream:
-            self._streams.begin(self._transport, request)
+            self._streams.begin(transport, request)
         else:
             prompt_tokens = prompt_tokens_of(request.messages[0].content)
-            self._answer(whole_answer(int(request.user), request.max_tokens, prompt_tokens))
-
-    def _answer(self, body: bytes) -> None:
-        self._transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (len(body), body)
-        )
+            transport.write(answered(whole_answer(int(request.user), request.max_tokens, prompt_tokens)))
 
 
 async def serve(plan: EnginePlan) -> None:
     """Serve until the input ends."""
-    raise_open_files(0)
     streams = Streams(plan.gap_s)
-    servers = [
-        await asyncio.get_running_loop().create_server(
-            lambda: EngineConnection(streams, plan.model), "127.0.0.1", 0, backlog=4096
-        )
-        for _ in range(plan.engines)
-    ]
-    say([server.sockets[0].getsockname()[1] for server in servers])
+    say(await listening([partial(EngineConnection, streams, plan.model)] * plan.engines))
     ticking = asyncio.create_task(streams.run(), name="streams")
     await input_ended()
     ticking.cancel()
