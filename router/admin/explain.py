@@ -20,14 +20,14 @@ from policies import Policy, make_policy
 from router.admin.explain_examples import EXPLAIN_DOCS
 from router.errors import ClientError
 from router.gateway import Gateway
+from router.gateway.body_outline import BodyOutline, Unusual
 from router.gateway.candidate import Candidate, DecodeCandidate
 from router.gateway.endpoints import Endpoint
 from router.gateway.explaining import LIMIT, Explanation, explain
-from router.gateway.hollow import Hollow, Unusual
-from router.gateway.lane import Lane, Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
 from router.gateway.rehearsal import rehearse
+from router.gateway.step_runner import StepRunner, Steps
 from router.offsets import offset
 from router.tenants import Tenant
 
@@ -110,7 +110,7 @@ async def _body(stream: AsyncIterator[bytes], bytes_max: int) -> bytes:
     return b"".join(pieces)
 
 
-async def _in_lane(lane: Lane, steps: Generator[None, None, T]) -> T:
+async def _in_lane(lane: StepRunner, steps: Generator[None, None, T]) -> T:
     """Do work in steps, in turns with that of clients."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -163,10 +163,10 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
         if len(body) < LARGE_BODY_BYTES:
             question = _questions.decode(body)
             return question, bytes(question.request)
-        hollow = Hollow(body)
-        yield from hollow.cut()
-        question = _questions.decode(hollow.skeleton)
-        hollow.refuse(
+        outline = BodyOutline(body)
+        yield from outline.cut()
+        question = _questions.decode(outline.skeleton)
+        outline.refuse(
             question.endpoint, question.tenant, question.model, question.policy, *question.policy_options
         )
     except (msgspec.ValidationError, Unusual) as error:
@@ -176,8 +176,8 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
     raw = memoryview(question.request)
     if not raw:
         return question, b""
-    start = offset(raw, hollow.skeleton)
-    return question, body[hollow.place(start) : hollow.place(start + len(raw))]
+    start = offset(raw, outline.skeleton)
+    return question, body[outline.place(start) : outline.place(start + len(raw))]
 
 
 def _of_hashes(

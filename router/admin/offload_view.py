@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import NEVER_TOKENS, Offloading, Told
+from policies import NEVER_TOKENS, Offloading, PastVerdict
 from router.gateway.plain_words import explained
 from router.settings import OffloadSettings
 
@@ -60,7 +60,7 @@ def described(ports: OffloadPorts) -> dict[str, Any]:
     }
 
 
-def _described(told: Told, now_us: int) -> dict[str, Any]:
+def _described(told: PastVerdict, now_us: int) -> dict[str, Any]:
     verdict = told.verdict
     return {
         "age_s": round(max(now_us - told.at_us, 0) / 1e6, 3),

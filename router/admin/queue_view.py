@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from policies import ANY_BUCKET, Admission, FleetState, Ticket, WaitingRoom, class_of, model_and_bucket
+from policies import ANY_BUCKET, Admission, FleetState, RequestQueue, Ticket, class_of, model_and_bucket
 from router.fleet import LocalWorker, Registry
 from router.gateway.refusals import Refusals
 from router.settings import QueueSettings
@@ -43,7 +43,7 @@ class QueuePorts:
     fleet: FleetState
     registry: Registry
     admission: Admission
-    room: WaitingRoom
+    room: RequestQueue
     settings: Callable[[], QueueSettings]
     refusals: Refusals
     now_us: Callable[[], int]
@@ -171,7 +171,7 @@ def _listed(name: str, sums: dict[str, Sum], now_us: int) -> list[dict[str, Any]
     return listed
 
 
-def _lane(room: WaitingRoom, lane: str | None) -> dict[str, Any]:
+def _lane(room: RequestQueue, lane: str | None) -> dict[str, Any]:
     """What is known of a lane itself, but of all those that are not listed."""
     if lane is None:
         return {}

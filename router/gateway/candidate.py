@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from policies import Partner
+from policies import DecodePartner
 
 
 class Candidate(msgspec.Struct, gc=False):
@@ -84,5 +84,5 @@ class DecodeCandidate:
     rank: int
     chosen: bool
     cost: float
-    partner: Partner
+    partner: DecodePartner
     lost_because: str = ""

@@ -20,8 +20,8 @@ from policies import (
     Decision,
     Policy,
     RequestView,
+    ScoredRequest,
     Shed,
-    Weighed,
     cheapest_row,
     priced,
 )
@@ -103,9 +103,9 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         limit: Most candidates, and most others, that are shown; > 0.
     """
     weighed = rehearsed.weighed
-    sides = [] if weighed is None else _priced_sides(gateway, weighed)
-    shown = [] if weighed is None else _shown(gateway, weighed, sides, rehearsed, limit)
-    slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in sides))
+    by_site = [] if weighed is None else _priced_sides(gateway, weighed)
+    shown = [] if weighed is None else _shown(gateway, weighed, by_site, rehearsed, limit)
+    slots = frozenset(chain.from_iterable(side.workers.slots.tolist() for side in by_site))
     standing = bystanders(gateway, rehearsed, slots)
     named = list(islice(standing, limit))
     more: dict[Absence, int] = {}
@@ -128,7 +128,7 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
         verdict.queue_full,
         shown,
         omitted,
-        _range(sides, shown) if omitted else None,
+        _range(by_site, shown) if omitted else None,
         partners,
         partners_omitted,
         named,
@@ -137,20 +137,20 @@ def explain(gateway: Gateway, rehearsed: Rehearsed, limit: int = LIMIT) -> Expla
     )
 
 
-def _priced_sides(gateway: Gateway, weighed: Weighed) -> list[_Priced]:
+def _priced_sides(gateway: Gateway, weighed: ScoredRequest) -> list[_Priced]:
     """The candidates of each side, the one that was chosen first."""
-    if weighed.sides is None or weighed.look is None:
+    if weighed.by_site is None or weighed.decode_view is None:
         return [_priced(weighed.view, "", weighed.candidates, weighed.policy)]
-    parts = [("", weighed.sides.local), *((side.link, side.slots) for side in weighed.sides.remote)]
+    parts = [("", weighed.by_site.local), *((side.link, side.slots) for side in weighed.by_site.remote)]
     chosen = weighed.candidates.slots.item(0)
-    sides = [
+    by_site = [
         _priced(
             weighed.view, link, gateway.fleet.among(weighed.everyone, slots, weighed.bucket), weighed.policy
         )
         for link, slots in parts
         if len(slots)
     ]
-    return sorted(sides, key=lambda side: not (side.workers.slots == chosen).any())
+    return sorted(by_site, key=lambda side: not (side.workers.slots == chosen).any())
 
 
 def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy) -> _Priced:
@@ -164,14 +164,14 @@ def _priced(view: RequestView, link: str, candidates: Candidates, policy: Policy
 
 
 def _shown(
-    gateway: Gateway, weighed: Weighed, sides: list[_Priced], rehearsed: Rehearsed, limit: int
+    gateway: Gateway, weighed: ScoredRequest, by_site: list[_Priced], rehearsed: Rehearsed, limit: int
 ) -> list[Candidate]:
     """The first candidates, the best of each side, and the one whose turn it is."""
     outcome = rehearsed.outcome
     turn = outcome.attempt.chosen.slot if isinstance(outcome, Decision) else -1
     shown: list[Candidate] = []
     before = 0
-    for number, side in enumerate(sides):
+    for number, side in enumerate(by_site):
         taken = max(limit - before, 1)
         rows = side.order[:taken].tolist()
         own = (side.workers.slots == turn).nonzero()[0].tolist()
@@ -193,8 +193,8 @@ def _shown(
     return shown
 
 
-def _candidate(gateway: Gateway, weighed: Weighed, side: _Priced, row: int, rank: int) -> Candidate:
-    workers, look, policy = side.workers, weighed.look, weighed.policy
+def _candidate(gateway: Gateway, weighed: ScoredRequest, side: _Priced, row: int, rank: int) -> Candidate:
+    workers, decode_view, policy = side.workers, weighed.decode_view, weighed.policy
     prices = workers.slow.prices_at(row)
     timing = workers.timings(weighed.view.prompt_tokens, (prices,))[0]
     slot, now_us, pool = timing.slot, workers.now_us, prices[6]
@@ -202,9 +202,11 @@ def _candidate(gateway: Gateway, weighed: Weighed, side: _Priced, row: int, rank
     cost = side.costs.item(row)
     priced = policy.price is not None and cost < inf
     evict_s = min(float(timing.evict_s), max(cost - ttft_s, 0.0)) if priced else 0.0
-    room_s = 0.0 if look is None else look.wait_s(slot)
+    room_s = 0.0 if decode_view is None else decode_view.wait_s(slot)
     spills = workers.slow.spills
-    has_room = gateway.placing.admission.has_room(slot, now_us) and (look is None or look.has_room(slot))
+    has_room = gateway.placing.admission.has_room(slot, now_us) and (
+        decode_view is None or decode_view.has_room(slot)
+    )
     return Candidate(
         worker_id=gateway.fleet.at_slot(slot).worker_id,
         rank=rank,
@@ -233,11 +235,11 @@ def _candidate(gateway: Gateway, weighed: Weighed, side: _Priced, row: int, rank
     )
 
 
-def _range(sides: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
+def _range(by_site: list[_Priced], shown: list[Candidate]) -> tuple[float, float] | None:
     """The least and the greatest finite cost of those that are not shown."""
     ranks = {candidate.rank for candidate in shown}
     before, left = 0, []
-    for side in sides:
+    for side in by_site:
         hidden = [place_of for place_of in range(len(side.order)) if 1 + before + place_of not in ranks]
         left.append(side.costs[side.order[hidden]])
         before += len(side.order)
@@ -249,12 +251,12 @@ def _range(sides: list[_Priced], shown: list[Candidate]) -> tuple[float, float] 
 def _decoders(gateway: Gateway, rehearsed: Rehearsed, limit: int) -> tuple[list[DecodeCandidate], int]:
     """Who might decode what the chosen worker prefills; nobody if it does all."""
     weighed, outcome = rehearsed.weighed, rehearsed.outcome
-    if weighed is None or weighed.look is None:
+    if weighed is None or weighed.decode_view is None:
         return [], 0
     chosen = outcome.attempt.chosen if isinstance(outcome, Decision) else weighed.first
-    if isinstance(chosen, Shed) or not weighed.look.splits(chosen.slot):
+    if isinstance(chosen, Shed) or not weighed.decode_view.splits(chosen.slot):
         return [], 0
-    partners = weighed.look.partners(chosen)
+    partners = weighed.decode_view.partners(chosen)
     first_cost, first = partners[0]
     winner = gateway.fleet.at_slot(first.slot).worker_id
     shown = []

@@ -12,7 +12,7 @@ Not asked are the limits of its tenant (a look would be a charge) and how full t
 
 import msgspec
 
-from policies import Decision, Hold, Policy, Shed, Weighed
+from policies import Decision, Policy, Queued, ScoredRequest, Shed
 from router.errors import RouterError
 from router.gateway.choosing import choose
 from router.gateway.gateway import Gateway
@@ -20,7 +20,7 @@ from router.gateway.parsing import ParsedRequest
 from router.gateway.record import RequestRecord
 from router.tenants import Tenant
 
-Outcome = Decision | Hold | Shed | RouterError
+Outcome = Decision | Queued | Shed | RouterError
 
 
 class Rehearsed(msgspec.Struct, frozen=True, eq=False):
@@ -40,16 +40,16 @@ class Rehearsed(msgspec.Struct, frozen=True, eq=False):
     bucket: int
     now_us: int
     outcome: Outcome
-    weighed: Weighed | None
+    weighed: ScoredRequest | None
 
 
 class _Notes:
     """Keeps how the request was weighed."""
 
     def __init__(self) -> None:
-        self.kept: Weighed | None = None
+        self.kept: ScoredRequest | None = None
 
-    def weighed(self, weighed: Weighed) -> None:
+    def weighed(self, weighed: ScoredRequest) -> None:
         """Take it in."""
         self.kept = weighed
 

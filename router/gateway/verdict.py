@@ -9,7 +9,7 @@ their order (`policies.Decider`). What is left when all others are answered is t
 prompt that is just prefilled (`policies.dispatch.followers`).
 """
 
-from policies import SLO_UNREACHABLE, Chosen, Decision, Hold, Reason, Shed
+from policies import SLO_UNREACHABLE, Chosen, Decision, Queued, Reason, Shed
 from router.errors import RouterError
 from router.gateway.gateway import Gateway
 from router.gateway.plain_words import REASONS, seconds
@@ -45,9 +45,9 @@ class Verdict:
             case Decision() as decision:
                 self.word = "place"
                 self.reason, self.why = self._placed(decision)
-            case Hold() as hold:
+            case Queued() as queued:
                 self.word = "wait"
-                self.reason, self.why = self._waits(hold)
+                self.reason, self.why = self._waits(queued)
             case Shed() as shed:
                 self.word = "reject"
                 self.reason, self.why = shed.reason, _shed(shed, rehearsed)
@@ -84,17 +84,17 @@ class Verdict:
             text += f". Next, {self._next_best}"
         return chosen.reason, f"{text}."
 
-    def _waits(self, hold: Hold) -> tuple[str, str]:
-        waiting, gateway = hold.waiting, self._gateway
+    def _waits(self, queued: Queued) -> tuple[str, str]:
+        waiting, gateway = queued.waiting, self._gateway
         tickets = gateway.fleet.tickets
         self.worker_id = waiting.worker
         self.queue_full = gateway.placing.room.is_full(waiting.lane)
         assert self._first is not None
         slot = self._first.slot
         whom = f"for {waiting.worker}" if waiting.worker else "for whoever of its lane has room first"
-        if hold.paced:
+        if queued.waits_for_link:
             reason, why = "link_full", f"the link {waiting.link} has no room for its KV now"
-        elif hold.gated:
+        elif queued.waits_for_decode:
             reason, why = "no_room_to_decode", "no decode worker has room for its KV"
         elif not gateway.placing.admission.has_room(slot, self._rehearsed.now_us):
             reason, why = "no_room", self._no_room(slot)
@@ -118,7 +118,7 @@ class Verdict:
         gateway, now_us = self._gateway, self._rehearsed.now_us
         admission, loads, name = gateway.placing.admission, gateway.fleet.loads, self._name(slot)
         backlog_s, target_s = loads.backlog_at_s(slot, now_us), admission.target_s(slot)
-        look = None if self._rehearsed.weighed is None else self._rehearsed.weighed.look
+        decode_view = None if self._rehearsed.weighed is None else self._rehearsed.weighed.decode_view
         if admission.closed:
             return "this replica has as many requests at workers as it may"
         if backlog_s >= target_s:
@@ -129,7 +129,7 @@ class Verdict:
             if running >= most:
                 return f"{name} has {running:.0f} requests in flight, of {most:.0f}"
             return f"{name} runs as many requests, or holds as much KV for them, as it may"
-        if look is not None and not look.has_room(slot):
+        if decode_view is not None and not decode_view.has_room(slot):
             return f"no decode worker has room for what {name} would prefill"
         return f"others that wait go first at {name}"
 

@@ -11,14 +11,14 @@ from router.admin.errors import add_errors
 from router.admin.explain import add_explain
 from router.admin.shadow_view import add_shadow_view
 from router.admin.tree_view import add_tree_view
-from router.gateway.lane import Lane
+from router.gateway.step_runner import StepRunner
 
 BODY_BYTES_MAX = 8 << 20
 
 
 def client_of(bench: Bench) -> httpx.AsyncClient:
     """Ask about a gateway. Its work in steps is done by the loop that runs."""
-    bench.gateway.lane = Lane(asyncio.get_running_loop().call_soon)
+    bench.gateway.lane = StepRunner(asyncio.get_running_loop().call_soon)
     api = FastAPI()
     add_errors(api, "")
     add_explain(api, bench.gateway, BODY_BYTES_MAX, lambda: EPOCH_S)

@@ -2,7 +2,7 @@
 
 from fakes.gateway import FakeShared, VirtualTime
 
-from policies import Admission, AdmissionRules, Lanes, OpLog, RoomRules, WaitingRoom
+from policies import Admission, AdmissionRules, Lanes, OpLog, RequestQueue, RoomRules
 from router.admin import QueuePorts
 from router.fleet import Registry
 from router.gateway.refusals import Refusals
@@ -15,7 +15,7 @@ def queue_ports(
     """Three requests at a time on a worker, and a target backlog of half a second."""
     now_us = time.clock.now_us
     admission = Admission(AdmissionRules(worker_running_max=3), shared.fleet)
-    room = WaitingRoom(
+    room = RequestQueue(
         log=OpLog("r1", shared.publish, now_us),
         fleet=shared.fleet,
         admission=admission,

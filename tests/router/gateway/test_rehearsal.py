@@ -4,7 +4,7 @@ from fakes.gateway import Bench
 from fakes.rehearsals import Real, digest, parsed_text, said
 from msgspec.structs import replace
 
-from policies import Decision, Hold, Placed, Waiting, make_policy
+from policies import Decision, Placed, Queued, Waiting, make_policy
 from router.errors import NoWorker
 from router.gateway.rehearsal import rehearse
 from router.tenants import ANONYMOUS
@@ -51,7 +51,7 @@ def test_one_that_would_wait_gets_no_ticket() -> None:
     for number in range(3):
         load(bench, "w0:80", 400_000, f"load-{number}")
     rehearsed = rehearse(bench.gateway, parsed_text((1,)), ANONYMOUS)
-    assert isinstance(rehearsed.outcome, Hold)
+    assert isinstance(rehearsed.outcome, Queued)
     assert not bench.shared.said(Waiting)
     assert bench.shared.fleet.tickets.count == 0
 
