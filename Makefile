@@ -94,16 +94,16 @@ docs: setup ## Write the generated parts of docs/ again
 	@$(BIN)/cacheway config --metrics-reference > docs/metrics.md
 	@$(BIN)/python -m deploy.write
 
-bench: setup ## CPU cost of the tree, of prompt identity, of a request, of the queue and of snapshots
+bench: setup ## CPU cost of parsing, of the tree, of a decision, of a request, of the queue and of snapshots
 	@$(BIN)/python -m loadtest.bench.tree
-	@$(BIN)/python -m loadtest.bench.identity
+	@$(BIN)/python -m loadtest.bench.tree --parsing
 	@$(BIN)/python -m loadtest.bench.decision
 	@$(BIN)/python -m loadtest.bench.request
-	@$(BIN)/python -m loadtest.bench.waiting
+	@$(BIN)/python -m loadtest.bench.decision --queue
 	@$(BIN)/python -m loadtest.bench.snapshots
 
 bench-log: setup ## Soak of the shared log: sizes over time, CPU per operation, lag (10 min)
-	@$(BIN)/python -m loadtest.bench.shared_log
+	@$(BIN)/python -m loadtest.bench.log
 
 bench-replicas: setup ## Hit rate of eight replicas beside one (10 min)
 	@$(BIN)/python -m loadtest.bench.replicas
@@ -112,14 +112,14 @@ bench-faults: setup ## Faults of Valkey and of replicas under load: answers, aff
 	@$(BIN)/python -m loadtest.chaos --minutes 10 --only "redis,replica"
 
 bench-streams: setup ## 10,000 slow streams on one process, 2,000 fast ones on two (5 min)
-	@$(BIN)/python -m loadtest.bench.streams
-	@$(BIN)/python -m loadtest.bench.streams --streams 2000 --gap-s 0.02 --chunks 1500 --processes 2
+	@$(BIN)/python -m loadtest.bench.serving streams
+	@$(BIN)/python -m loadtest.bench.serving streams --streams 2000 --gap-s 0.02 --chunks 1500 --processes 2
 
 bench-processes: setup ## Requests per CPU-second of one process, and of two on one port (4 min)
-	@$(BIN)/python -m loadtest.bench.processes
+	@$(BIN)/python -m loadtest.bench.serving processes
 
 bench-soak: setup ## Memory under constant load (30 min)
-	@$(BIN)/python -m loadtest.bench.soak
+	@$(BIN)/python -m loadtest.bench.serving soak
 
 bench-overload: setup ## Four replicas at three times their capacity, then again with failures (6 min)
 	@$(BIN)/python -m loadtest.chaos overload
@@ -127,7 +127,7 @@ bench-overload: setup ## Four replicas at three times their capacity, then again
 
 bench-pairs: setup ## Two sites with prefill and decode workers, some of which die (6 min)
 	@$(BIN)/python -m loadtest.chaos sites
-	@$(BIN)/python -m loadtest.bench.leg_failures
+	@$(BIN)/python -m loadtest.bench.pairs --failures
 
 bench-peers: setup ## CPU beside nginx and the Rust routers, written to docs/benchmarks/ (35 min)
 	@$(BIN)/python -m loadtest.bench.peers

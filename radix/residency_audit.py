@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from radix.tree import PrefixTree
 
 AUDIT_BLOCKS = 4096
-"""Blocks looked at in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.residency``)."""
+"""Blocks looked at in one call: 0.4 to 1.7 ms (``python -m loadtest.bench.kv_events --residency``)."""
 
 
 class Audit:

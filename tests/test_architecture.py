@@ -9,7 +9,7 @@ MODULES = sorted(
     path.relative_to(ROOT)
     for package in PACKAGES
     for path in (ROOT / package).rglob("*.py")
-    if "bench" not in path.parts
+    if "bench" not in path.relative_to(ROOT).parts
 )
 
 

@@ -1,4 +1,7 @@
-"""What a decision costs, and folding what it leads to: ``python -m loadtest.bench.decision``.
+"""CPU of one decision and its fold, and of the shared queue.
+
+    python -m loadtest.bench.decision [--workers 4 64 1000] [--pairs]
+    python -m loadtest.bench.decision --queue
 
 Short prompts are placed on fleets of 4, 64 and 1,000 workers with the default policy, 16 of them in flight at
 a time. *cold* prompts are a block of their own each; *shared* ones begin with one of 32 prefixes of four
@@ -8,22 +11,40 @@ blocks, which the fleet soon holds. Microseconds of CPU for each request:
 * *fold*: its operations applied, placed, first token and finished, or *fold short*: placed, and
   finished with the time of its first token.
 
-With ``--pairs`` half of the workers prefill and half decode, and a decision is about two of them: what
-their partners cost, the choice of the prefill worker, and that of the decode worker. Both are folded, so
+With ``--pairs`` half of the workers prefill and half decode, and a decision is about two of them: the price
+of their partners, the choice of the prefill worker, and that of the decode worker. Both are folded, so
 *fold* is of five operations, and *fold short* of four.
 
-A run decides and folds, and then folds the same operations again without deciding; the difference is what
-deciding costs. Figures are medians of some runs, each on a new fleet.
+A run decides and folds, and then folds the same operations again without deciding; the difference is the
+price of deciding. Figures are medians of some runs, each on a new fleet.
+
+With ``--queue`` requests of two replicas wait for the workers of a large fleet, every third for one worker,
+the others for any of their lane. Microseconds of CPU for each operation or question, at some numbers of
+waiting requests and of flows:
+
+* *put*: one more waits, and *foreign*, the same at another replica;
+* *again*: one that waits gets another key;
+* *placed*: it goes, so that the ticket ends and its flow is charged;
+* *best*: the next request on a worker, and *own*, the next of this replica;
+* *any*: the next request, whichever worker it waits for;
+* *ahead*: whether a request goes before a newcomer;
+* *work*: the work ahead of a key, and *worst*, the request to displace; each after one change.
+
+Each figure is a median over rounds of some operations. After a round the queue has its size again.
 """
 
 import argparse
 import gc
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
 from statistics import median
 
 import numpy as np
 
+from loadtest.bench.costs import mean_us
 from policies import (
     FULL_ATTENTION,
     UNKNOWN_KV,
@@ -40,6 +61,7 @@ from policies import (
     Partners,
     Placed,
     RequestView,
+    Waiting,
     WorkerPut,
     make_policy,
     place,
@@ -58,18 +80,35 @@ UNOBSERVED = DecodeFit()
 
 PROMPT_TOKENS = {False: 300.0, True: 1250.0}
 
+QUEUE_WORKERS = 1_000
+LANE = "large|0-64K"
+OWN, OTHER = "one", "two"
+ROUNDS = 25
+OPERATIONS_MAX = 200
+QUEUES = ((100, 1), (100, 20), (1_000, 1), (1_000, 200), (10_000, 1), (10_000, 20), (10_000, 200))
+COLUMNS = ("put", "foreign", "again", "placed", "best", "own", "any", "ahead", "work", "worst")
+
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
-        prog="python -m loadtest.bench.decision", description="Cost of one decision and its fold."
+        prog="python -m loadtest.bench.decision",
+        description="Cost of one decision and its fold, and of the queue.",
     )
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 64, 1000])
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--repeats", type=int, default=REPEATS)
     parser.add_argument("--pairs", action="store_true", help="half of the workers prefill, half decode")
+    parser.add_argument("--queue", action="store_true", help="the shared queue instead")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the queue")
     arguments = parser.parse_args()
     gc.disable()
+    if arguments.queue:
+        print("waiting flows", *(f"{name:>7}" for name in COLUMNS), " µs CPU")
+        for waiting, flows in QUEUES:
+            figures = queue_us(waiting, flows, arguments.rounds)
+            print(f"{waiting:>7} {flows:>5}", *(f"{figures[name]:>7.1f}" for name in COLUMNS))
+        return
     print("workers  prompts   decide     fold  fold short  µs CPU")
     for workers in arguments.workers:
         for shared in (False, True):
@@ -89,9 +128,10 @@ def costs_us(workers: int, requests: int, *, shared: bool, pairs: bool = False) 
     began_ns = time.process_time_ns()
     ops = decided(fleet, paths, PROMPT_TOKENS[shared], pairing_of(workers) if pairs else None)
     both_ns = time.process_time_ns() - began_ns
-    fold_ns = _folded_ns(fleet_of(workers, pairs=pairs), ops)
-    short_ns = _folded_ns(fleet_of(workers, pairs=pairs), shortened(ops))
-    return (both_ns - fold_ns) / requests / 1e3, fold_ns / requests / 1e3, short_ns / requests / 1e3
+    fold_us, short_us = (
+        _folded_us(fleet_of(workers, pairs=pairs), some) / requests for some in (ops, shortened(ops))
+    )
+    return both_ns / 1e3 / requests - fold_us, fold_us, short_us
 
 
 def fleet_of(workers: int, *, pairs: bool = False) -> FleetState:
@@ -181,17 +221,126 @@ def shortened(ops: list[Op]) -> list[Op]:
     ]
 
 
-def _folded_ns(fleet: FleetState, ops: list[Op]) -> int:
-    began_ns = time.process_time_ns()
-    for op in ops:
-        fleet.apply(op)
-    return time.process_time_ns() - began_ns
+def _folded_us(fleet: FleetState, ops: Sequence[Op]) -> float:
+    return mean_us(lambda number: fleet.apply(ops[number]), len(ops)) * len(ops)
 
 
 def _prompts(requests: int, *, shared: bool) -> list[bytes]:
     prefixes = [chain_bytes(bytes(4), root_hash(number), 1) if shared else b"" for number in range(PREFIXES)]
     own = chain_bytes(bytes(requests), 1, 1)
     return [prefixes[number % PREFIXES] + own[8 * number : 8 * number + 8] for number in range(requests)]
+
+
+def queue_us(waiting: int, flows: int, rounds: int) -> dict[str, float]:
+    """The figures for one queue, by name."""
+    queue = Queue(waiting, flows)
+    operations = min(OPERATIONS_MAX, max(waiting // 10, 1))
+    taken: dict[str, list[float]] = {name: [] for name in COLUMNS}
+    for _ in range(rounds):
+        for name, us in queue.round_us(operations).items():
+            taken[name].append(us)
+    return {name: median(figures) for name, figures in taken.items()}
+
+
+class Queue:
+    """A fleet for which some requests wait.
+
+    Attributes:
+        fleet: Its state.
+    """
+
+    def __init__(self, waiting: int, flows: int) -> None:
+        self.fleet = FleetState()
+        self._flows = [f"{('high', 'normal', 'low')[number % 3]}/{number}" for number in range(flows)]
+        self._random = Random(waiting + flows)
+        self._numbers = count()
+        self._now_us = START_US
+        for number in range(QUEUE_WORKERS):
+            self.fleet.apply(WorkerPut(f"w{number}:1", 1, "bench", f"http://w{number}:1"))
+        # What is asked for once is kept up to date from then on.
+        self.fleet.tickets.worst(OWN, self._flows[0], 1_000_000)
+        for number in range(waiting):
+            self.fleet.apply(self.waits(OWN if number % 2 else OTHER))
+
+    def waits(self, replica: str, request_id: str | None = None) -> Waiting:
+        """A request that waits, or waits otherwise than before."""
+        random = self._random
+        self._now_us += 500
+        service_us = round(random.lognormvariate(12, 1))
+        return Waiting(
+            request_id or f"{next(self._numbers):08}",
+            self._now_us,
+            replica,
+            self._now_us,
+            self._now_us + 2 * service_us,
+            LANE,
+            f"w{random.randrange(QUEUE_WORKERS)}:1" if random.randrange(3) == 0 else "",
+            random.choice(self._flows),
+            service_us,
+            service_us // 25,
+            service_us // 20,
+        )
+
+    def round_us(self, operations: int) -> dict[str, float]:
+        """Put some, ask some, and let as many go; microseconds for each."""
+        fleet, tickets = self.fleet, self.fleet.tickets
+        own = [self.waits(OWN) for _ in range(operations)]
+        figures = {
+            "put": self._applied_us(own),
+            "foreign": self._applied_us([self.waits(OTHER) for _ in range(operations)]),
+            "again": self._applied_us([self.waits(OWN, op.request_id) for op in own]),
+        }
+        now_us = self._now_us
+        slots = [self._random.randrange(QUEUE_WORKERS) for _ in range(operations)]
+        keys_us = [now_us + self._random.randrange(2_000_000) for _ in range(operations)]
+        flow = self._flows[0]
+        lanes = (LANE,)
+        figures |= {
+            "best": mean_us(lambda n: tickets.best(slots[n], lanes, now_us), operations),
+            "own": mean_us(lambda n: tickets.best(slots[n], lanes, now_us, replica=OWN), operations),
+            "any": mean_us(lambda _: tickets.best_of_lanes(lanes, now_us), operations),
+            "ahead": mean_us(
+                lambda n: tickets.ahead_of(slots[n], lanes, keys_us[n], now_us, flow=flow), operations
+            ),
+        }
+        changed: dict[str, Callable[[int], object]] = {
+            "work": lambda n: tickets.ahead_service_us(LANE, keys_us[n]),
+            "worst": lambda _: tickets.worst(OWN, flow, 1_000_000),
+        }
+        for name, ask in changed.items():
+            ops = [self.waits(OWN) for _ in range(operations)]
+
+            def change_and_ask(
+                number: int, ops: list[Waiting] = ops, ask: Callable[[int], object] = ask
+            ) -> None:
+                fleet.apply(ops[number])
+                ask(number)
+
+            figures[name] = max(0.0, mean_us(change_and_ask, operations) - figures["put"])
+        figures["placed"] = self._applied_us(self._goes(slots * 4))
+        return figures
+
+    def _goes(self, slots: list[int]) -> list[Placed]:
+        """Some of those that wait go to these workers."""
+        self._now_us += 500
+        gone = self._random.sample([*self.fleet.tickets], len(slots))
+        return [
+            Placed(
+                ticket.request_id,
+                self._now_us,
+                f"w{slot}:1",
+                ticket.replica,
+                ticket.service_us,
+                ticket.uncached_tokens,
+                ticket.context_tokens,
+                (b"",),
+                flow=ticket.flow,
+            )
+            for ticket, slot in zip(gone, slots, strict=True)
+        ]
+
+    def _applied_us(self, ops: Sequence[Op]) -> float:
+        return _folded_us(self.fleet, ops) / len(ops)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Clients that notice every byte that is missing: a load generator on raw protocols.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`LoadPlan`), sends chat
-requests to a gateway in front of `loadtest.bench.mock_engine`, and writes a line of JSON (`LoadReport`) every
-half second. When the planned requests are done, or standard input ends, it starts nothing new, waits for the
-answers in flight, writes a last report and ends.
+A child of the benchmarks (`loadtest.bench.child`). It gets a `LoadPlan`, sends chat requests to a gateway in
+front of `loadtest.bench.mock_engine`, and says a `LoadReport` every half second. When the planned requests
+are done, or its input ends, it starts nothing new, waits for the answers in flight, says a last report and
+ends.
 
     rate_per_s = 0    closed loop: every connection sends its next request when it has its answer
     rate_per_s > 0    open loop: a request starts when it is due, on an idle connection or a new one
@@ -14,8 +14,6 @@ stream's makes the request *broken*, as does any status but 200 and a connection
 """
 
 import asyncio
-import os
-import sys
 import time
 import zlib
 from collections import Counter
@@ -23,8 +21,8 @@ from dataclasses import dataclass, field
 
 import httptools
 import msgspec
-import uvloop
 
+from loadtest.bench.child import input_ended, say
 from loadtest.bench.mock_engine import MODEL, prompt_tokens_of, streamed_answer, whole_answer
 from router.open_files import raise_open_files
 
@@ -40,11 +38,12 @@ class LoadPlan(msgspec.Struct, frozen=True):
     Attributes:
         port: The gateway's, on 127.0.0.1.
         connections: How many there are at most.
-        requests: How many are sent in all; 0 for as many as can be until standard input ends.
+        requests: How many are sent in all; 0 for as many as can be until the input ends.
         rate_per_s: How many start in a second; 0 for a closed loop.
         chunks: Of a streamed answer; 0 for one that is not.
         prompt_bytes: Length of a prompt.
         distinct: How many different prompts there are.
+        model: The model that is asked.
     """
 
     port: int
@@ -54,6 +53,7 @@ class LoadPlan(msgspec.Struct, frozen=True):
     chunks: int = 0
     prompt_bytes: int = 1024
     distinct: int = 1
+    model: str = MODEL
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -67,6 +67,7 @@ class LoadReport(msgspec.Struct, frozen=True):
         body_bytes: Of all answers.
         held_back: How often an open loop had no connection when a request was due.
         problems: What was wrong with those that broke, and how often.
+        reads_s: Monotonic times of the reads since the last report, if there is one connection.
     """
 
     at_s: float
@@ -76,6 +77,7 @@ class LoadReport(msgspec.Struct, frozen=True):
     body_bytes: int
     held_back: int
     problems: dict[str, int]
+    reads_s: list[float] = []
 
 
 def prompt(number: int, plan: LoadPlan) -> str:
@@ -90,7 +92,7 @@ def request_bytes(number: int, plan: LoadPlan) -> bytes:
     """A request as it is sent."""
     body = msgspec.json.encode(
         {
-            "model": MODEL,
+            "model": plan.model,
             "user": str(number),
             "max_tokens": plan.chunks or 50,
             "stream": plan.chunks > 0,
@@ -128,6 +130,7 @@ class Load:
     body_bytes: int = 0
     held_back: int = 0
     problems: Counter[str] = field(default_factory=Counter)
+    reads_s: list[float] = field(default_factory=list)
     _idle: list["_Connection"] = field(default_factory=list)
     _connections: int = 0
 
@@ -159,6 +162,7 @@ class Load:
 
     def report(self) -> LoadReport:
         """Where it stands."""
+        reads_s, self.reads_s = self.reads_s, []
         return LoadReport(
             time.monotonic(),
             self.answering,
@@ -167,6 +171,7 @@ class Load:
             self.body_bytes,
             self.held_back,
             dict(self.problems),
+            reads_s,
         )
 
     async def _open_loop(self) -> None:
@@ -241,6 +246,8 @@ class _Connection(asyncio.Protocol):
         self._sum = zlib.crc32(data, self._sum)
         self._bytes += len(data)
         self._load.body_bytes += len(data)
+        if self._load.plan.connections == 1:
+            self._load.reads_s.append(time.monotonic())
 
     def on_message_complete(self) -> None:
         number, status = self._number, self._parser.get_status_code()
@@ -274,28 +281,21 @@ class _Connection(asyncio.Protocol):
 
 
 async def drive(plan: LoadPlan) -> None:
-    """Run a load and report, until it is done or standard input ends."""
-    loop = asyncio.get_running_loop()
+    """Run a load and report, until it is done or the input ends."""
+    raise_open_files(0)
     load = Load(plan)
     running = asyncio.create_task(load.run(), name="load")
-
-    def stop() -> None:
-        loop.remove_reader(sys.stdin.fileno())
-        load.stopping = True
-        loop.call_later(STOP_TIMEOUT_S, running.cancel)
-
-    loop.add_reader(sys.stdin.fileno(), stop)
+    stopping = asyncio.create_task(_stop(load, running), name="stop")
     while not running.done():
         await asyncio.wait((running,), timeout=REPORT_S)
-        os.write(sys.stdout.fileno(), msgspec.json.encode(load.report()) + b"\n")
+        say(load.report())
+    stopping.cancel()
     await running
 
 
-def main() -> None:
-    """Run the load."""
-    raise_open_files(0)
-    uvloop.run(drive(msgspec.json.decode(sys.stdin.buffer.readline(), type=LoadPlan)))
-
-
-if __name__ == "__main__":
-    main()
+async def _stop(load: Load, running: asyncio.Task[None]) -> None:
+    """Start nothing new after the input has ended, and give up when the answers take too long."""
+    await input_ended()
+    load.stopping = True
+    await asyncio.sleep(STOP_TIMEOUT_S)
+    running.cancel()

@@ -1,27 +1,37 @@
-"""What following KV events costs: many engines' real encodings on real sockets, and one process that follows.
+"""Price of following KV events: engines' real encodings on real sockets, and their events alone.
+
+    python -m loadtest.bench.kv_events [--workers 200] [--events-per-s 200] [--groups 1|6] [--seconds 20]
+    python -m loadtest.bench.kv_events --residency
 
     publishers (one process)  ──ZeroMQ──>  follower (this process)  ──operations──>  a second fold
 
-Each engine is a small model of one: prompts that are stored whole, extended by a turn, and the oldest
-evicted, told as vLLM tells it (maps; one removal per block and group, one store per span and group). Printed
-are, over the time measured: batches and events that came, the CPU that this process used as a share of one
-core, how late its event loop was, operations and bytes for the log, and what another replica pays to apply
-them.
+Printed are, over the time measured: batches and events that came, the CPU that this process used as a share
+of one core, how late its event loop was, operations and bytes for the log, and the CPU of another replica
+that applies them. Of ``--groups`` the first has full attention, the others keep sliding windows at the ends
+of prompts.
 
-    python -m loadtest.bench.kv_events [--workers 200] [--events-per-s 200] [--groups 1|6] [--seconds 20]
+With ``--residency`` `radix.Residency` alone is measured: events are made before, and nothing is decoded. The
+tree is told every 100 events (half a second at 200 events/s).
+
+    dense          one group, blocks of 16 tokens, tree blocks of the same size
+    dense, 256     the same for a tree with blocks of 256 tokens
+    hybrid         a full group and three sliding windows that keep the ends of prompts (W = 128)
+    hybrid, all    the same, the windows keep everything and lose the oldest blocks
+
+*ops* and *bytes* are per 1,000 events: the log's share. Memory is the growth of the resident set for another
+200,000 blocks, in a process of its own. CPU time is ``process_time_ns``, the least of several runs; run it on
+a quiet machine.
 """
 
 import argparse
 import asyncio
 import contextlib
-import multiprocessing
-import random
+import gc
+import os
 import ssl
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator
-from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -30,7 +40,12 @@ import msgspec
 import numpy as np
 import zmq
 
+from loadtest.bench.child import say, started
+from loadtest.bench.costs import apart
+from loadtest.bench.event_engine import MIXES, Engine, Mix
+from loadtest.bench.process_tree import rss_bytes
 from policies import FleetRules, FleetState, Op, WorkerPut, decode_ops, encode_op, encode_ops
+from radix import BlocksRemoved, BlocksStored, EngineEvent, PrefixTree, Residency, apply
 from router.destinations import Destinations
 from router.fleet import Core, LocalWorker, Registry, ServedModel
 from router.fleet.kv_events import KvEvents, State
@@ -38,102 +53,86 @@ from router.fleet.kv_events.following import FollowingRules
 from router.gateway.identity import PromptHasher
 from router.shared import LogPort, LogStatus
 
-BLOCK = 32
+TOLD_EVERY = 100
 TREE_BLOCK = 64
-PROMPT_BLOCKS = 40
-TURN_BLOCKS = 8
-HELD_SESSIONS = 40
-WINDOW = 4
+PUBLISHED_BLOCKS = 3_000
+"""What each engine that publishes holds."""
+
 STREAMS = 20
+"""How many engines differ."""
+
 WARM_S = 12.0
-"""Until then caches fill, and nothing is removed."""
+"""Until then caches fill, and little is removed."""
+
 JOINED_S = 4.0
-"""Until then everybody asks for old batches, of which there are none."""
+"""Until then followers ask for old batches, of which there are none."""
 
 
-class Engine:
-    """One engine's cache, and what it says of a step.
+class PublishPlan(msgspec.Struct, frozen=True):
+    """Engines that publish: where, how many, with how many cache groups, how much and for how long."""
 
-    Args:
-        groups: Cache groups: the first of full attention, the others of sliding windows.
-        seed: Of its prompts.
-    """
-
-    def __init__(self, groups: int, seed: int) -> None:
-        self._random = random.Random(seed)
-        self._groups = groups
-        self._next = seed << 32
-        self._sessions: deque[list[int]] = deque()
-
-    def step(self) -> list[dict[str, Any]]:
-        """Store one prompt or turn, and remove as much."""
-        new = len(self._sessions) < HELD_SESSIONS or self._random.random() < TURN_BLOCKS / PROMPT_BLOCKS
-        events: list[dict[str, Any]] = []
-        if new and len(self._sessions) >= HELD_SESSIONS:
-            gone = self._sessions.popleft()
-            for group in range(self._groups):
-                kept = gone if group == 0 else gone[-WINDOW:]
-                events += (
-                    {"type": "BlockRemoved", "block_hashes": [at], "medium": "GPU", "group_idx": group}
-                    for at in reversed(kept)
-                )
-        session = [] if new else self._sessions[self._random.randrange(len(self._sessions))]
-        count = PROMPT_BLOCKS if new else TURN_BLOCKS
-        hashes = list(range(self._next, self._next + count))
-        self._next += count
-        ids = [self._random.randrange(150_000) for _ in range(count * BLOCK)]
-        for group in range(self._groups):
-            full = group == 0
-            if not full and session:
-                events += (
-                    {"type": "BlockRemoved", "block_hashes": [at], "medium": "GPU", "group_idx": group}
-                    for at in session[-WINDOW:]
-                )
-            store: dict[str, Any] = {
-                "type": "BlockStored",
-                "block_hashes": hashes if full else hashes[-WINDOW:],
-                "parent_block_hash": session[-1] if session else None,
-                "token_ids": ids,
-                "block_size": BLOCK,
-                "lora_id": None,
-                "medium": "GPU",
-                "lora_name": None,
-                "group_idx": group,
-                "kv_cache_spec_kind": "full_attention" if full else "sliding_window",
-            }
-            if not full:
-                store["kv_cache_spec_sliding_window"] = WINDOW * BLOCK
-            events.append(store)
-        session.extend(hashes)
-        if new:
-            self._sessions.append(session)
-        return events
+    folder: str
+    workers: int
+    groups: int
+    events_per_s: float
+    seconds: float
 
 
-def stream(groups: int, seed: int, events: float) -> list[tuple[int, bytes]]:
-    """What one engine says until it has told so many events: batches, each with the events so far."""
-    engine, told, batches = Engine(groups, seed), 0, []
+def batches(engine: Engine, events: float) -> list[tuple[int, bytes]]:
+    """Encode an engine's steps until they have so many events, each with the number of events so far."""
+    told, encoded = 0, []
+    step: list[dict[str, Any]] = []
     while told < events:
-        step = engine.step()
-        told += len(step)
-        batches.append((told, msgspec.msgpack.encode((time.time(), step, 0))))
-    return batches
+        for event in engine.turn():
+            step.append(_as_vllm(event))
+            if isinstance(event, BlocksStored) and not event.group:
+                told += len(step)
+                encoded.append((told, msgspec.msgpack.encode((time.time(), step, 0))))
+                step = []
+    return encoded
 
 
-def publish(folder: str, workers: int, groups: int, events_per_s: float, seconds: float) -> None:
-    """Be the engines: a process of its own. What they say is made beforehand; `STREAMS` engines differ."""
+def _as_vllm(event: EngineEvent) -> dict[str, Any]:
+    if isinstance(event, BlocksRemoved):
+        return {
+            "type": "BlockRemoved",
+            "block_hashes": event.hashes,
+            "medium": event.medium,
+            "group_idx": event.group,
+        }
+    assert isinstance(event, BlocksStored)
+    return {
+        "type": "BlockStored",
+        "block_hashes": event.hashes,
+        "parent_block_hash": event.parent,
+        "token_ids": event.token_ids,
+        "block_size": event.block_tokens,
+        "lora_id": None,
+        "medium": event.medium,
+        "lora_name": None,
+        "group_idx": event.group,
+        "kv_cache_spec_kind": event.kind,
+        "kv_cache_spec_sliding_window": event.window_tokens,
+    }
+
+
+async def publish(plan: PublishPlan) -> None:
+    """Be the engines, until the process is ended. Their events are made beforehand."""
+    workers = range(plan.workers)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.set(zmq.MAX_SOCKETS, 4 * workers + 100)
-    streams = [stream(groups, seed + 1, seconds * events_per_s) for seed in range(min(STREAMS, workers))]
-    sockets, routers = [], []
-    for number in range(workers):
-        socket, router = context.socket(zmq.PUB), context.socket(zmq.ROUTER)
+    context.set(zmq.MAX_SOCKETS, 4 * plan.workers + 100)
+    mix = Mix("", TREE_BLOCK, windows=plan.groups - 1)
+    streams = [
+        batches(Engine(mix, PUBLISHED_BLOCKS, Random(seed)), plan.seconds * plan.events_per_s)
+        for seed in workers[:STREAMS]
+    ]
+    sockets, routers = ([context.socket(kind) for _ in workers] for kind in (zmq.PUB, zmq.ROUTER))
+    for number, (socket, router) in enumerate(zip(sockets, routers, strict=True)):
         socket.set_hwm(100_000)
-        socket.bind(f"ipc://{folder}/e{number}")
-        router.bind(f"ipc://{folder}/r{number}")
-        sockets.append(socket)
-        routers.append(router)
-    sent, began_s = [0] * workers, time.monotonic()
+        socket.bind(f"ipc://{plan.folder}/e{number}")
+        router.bind(f"ipc://{plan.folder}/r{number}")
+    say(True)  # noqa: FBT003 - ready
+    sent, began_s = [0] * plan.workers, time.monotonic()
     while True:
         now_s = time.monotonic() - began_s
         for number, router in enumerate(routers):
@@ -142,14 +141,14 @@ def publish(folder: str, workers: int, groups: int, events_per_s: float, seconds
                     client = router.recv_multipart(zmq.NOBLOCK)[0]
                     router.send_multipart((client, b"", b"", (2**64 - 1).to_bytes(8, "big"), b""))
                 continue
-            batches, at = streams[number % len(streams)], sent[number]
+            stream, at = streams[number % len(streams)], sent[number]
             # One after the other, not all at once.
-            due = (now_s - JOINED_S - number / workers) * events_per_s
-            while at < len(batches) and batches[at][0] <= due:
-                sockets[number].send_multipart((b"", at.to_bytes(8, "big"), batches[at][1]))
+            due = (now_s - JOINED_S - number / plan.workers) * plan.events_per_s
+            while at < len(stream) and stream[at][0] <= due:
+                sockets[number].send_multipart((b"", at.to_bytes(8, "big"), stream[at][1]))
                 at += 1
             sent[number] = at
-        time.sleep(0.002)
+        time.sleep(0.002)  # noqa: ASYNC251 - the only thing that this process does
 
 
 class Workers:
@@ -258,36 +257,98 @@ async def measure(folder: str, workers: int, replicas: int, seconds: float) -> d
     }
 
 
-@contextlib.contextmanager
-def publishing(*arguments: Any) -> Iterator[None]:
-    """Run the engines in a process of their own."""
-    process = multiprocessing.get_context("spawn").Process(target=publish, args=arguments, daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
+def _measured(mix: Mix, count: int, blocks: int) -> tuple[float, float, float, float, float]:
+    engine = Engine(mix, blocks, Random(1))
+    residency = Residency(mix.tree_tokens, lambda lora, salt: 1)
+    tree = PrefixTree(block_tokens=mix.tree_tokens)
+    residency.apply(0, engine.fill())
+    for op in residency.changes("w", 1):
+        apply(tree, op, 0)
+    events = engine.events(count)
+    apply_ns = changes_ns = audit_ns = ops = op_bytes = audits = 0
+    gc.collect()
+    for at in range(0, len(events), TOLD_EVERY):
+        some = events[at : at + TOLD_EVERY]
+        began_ns = time.process_time_ns()
+        residency.apply(0, some)
+        applied_ns = time.process_time_ns()
+        told = residency.changes("w", at + 2)
+        told_ns = time.process_time_ns()
+        apply_ns += applied_ns - began_ns
+        changes_ns += told_ns - applied_ns
+        ops += len(told)
+        op_bytes += len(msgspec.msgpack.encode(told))
+        for op in told:
+            apply(tree, op, 0)
+        if at // TOLD_EVERY % 20 == 0:
+            began_ns = time.process_time_ns()
+            assert not residency.reconcile(tree, 0, "w", at + 2, at)
+            audit_ns += time.process_time_ns() - began_ns
+            audits += 1
+    return (
+        apply_ns / len(events) / 1e3,
+        changes_ns / len(events) / 1e3,
+        audit_ns / audits / 1e3,
+        ops / len(events) * 1e3,
+        op_bytes / len(events) * 1e3,
+    )
+
+
+def bytes_per_block(mix: Mix) -> float:
+    """Memory of an engine's block, by the growth of this process."""
+    residency = Residency(mix.tree_tokens, lambda lora, salt: 1)
+    random = Random(1)
+    for at, engine in enumerate(Engine(mix, 100_000, random) for _ in range(4)):
+        if at == 2:
+            gc.collect()
+            before, blocks = rss_bytes(os.getpid()), residency.blocks
+        residency.apply(0, engine.fill())
+        residency.changes("w", at + 1)
+    gc.collect()
+    return (rss_bytes(os.getpid()) - before) / (residency.blocks - blocks)
+
+
+async def follow(given: argparse.Namespace) -> dict[str, float]:
+    """Start the engines and follow them."""
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = given.seconds + WARM_S + 2
+        plan = PublishPlan(folder, given.workers, given.groups, given.events_per_s, seconds)
+        async with started(publish, plan) as publishers:
+            await publishers.next(bool)
+            return await measure(folder, given.workers, given.replicas, given.seconds)
+
+
+def print_residency(given: argparse.Namespace) -> None:
+    """Print the figures of each mix."""
+    print("mix            µs/event:  apply  changes  reconcile/call   ops/1,000  bytes/1,000   bytes/block")
+    for mix in MIXES:
+        rows = [_measured(mix, given.events, given.blocks) for _ in range(given.repeats)]
+        apply_us, changes_us, audit_us = (min(row[at] for row in rows) for at in range(3))
+        print(
+            f"{mix.name:<24} {apply_us:>6.2f} {changes_us:>8.2f} {audit_us:>15.0f}"
+            f" {rows[0][3]:>11.0f} {rows[0][4]:>12.0f} {apart(bytes_per_block, mix):>13.0f}"
+        )
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m loadtest.bench.kv_events", description="Price of KV events."
     )
     parser.add_argument("--workers", type=int, default=200)
     parser.add_argument("--replicas", type=int, default=1, help="of which this is one, with its share")
     parser.add_argument("--events-per-s", type=float, default=200.0, help="of each worker")
     parser.add_argument("--groups", type=int, default=1, help="cache groups; 6: five sliding windows")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--residency", action="store_true", help="the fold of events alone")
+    parser.add_argument("--events", type=int, default=40_000, help="of each mix of it [%(default)s]")
+    parser.add_argument("--blocks", type=int, default=60_000, help="of its engine [%(default)s]")
+    parser.add_argument("--repeats", type=int, default=3, help="of each mix [%(default)s]")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (folder, given.workers, given.groups, given.events_per_s, given.seconds + WARM_S + 2)
-        with publishing(*arguments):
-            while not Path(folder, f"r{given.workers - 1}").exists():
-                time.sleep(0.05)
-            figures = asyncio.run(measure(folder, given.workers, given.replicas, given.seconds))
-    for name, figure in figures.items():
+    if given.residency:
+        print_residency(given)
+        return
+    for name, figure in asyncio.run(follow(given)).items():
         print(f"{name:30} {figure:12,.1f}")
 
 

@@ -2,47 +2,173 @@
 
     python -m loadtest.bench.limits [--replicas 8] [--limits 100 1000] [--minutes 2] [--demand 4]
 
-Real processes (`loadtest.bench.limit_replica`) share one account on a Valkey of their own. Together they
-are asked for ``demand`` times what the limit allows, by chance now here and now there. Per limit:
+Real processes, leases without the gateway, share one account on a Valkey of their own. Together they are
+asked for ``demand`` times what the limit allows, by chance now here and now there. Per limit:
 
-    burst     all of a minute's demand within 5 s: granted / limit, which should be 1 steady    for some
-    minutes: granted / limit in the busiest 60 s, never more than 1, and over all whole minutes,
-              counted from the first grant, at least 0.98
+    burst     all of a minute's demand within 5 s: granted / limit, which should be 1
+    steady    for some minutes: granted / limit in the busiest 60 s, never more than 1, and over all whole
+              minutes, counted from the first grant, at least 0.98
     skewed    as steady, but all at one replica
 
 Then with a limit that nobody reaches, the CPU of a request that finds its lease: to admit and to settle it
 in a tight loop; and 500 requests per second at each of two replicas, rounds and all, less that of the
 driver alone. ``wait`` is how long those requests took that had to ask Redis, ``alone`` how many were not
 answered within 10 ms and decided by the replica's fair share.
+
+A request lasts no time: it is settled as soon as it is granted, by its estimate. CPU is the process's, from
+the first request to the last; a *dry* replica asks nobody, which tells the driver's own.
 """
 
 import argparse
 import asyncio
 import statistics
-import sys
 import time
 from dataclasses import dataclass
+from random import Random
 
 import msgspec
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.bench.limit_replica import STEP_S, TTL_S, LimitPlan, LimitReport
-from router.shared import EmbeddedValkey, Keys, Leases, LogClock
+from loadtest.bench.child import say, started
+from loadtest.processes import ChildFailed
+from router.shared import Charge, EmbeddedValkey, Keys, Leases, LogClock
 from router.tenants import Limiter, Tenant, TenantLimits
+
+ACCOUNT = "tenant"
+TTL_S = 3.0
+STEP_S = 0.002
+"""Requests that are due within it are made together."""
 
 WINDOW_US = 60_000_000
 START_S = 2.0
 """For the processes to start in."""
 
 BURST_S = 5.0
-REPORT_BYTES_MAX = 1 << 26
 COST_PER_S = 500.0
 COST_S = 10.0
 PLENTY = 10**12
 TIGHT_ROUNDS = 1000
 TIGHT_REQUESTS = 20
+
+
+class LimitPlan(msgspec.Struct, frozen=True):
+    """What one replica does.
+
+    Attributes:
+        url: Where Redis is.
+        namespace: With whom it shares.
+        replica: Its number.
+        replicas: How many there are.
+        requests_per_minute: Limit of the account.
+        tokens_per_minute: As above; 0 for none.
+        concurrent_tokens: As above.
+        tokens: Of each request.
+        per_s: Requests it is asked for, per second.
+        start_unix_s: When all begin.
+        duration_s: For how long.
+        seed: Of the moments at which requests come.
+        dry: Ask nobody.
+    """
+
+    url: str
+    namespace: str
+    replica: int
+    replicas: int
+    requests_per_minute: int
+    tokens_per_minute: int
+    concurrent_tokens: int
+    tokens: int
+    per_s: float
+    start_unix_s: float
+    duration_s: float
+    seed: int
+    dry: bool = False
+
+
+class LimitReport(msgspec.Struct, frozen=True):
+    """What it saw.
+
+    Attributes:
+        asked: Requests it was asked for.
+        granted_us: Log times at which requests were granted.
+        waits_us: How long those took that had to wait for an answer.
+        rounds: Round trips to Redis.
+        alone: Requests that were decided without Redis.
+        cpu_s: CPU of the process.
+    """
+
+    asked: int
+    granted_us: list[int]
+    waits_us: list[int]
+    rounds: int
+    alone: int
+    cpu_s: float
+
+
+class _Replica:
+    def __init__(self, plan: LimitPlan) -> None:
+        self._plan = plan
+        self._clock = LogClock()
+        self._leases = Leases(
+            plan.url,
+            Keys(plan.namespace),
+            f"r{plan.replica}",
+            now_us=self._clock.now_us,
+            replicas=lambda: [f"r{number}" for number in range(plan.replicas)],
+            ttl_s=TTL_S,
+            loop=asyncio.get_running_loop(),
+        )
+        self._asked = 0
+        self._granted_us: list[int] = []
+        self._waits_us: list[int] = []
+
+    async def run(self) -> LimitReport:
+        """Ask from the start to the end."""
+        plan, pick = self._plan, Random(self._plan.seed)
+        task = asyncio.create_task(self._leases.run())
+        # The first answer takes a connection, which a gateway that serves has.
+        self._leases.charge(self._leases.account("warm-up", plan), 1, lambda charge: None)
+        await asyncio.sleep(max(0.0, plan.start_unix_s - time.time()))
+        began_s, cpu_s = time.monotonic(), time.process_time()
+        due_s, end_s = began_s + pick.expovariate(plan.per_s), began_s + plan.duration_s
+        while (now_s := time.monotonic()) < end_s:
+            while due_s <= now_s:
+                due_s += pick.expovariate(plan.per_s)
+                self._request()
+            await asyncio.sleep(max(STEP_S, min(due_s, end_s) - now_s))
+        await asyncio.sleep(0.1)
+        cpu_s = time.process_time() - cpu_s
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return LimitReport(
+            self._asked, self._granted_us, self._waits_us, self._leases.rounds, self._leases.alone, cpu_s
+        )
+
+    def _request(self) -> None:
+        self._asked += 1
+        if self._plan.dry:
+            return
+        asked_us = self._clock.now_us()
+
+        def decided(charge: Charge) -> None:
+            self._waits_us.append(self._clock.now_us() - asked_us)
+            if charge.granted:
+                self._served(charge)
+
+        charge = self._leases.charge(self._leases.account(ACCOUNT, self._plan), self._plan.tokens, decided)
+        if charge.granted:
+            self._served(charge)
+
+    def _served(self, charge: Charge) -> None:
+        self._granted_us.append(self._clock.now_us())
+        self._leases.settle(charge, charge.tokens)
+
+
+async def replica(plan: LimitPlan) -> None:
+    """Be one replica."""
+    say(await _Replica(plan).run())
 
 
 @dataclass(frozen=True)
@@ -92,14 +218,11 @@ async def run(url: str, plans: list[LimitPlan]) -> list[LimitReport]:
     """Run one process per plan, and gather what they report."""
 
     async def child(plan: LimitPlan) -> LimitReport:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest.bench.limit_replica"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=REPORT_BYTES_MAX,
-        )
-        answer, _ = await process.communicate(msgspec.json.encode(plan) + b"\n")
-        return msgspec.json.decode(answer, type=LimitReport)
+        async with started(replica, plan) as running:
+            report = await running.next(LimitReport)
+        if report is None:
+            raise ChildFailed(f"replica {plan.replica} ended early")
+        return report
 
     return await asyncio.gather(*map(child, plans))
 

@@ -1,10 +1,9 @@
 """Engines that compute nothing, so that whoever measures a gateway does not measure them.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`EnginePlan`), writes one
-line with the ports it serves, and ends when standard input does. A chat request says in ``user`` which
-number it has and in ``max_tokens`` how many chunks its stream shall have, and every byte of its answer
-follows from that (`whole_answer`, `streamed_answer`), so the client can tell if anything is missing, comes
-twice or belongs to somebody else.
+A child of the benchmarks (`loadtest.bench.child`). It gets an `EnginePlan`, says the ports that it serves,
+and ends when its input does. A chat request says in ``user`` which number it has and in ``max_tokens`` how
+many chunks its stream shall have, and every byte of its answer follows from that (`whole_answer`,
+`streamed_answer`), so the client can tell if anything is missing, comes twice or belongs to somebody else.
 
 All streams have the same gap between two chunks. A stream keeps the phase in which it came, so no timer of
 its own is needed: the gap is cut into slots, and each slot's streams get a chunk when it comes round. When
@@ -12,14 +11,12 @@ the machine is too slow the gap gets longer; nothing is sent in a burst to make 
 """
 
 import asyncio
-import os
-import sys
+from functools import partial
 
-import httptools
 import msgspec
-import uvloop
 
-from router.open_files import raise_open_files
+from loadtest.bench.child import input_ended, say
+from loadtest.bench.mock_server import MockConnection, answered, framed, listening
 
 MODEL = "mock"
 CAPACITY_TOKENS = 400_000
@@ -31,10 +28,11 @@ SLOT_S_MIN = 0.001
 
 
 class EnginePlan(msgspec.Struct, frozen=True):
-    """How many engines there are, and the gap between two chunks of a stream."""
+    """How many engines there are, the gap between two chunks of a stream, and the model that they serve."""
 
     engines: int
     gap_s: float
+    model: str = MODEL
 
 
 class ChatMessage(msgspec.Struct):
@@ -145,88 +143,44 @@ class _Stream:
         request, number = self._request, int(self._request.user)
         if self._transport.is_closing():
             return False
-        self._transport.write(_framed(chunk(number, self._at)))
+        self._transport.write(framed(chunk(number, self._at)))
         self._at += 1
         if self._at < request.max_tokens:
             return True
         end = last_chunk(number, self._at, prompt_tokens_of(request.messages[0].content))
-        self._transport.write(_framed(end) + b"0\r\n\r\n")
+        self._transport.write(framed(end) + b"0\r\n\r\n")
         return False
 
 
-def _framed(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 _DECODER = msgspec.json.Decoder(ChatRequest)
-_INFO = msgspec.json.encode(
-    {"object": "list", "data": [{"id": MODEL}], "max_total_num_tokens": CAPACITY_TOKENS}
-)
-"""Says which model is served and how much its cache holds, whatever was asked for."""
 
 
-class EngineConnection(asyncio.Protocol):
-    """One connection of the gateway."""
+class EngineConnection(MockConnection):
+    """One connection of the gateway. Without a body it tells the model, and how much the cache holds."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, model: str = MODEL) -> None:
+        super().__init__()
         self._streams = streams
-        self._parser = httptools.HttpRequestParser(self)
-        self._body: list[bytes] = []
+        self._model = model
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        """Parse."""
-        self._parser.feed_data(data)
-
-    def on_body(self, data: bytes) -> None:
-        """Collect the body."""
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
+    def asked(self, transport: asyncio.WriteTransport, path: bytes, body: bytes) -> None:
         """Answer."""
-        body, self._body = b"".join(self._body), []
-        if self._parser.get_method() != b"POST":
-            self._answer(_INFO)
+        if not body:
+            info = {"object": "list", "data": [{"id": self._model}], "max_total_num_tokens": CAPACITY_TOKENS}
+            transport.write(answered(msgspec.json.encode(info)))
             return
         request = _DECODER.decode(body)
         if request.stream:
-            self._streams.begin(self._transport, request)
+            self._streams.begin(transport, request)
         else:
             prompt_tokens = prompt_tokens_of(request.messages[0].content)
-            self._answer(whole_answer(int(request.user), request.max_tokens, prompt_tokens))
-
-    def _answer(self, body: bytes) -> None:
-        self._transport.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-            % (len(body), body)
-        )
+            transport.write(answered(whole_answer(int(request.user), request.max_tokens, prompt_tokens)))
 
 
 async def serve(plan: EnginePlan) -> None:
-    """Serve until standard input ends."""
-    loop = asyncio.get_running_loop()
+    """Serve until the input ends."""
     streams = Streams(plan.gap_s)
-    servers = [
-        await loop.create_server(lambda: EngineConnection(streams), "127.0.0.1", 0, backlog=4096)
-        for _ in range(plan.engines)
-    ]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    os.write(sys.stdout.fileno(), msgspec.json.encode(ports) + b"\n")
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
+    say(await listening([partial(EngineConnection, streams, plan.model)] * plan.engines))
     ticking = asyncio.create_task(streams.run(), name="streams")
-    await ended.wait()
+    await input_ended()
     ticking.cancel()
-
-
-def main() -> None:
-    """Run the engines."""
-    raise_open_files(0)
-    uvloop.run(serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=EnginePlan)))
-
-
-if __name__ == "__main__":
-    main()

@@ -40,6 +40,12 @@ def rss_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_rss_bytes(pid: int) -> int:
+    """Largest resident memory that one process has had."""
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+
+
 def open_files(pid: int) -> int:
     """File descriptors that one process has open, sockets with them; 0 if it is gone."""
     try:

@@ -1,14 +1,11 @@
-"""The data path alone: a gateway that decides nothing, for measuring what moving bytes costs.
+"""The data path alone: a proxy that decides nothing, in place of a gateway.
 
-    python -m loadtest.bench.proxy --port 9100 --workers http://127.0.0.1:9001 http://127.0.0.1:9002
-
-serves POST requests from the given workers in turn, on uvloop, in one process. Point a load generator
-at it and divide the CPU time of this process (which it prints when it ends) by the requests.
+A child of ``python -m loadtest.bench.serving processes --bare``. It serves POST requests from the given
+workers in turn, on uvloop, in one process.
 """
 
 import argparse
 import itertools
-import resource
 
 import uvicorn
 import uvloop
@@ -83,12 +80,11 @@ class Forwarding:
 
 async def serve(port: int, urls: list[str]) -> None:
     """Serve until a signal comes."""
-    pools = [WorkerPool(url, timeouts=UpstreamTimeouts()) for url in urls]
-    next_pool = itertools.cycle(pools).__next__
+    next_pool = itertools.cycle([WorkerPool(url, timeouts=UpstreamTimeouts()) for url in urls]).__next__
     app = FastAPI()
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
+    @app.get("/readiness")
+    async def readiness() -> dict[str, str]:
         return {"status": "ok"}
 
     protocol = make_protocol(
@@ -96,22 +92,17 @@ async def serve(port: int, urls: list[str]) -> None:
         lambda method, path: method == b"POST",
     )
     config = uvicorn.Config(app, host="127.0.0.1", port=port, http=protocol, loop="none", log_config=None)
+    print('{"event": "gateway.started"}', flush=True)  # as the log of a gateway
     await uvicorn.Server(config).serve()
-    for pool in pools:
-        pool.close()
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(f"CPU: {usage.ru_utime:.2f} s user, {usage.ru_stime:.2f} s system")
 
 
 def main() -> None:
-    """Run from the command line."""
-    parser = argparse.ArgumentParser(
-        description="A gateway that decides nothing, for measuring the data path."
-    )
-    parser.add_argument("--port", type=int, default=9100)
-    parser.add_argument("--workers", nargs="+", required=True)
-    arguments = parser.parse_args()
-    uvloop.run(serve(arguments.port, arguments.workers))
+    """Run from the command line of ``cacheway serve``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--worker-urls", nargs="+", required=True)
+    options, _ = parser.parse_known_args()
+    uvloop.run(serve(options.port, options.worker_urls))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ idle; memory is resident at the end of a run.
 
 import argparse
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from pathlib import Path
 import httpx
 import uvloop
 
+from loadtest.bench.process_tree import cpu_s, rss_bytes
 from loadtest.client import LoadClient
 from loadtest.ideal import IdealCache
 from loadtest.processes import Child, ChildFailed, free_port
@@ -142,13 +142,13 @@ async def _run(
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         for child, url in zip(children, urls, strict=True):
             await child.wait_for_answer(f"{url}/readiness")
-        cpu_before_s = sum(_cpu_s(child.pid) for child in children)
+        cpu_before_s = cpu_s([child.pid for child in children])
         client = await stack.enter_async_context(LoadClient())
         scripts = agent_sessions(shape, seed)
         ideal = IdealCache(AGENT_ENGINE.block_tokens)
         unsent = await replay(scripts, urls, client, ideal, samples.append, sticky=setup.sticky)
-        cpu_s = sum(_cpu_s(child.pid) for child in children) - cpu_before_s
-        rss_mb = statistics.mean(_rss_mb(child.pid) for child in children)
+        spent_s = cpu_s([child.pid for child in children]) - cpu_before_s
+        rss_mb = statistics.mean(rss_bytes(child.pid) for child in children) / 1e6
     failed = [sample.outcome.error for sample in samples if sample.outcome.error is not None]
     if failed:
         raise ChildFailed(f"{len(failed)} requests failed and {unsent} were not sent: {failed[0]}")
@@ -157,7 +157,7 @@ async def _run(
         hit_percent=100 * sum(sample.outcome.cached_tokens for sample in samples) / prompt_tokens,
         ideal_percent=100 * sum(sample.ideal_tokens for sample in samples) / prompt_tokens,
         ttft_s=statistics.mean(sample.outcome.ttft_s or 0.0 for sample in samples),
-        cpu_ms=1e3 * cpu_s / len(samples),
+        cpu_ms=1e3 * spent_s / len(samples),
         rss_mb=rss_mb,
     )
 
@@ -168,15 +168,6 @@ async def _flush(urls: Sequence[str]) -> None:
         for url in urls:
             while (await client.post(f"{url}/flush_cache")).status_code != 200:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.05)
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, proc(5)
-
-
-def _rss_mb(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def table(results: dict[str, list[Result]]) -> str:

@@ -1,6 +1,6 @@
 """CPU of one request inside the gateway, without sockets: what our own code costs.
 
-    python -m loadtest.bench.request [--pairs] [--traced] [--requests 20000] [--repeats 5] [--profile]
+    python -m loadtest.bench.request [--pairs] [--traced] [--requests 20000] [--profile | --parts]
 
 A real gateway process (protocol, exchange, fold, metrics, request log) on a real event loop, between
 transports that only remember what is written. 64 clients each send a request, then the workers answer
@@ -14,6 +14,9 @@ With ``--pairs`` the workers only prefill, and as many others decode, as with SG
 workers, and the prefill worker answers first.
 
 With ``--traced`` each request is told as OpenTelemetry spans, to a collector that is not there.
+
+With ``--parts`` the log line and the metrics of a request are measured alone, the writer's thread included.
+With ``PROMETHEUS_MULTIPROC_DIR=$(mktemp -d)`` in front these are the metrics of several processes.
 
 Times are process CPU, median of the repeats, so they contain no system call; the number of calls of Python
 functions does not depend on the machine.
@@ -29,6 +32,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, cast
 
@@ -38,8 +42,11 @@ from rich.console import Console
 from rich.table import Table
 from uvicorn.server import ServerState
 
+from loadtest.bench.costs import median_us
 from router.app import GatewayProcess
-from router.logs import configure_logs
+from router.logs import Logs, configure_logs
+from router.metric_families import of_kind
+from router.metrics import Metrics
 from router.proxy import GatewayProtocol
 from router.proxy.connection import WorkerConnection
 from router.settings import Settings
@@ -62,6 +69,36 @@ EVENT = (
     b'[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
 )
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+REQUEST_LINE: dict[str, object] = {
+    "event": "request.finished",
+    "request_id": "req-0123456789abcdef01234567",
+    "endpoint": "/v1/chat/completions",
+    "client": "10.0.0.1",
+    "status": 200,
+    "outcome": "completed",
+    "duration_s": 1.234567,
+    "request_bytes": 4096,
+    "answer_bytes": 20480,
+    "attempts": 1,
+    "model": "mimo-v2.5-pro",
+    "stream": True,
+    "worker_id": "10.0.0.1:8000",
+    "reason": "affinity",
+    "cached_tokens": 1024,
+    "uncached_tokens": 22,
+    "estimated_ttft_s": 0.123456,
+    "ttft_s": 0.2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Usage:
+    """An answer's usage."""
+
+    prompt_tokens: int = 1000
+    cached_tokens: int | None = 900
+    completion_tokens: int | None = 100
 
 
 class _Transport:
@@ -239,6 +276,35 @@ async def figures(stage: Stage, requests: int, repeats: int) -> Table:
     return table
 
 
+def print_parts(repeats: int) -> None:
+    """Print the CPU of the request's log line and of its metrics."""
+
+    def price(name: str, call: Callable[[], object], calls: int = 10_000) -> None:
+        def some(_: int) -> None:
+            for _ in range(calls):
+                call()
+            time.sleep(0.05)  # the writer's thread belongs to the price
+
+        print(f"{name:20} {median_us(some, range(repeats)) / calls:8.2f} us")
+
+    with open(os.devnull, "wb") as sink:  # noqa: PTH123 - a device, not a path
+        logs = Logs("info", sink.fileno())
+        price("request line", lambda: logs.request_log(REQUEST_LINE))
+        logs.close()
+    metrics, usage = Metrics("bench", multiprocess_dir=os.environ.get("PROMETHEUS_MULTIPROC_DIR")), _Usage()
+
+    def request() -> None:
+        metrics.decided("expected_cost", "affinity", 2e-5)
+        metrics.answered(True, 0.1, 0.01, 1.0, 1, 896, usage)  # noqa: FBT003 - as the exchange calls it
+        metrics.finished("/v1/chat/completions", "completed", 1.1, 4096, 20480)
+
+    price("metrics of a request", request)
+    price("flush", metrics.flush, 100)
+    of_workers = [family for family in of_kind("worker") if family.labels == ("worker",)]
+    metrics.readers.append(lambda: [(family, (f"w{i}",), 1.0) for i in range(100) for family in of_workers])
+    price("scrape, 100 workers", metrics.exposition, 20)
+
+
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description="CPU of one request inside the gateway, without sockets.")
@@ -247,7 +313,11 @@ def main() -> None:
     parser.add_argument("--pairs", action="store_true", help="let two workers share each request")
     parser.add_argument("--traced", action="store_true", help="tell each request as spans")
     parser.add_argument("--profile", action="store_true", help="print a profile of small requests instead")
+    parser.add_argument("--parts", action="store_true", help="measure the log line and the metrics alone")
     arguments = parser.parse_args()
+    if arguments.parts:
+        print_parts(arguments.repeats)
+        return
     uvloop.run(
         measure(
             arguments.requests,

@@ -1,4 +1,4 @@
-"""What snapshots cost a process that serves: ``python -m loadtest.bench.snapshots``.
+"""Price of snapshots for a process that serves: ``python -m loadtest.bench.snapshots``.
 
 A writer knows a million blocks over 100 workers: sessions of 64, 16 or 4 blocks below one of ten
 system prompts, every tenth also on a second worker; the workers have room for twice as much. It publishes
@@ -20,16 +20,17 @@ import asyncio
 import contextlib
 import gc
 import os
-import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncIterator, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import msgspec
-import uvloop
 
-from loadtest.processes import free_port
+from loadtest.bench.child import input_ended, say, started
+from loadtest.processes import Child, ChildFailed, free_port
 from policies import Finished, FleetState, Insert, WorkerPut
 from router.shared import EmbeddedValkey, LogClock, NoListener, SharedConfig, SharedState
 
@@ -79,7 +80,7 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a writer or a newcomer tells."""
+    """Report of a writer or a newcomer."""
 
     stalls: Stalls
     took_s: float
@@ -105,24 +106,21 @@ class _Heard(NoListener):
         self.read_bytes = size_bytes
 
 
+class FillPlan(msgspec.Struct, frozen=True):
+    """A writer's or newcomer's Redis, and how much a writer knows."""
+
+    url: str
+    blocks: int
+    run_blocks: int
+
+
 def main() -> None:
-    """Print the table, or be one of its processes."""
+    """Print the table."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench.snapshots", description="Cost of snapshots."
     )
-    parser.add_argument("--role", choices=("writer", "newcomer"))
-    parser.add_argument("--url", default="")
-    parser.add_argument("--run-blocks", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=BLOCKS)
-    given = parser.parse_args()
-    gc.collect()
-    gc.freeze()  # as `router.serving` does
-    if given.role == "writer":
-        uvloop.run(_write(given.url, given.blocks, given.run_blocks))
-    elif given.role == "newcomer":
-        uvloop.run(_warm_up(given.url))
-    else:
-        asyncio.run(_print_table(given.blocks))
+    asyncio.run(_print_table(parser.parse_args().blocks))
 
 
 async def _print_table(blocks: int) -> None:
@@ -133,12 +131,14 @@ async def _print_table(blocks: int) -> None:
     )
     for run_blocks in (64, 16, 4):
         async with EmbeddedValkey() as valkey:
-            common = ("--url", valkey.url, "--run-blocks", str(run_blocks), "--blocks", str(blocks))
-            async with _role("writer", *common) as writer:
-                wrote = await _told(writer)
-                async with _role("newcomer", *common) as newcomer:
-                    warmed = await _told(newcomer)
+            plan = FillPlan(valkey.url, blocks, run_blocks)
+            async with started(write, plan) as writer:
+                wrote = await writer.next(Measured)
+                async with started(warm_up, plan) as newcomer:
+                    warmed = await newcomer.next(Measured)
                 start_s = await _start_to_warm_s(valkey.url)
+        if wrote is None or warmed is None:
+            raise ChildFailed("the writer or the newcomer ended early")
         print(
             f"{run_blocks:>6} {wrote.size_bytes / 1e6:>6.1f} {wrote.pieces:>6} |"
             f" {wrote.dump_s * 1e3:>8.0f} {wrote.restore_s * 1e3:>10.0f} |"
@@ -152,90 +152,76 @@ def _stalls(measured: Measured) -> str:
     return f" {stalls.wall_ms:>7.1f} / {stalls.cpu_ms:<4.1f} {stalls.gc_ms:>5.1f} {measured.took_s:>5.2f}"
 
 
-@contextlib.asynccontextmanager
-async def _role(role: str, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process of this module; it ends when its input does."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "loadtest.bench.snapshots", "--role", role, *arguments),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    try:
-        yield process
-    finally:
-        process.stdin.close()
-        await process.wait()
-
-
-async def _told(process: asyncio.subprocess.Process) -> Measured:
-    assert process.stdout is not None
-    return msgspec.json.decode(await process.stdout.readline(), type=Measured)
-
-
 async def _start_to_warm_s(redis_url: str) -> float:
     """Start a gateway; the time until it says that it is warm."""
     port = free_port()
     arguments = ("serve", "--host", "127.0.0.1", "--port", str(port), "--redis-url", redis_url)
-    environment = {**os.environ, "CACHEWAY_NAMESPACE": NAMESPACE, "CACHEWAY_ADMIN_PORT": "0"}
-    started_s = time.perf_counter()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "router", *arguments), stderr=asyncio.subprocess.DEVNULL, env=environment
-    )
-    try:
-        async with httpx.AsyncClient(trust_env=False) as client, asyncio.timeout(60):
+    with tempfile.TemporaryDirectory(prefix="cacheway-bench-") as folder:
+        started_s = time.perf_counter()
+        async with (
+            Child("gateway", (*arguments, "--namespace", NAMESPACE), Path(folder)),
+            httpx.AsyncClient(trust_env=False) as client,
+            asyncio.timeout(60),
+        ):
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     answer = await client.get(f"http://127.0.0.1:{port}/readiness")
                     if answer.json()["shared"]["warm"]:
                         return time.perf_counter() - started_s
                 await asyncio.sleep(0.01)
-    finally:
-        process.terminate()
-        await process.wait()
 
 
-async def _write(url: str, blocks: int, run_blocks: int) -> None:
+async def write(plan: FillPlan) -> None:
     """Be the writer."""
+    _freeze()
     fleet, clock = FleetState(), LogClock()
-    fill(fleet, blocks, run_blocks, clock)
-    started_s = time.thread_time()
+    fill(fleet, plan.blocks, plan.run_blocks, clock)
+    began_s = time.thread_time()
     pieces = fleet.snapshot()
-    dump_s = time.thread_time() - started_s
-    started_s = time.thread_time()
+    dump_s = time.thread_time() - began_s
+    began_s = time.thread_time()
     FleetState().restore(pieces)
-    restore_s = time.thread_time() - started_s
+    restore_s = time.thread_time() - began_s
     gc.collect()  # the second fleet
     heard, stalls = _Heard(), Stalls()
-    config = SharedConfig(url, NAMESPACE, "writer", snapshot_interval_s=1.0)
+    config = SharedConfig(plan.url, NAMESPACE, "writer", snapshot_interval_s=1.0)
     shared = SharedState(config, fleet, clock, heard)
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(shared.run()), group.create_task(_publish(shared, clock))]
+    async with _tasks(shared.run(), _publish(shared, clock)):
         await shared.wait_ready()
         await heard.written.get()  # the first comes with the connection
-        tasks.append(group.create_task(stalls.watch()))
-        written = [await heard.written.get() for _ in range(SNAPSHOTS)]
-        size_bytes, took_s = written[-1]
-        _tell(Measured(stalls, took_s, size_bytes, len(pieces), dump_s, restore_s))
-        await _input_ended()
-        for task in tasks:
-            task.cancel()
+        async with _tasks(stalls.watch()):
+            written = [await heard.written.get() for _ in range(SNAPSHOTS)]
+            size_bytes, took_s = written[-1]
+            say(Measured(stalls, took_s, size_bytes, len(pieces), dump_s, restore_s))
+            await input_ended()
 
 
-async def _warm_up(url: str) -> None:
+async def warm_up(plan: FillPlan) -> None:
     """Be the newcomer."""
+    _freeze()
     heard, stalls, clock = _Heard(), Stalls(), LogClock()
-    config = SharedConfig(url, NAMESPACE, "newcomer", snapshot_interval_s=3600.0)
-    fleet = FleetState()
-    shared = SharedState(config, fleet, clock, heard)
+    config = SharedConfig(plan.url, NAMESPACE, "newcomer", snapshot_interval_s=3600.0)
+    shared = SharedState(config, FleetState(), clock, heard)
+    async with _tasks(stalls.watch()):
+        began_s = time.perf_counter()
+        async with _tasks(shared.run(), _publish(shared, clock)):
+            await shared.wait_ready()
+            say(Measured(stalls, time.perf_counter() - began_s, heard.read_bytes))
+            await input_ended()
+
+
+def _freeze() -> None:
+    """Keep what was imported out of the garbage collector, as `router.serving` does."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextlib.asynccontextmanager
+async def _tasks(*loops: Coroutine[object, object, None]) -> AsyncIterator[None]:
+    """Run loops while the body runs; one that fails cancels it."""
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(stalls.watch())]
-        started_s = time.perf_counter()
-        tasks.append(group.create_task(shared.run()))
-        tasks.append(group.create_task(_publish(shared, clock)))
-        await shared.wait_ready()
-        _tell(Measured(stalls, time.perf_counter() - started_s, heard.read_bytes))
-        await _input_ended()
+        tasks = [group.create_task(loop) for loop in loops]
+        yield
         for task in tasks:
             task.cancel()
 
@@ -266,14 +252,6 @@ async def _publish(shared: SharedState, clock: LogClock) -> None:
             else:
                 shared.publish(Insert(f"w{number // 10 % WORKERS}:1", os.urandom(64 * 8), at_us, end=False))
             number += 1
-
-
-def _tell(measured: Measured) -> None:
-    print(msgspec.json.encode(asdict(measured)).decode(), flush=True)
-
-
-async def _input_ended() -> None:
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":

@@ -1,36 +1,31 @@
 """An API server of Kubernetes that serves pods as the bytes that it was given."""
 
 import asyncio
-import contextlib
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from loadtest.fuzz.pods import NAMESPACE
+from loadtest.fuzz.server import RawServer
 
 POLL_S = 0.01
 
 
-class ApiServer:
-    """Lists and watches on a port of this machine; an async context manager."""
+class ApiServer(RawServer):
+    """Lists and watches."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._version = 100
         self._pods: dict[str, bytes] = {}
         self._history: list[tuple[int, bytes, bytes]] = []
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
 
     def kubeconfig(self, folder: Path) -> Path:
         """Write a file that leads here."""
-        assert self._server is not None
-        port = self._server.sockets[0].getsockname()[1]
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "here",
-            "clusters": [{"name": "here", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "clusters": [{"name": "here", "cluster": {"server": self.url}}],
             "users": [{"name": "us", "user": {"token": "token"}}],
             "contexts": [
                 {"name": "here", "context": {"cluster": "here", "user": "us", "namespace": NAMESPACE}}
@@ -58,33 +53,10 @@ class ApiServer:
         self._version += 1
         self._history.append((self._version, kind, pod))
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            await (self._watch if b"watch=true" in head else self._list)(writer)
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass  # the gateway left
-        finally:
-            self._connections.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        await (self._watch if b"watch=true" in head else self._list)(writer)
 
     async def _list(self, writer: asyncio.StreamWriter) -> None:
         items = b",".join(self._pods.values())

@@ -52,11 +52,6 @@ def number(random: Random) -> bytes:
     return random.choice(NUMBERS)
 
 
-def plain_number(random: Random) -> int:
-    """A whole number near a boundary, as Python has it."""
-    return random.choice((0, 1, -1)) + random.choice((0, 1, 2**31, 2**53, 2**63, 2**64, 10**17, 10**400))
-
-
 def text(random: Random) -> bytes:
     """A text that breaks something, or is far too long."""
     if random.random() < 0.3:

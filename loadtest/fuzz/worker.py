@@ -4,22 +4,19 @@ Each script is a worker of its own to a gateway (its URL has a path), and all sh
 """
 
 import asyncio
-import contextlib
 from collections import Counter
-from types import TracebackType
-from typing import Self
 
 from loadtest.fuzz.actions import Script
 from loadtest.fuzz.answers import answer
+from loadtest.fuzz.server import RawServer
 
-HEAD_BYTES_MAX = 1 << 20
 READ_S = 30.0
 
 _FINE = answer(b'{"status":"ok"}')
 
 
-class HostileWorker:
-    """Listens on a port of this machine; an async context manager.
+class HostileWorker(RawServer):
+    """Answers as its scripts say.
 
     Attributes:
         scripts: What is answered, by the first part of the path.
@@ -27,44 +24,14 @@ class HostileWorker:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.scripts: dict[str, Script] = {}
         self.asked: Counter[tuple[str, str]] = Counter()
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
 
-    @property
-    def url(self) -> str:
-        """Where it listens."""
-        assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, limit=HEAD_BYTES_MAX)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._connections:
-            task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        try:
-            async with asyncio.timeout(READ_S):
-                await self._serve(reader, writer)
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # the gateway left, or sent what we need not understand; `TimeoutError` is an `OSError`
-        finally:
-            self._connections.discard(task)
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one connection, within a while."""
+        async with asyncio.timeout(READ_S):
+            await self._serve(reader, writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()

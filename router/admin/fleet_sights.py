@@ -1,7 +1,7 @@
 """What the console sees of the running gateway (`router.console.Sights`), read from those who know it.
 
 Nothing is kept here. Loads come from the fold's columns in one go; of the
-rest, a look costs a microsecond or two for each worker (`python -m loadtest.bench.console_stream`).
+rest, a look costs a microsecond or two for each worker (`python -m loadtest.bench.console`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,7 @@
 object that stands for a request in `HttpToolsProtocol`), only without an ASGI task behind it, so
 uvicorn's own pipelining, keep-alive and shutdown treat it like any other request.
 
-Each write is a system call (14 µs on the machine where `loadtest.bench.proxy` ran, a quarter of a
+Each write is a system call (14 µs beside `loadtest.bench.serving processes --bare`, a quarter of a
 small request), so the head leaves together with the first body bytes: an answer that comes in one
 read leaves in one write.
 """

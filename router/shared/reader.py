@@ -42,7 +42,7 @@ VERSION = b"1"
 READ_ENTRIES_MAX = 256
 # A reply costs ten times more than an entry in it, so replies are given time to fill. At 2,000 operations
 # per second of four replicas, flushes every 4 ms and reads every 6 ms cost 32 us per operation of a sibling
-# at a median lag of 6.1 ms, 3 and 4 ms cost 37 us at 4.5 ms (`loadtest.bench.shared_log --duration-s 60`).
+# at a median lag of 6.1 ms, 3 and 4 ms cost 37 us at 4.5 ms (`loadtest.bench.log --duration-s 60`).
 READ_INTERVAL_S = 0.004
 REFUSED_PAUSE_S = 0.5
 # Applying never holds the loop for much longer than this.

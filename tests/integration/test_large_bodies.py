@@ -5,7 +5,6 @@ import json
 
 from fakes.running import Fleet
 
-from loadtest.bench.large_bodies import body_of, head_of
 from loadtest.engine import EngineSettings
 
 WIDE = EngineSettings(
@@ -15,6 +14,20 @@ WIDE = EngineSettings(
     max_model_len=10_000_000,
     cache_tokens=10_000_000,
 )
+
+
+def body_of(model: str, prompt: str, **more: object) -> bytes:
+    """A chat request."""
+    messages = [{"role": "user", "content": prompt}]
+    return json.dumps({"model": model, "messages": messages, **more}).encode()
+
+
+def head_of(body: bytes) -> bytes:
+    """The head of a request with this body."""
+    return (
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body)
+    )
 
 
 def text(length: int) -> str:

@@ -16,6 +16,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from loadtest.bench.ablation.arms import ARMS, Arm
 from loadtest.bench.ablation.results import Run
+from loadtest.bench.bars import INK, rows, whiskered
 
 COLOURS = {
     "round-robin": "#8c959f",
@@ -23,7 +24,6 @@ COLOURS = {
     "history-exact": "#56B4E9",
     "events": "#009E73",
 }
-INK, FAINT = "#24292f", "#d0d7de"
 WIDTH_IN, PANEL_IN, DPI = 10.0, 2.3, 160
 
 FIGURES: tuple[tuple[str, str, Callable[[Run], float]], ...] = (
@@ -67,17 +67,8 @@ def _bars(
         if not values:
             continue
         mean = fmean(values)
-        panel.barh(row, mean, height=0.7, color=COLOURS[arm.key])
-        whisker = [[mean - min(values)], [max(values) - mean]]
-        panel.errorbar(mean, row, xerr=whisker, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2.2)
-        panel.annotate(
-            text.format(mean), (max(values), row), (4, 0), textcoords="offset points", va="center", fontsize=8
+        whiskered(
+            panel, row, mean, (min(values), max(values)), text.format(mean), COLOURS[arm.key], fontsize="8"
         )
-    panel.set_yticks(range(len(arms)), [arm.title for arm in arms])
-    panel.set_ylim(len(arms) - 0.5, -0.5)
+    rows(panel, [arm.title for arm in arms])
     panel.margins(x=0.18)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-    panel.grid(visible=True, axis="x", color=FAINT, linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.tick_params(length=0)

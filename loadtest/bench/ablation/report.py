@@ -13,6 +13,7 @@ from rich.table import Table
 
 from loadtest.bench.ablation.arms import ARMS
 from loadtest.bench.ablation.results import Run
+from loadtest.study.tables import table
 
 _PART = re.compile(r"(<!-- ablation: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -41,27 +42,27 @@ def line(run: Run) -> str:
 
 def rows(runs: Sequence[Run]) -> list[list[str]]:
     """The cells of the table of one kind of model: a row for each arm that ran, and what was possible."""
-    table = [
+    cells = [
         [arm.title, *(text.format(fmean(map(of, own))) for _, of, text in COLUMNS)]
         for arm in ARMS
         if (own := [run for run in runs if run.arm == arm.key])
     ]
-    if table:
+    if cells:
         ideal = f"{100 * fmean(run.ideal_ratio for run in runs):.1f} %"
-        table.append(["one infinite cache", ideal, *[""] * (len(COLUMNS) - 1)])
-    return table
+        cells.append(["one infinite cache", ideal, *[""] * (len(COLUMNS) - 1)])
+    return cells
 
 
 def shown(kind: str, runs: Sequence[Run]) -> Table:
     """The table of one kind of model for a terminal."""
-    table = Table(
+    shown_table = Table(
         "arm", *(title for title, _, _ in COLUMNS), box=SIMPLE_HEAD, title=kind, title_justify="left"
     )
-    for column in table.columns[1:]:
+    for column in shown_table.columns[1:]:
         column.justify = "right"
     for row in rows([run for run in runs if run.model == kind]):
-        table.add_row(*row)
-    return table
+        shown_table.add_row(*row)
+    return shown_table
 
 
 def markdown(kind: str, runs: Sequence[Run]) -> str:
@@ -74,11 +75,9 @@ def markdown(kind: str, runs: Sequence[Run]) -> str:
     lines = [
         f"{requests} requests a run on average; rounds: {rounds}.",
         "",
-        f"| arm | {' | '.join(title for title, _, _ in COLUMNS)} |",
-        f"| --- |{' ---: |' * len(COLUMNS)}",
-        *(f"| {' | '.join(row)} |" for row in rows(own)),
+        table(("arm", *(title for title, _, _ in COLUMNS)), rows(own)),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def fill(document: str, runs: Sequence[Run]) -> str:

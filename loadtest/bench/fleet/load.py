@@ -1,24 +1,22 @@
 """The load: agents in a closed loop or conversations as they arrived, through replicas of a router.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`FleetLoad`), reads the
-trace, says ``true``, waits for a second line with the ports of the router, sends, and writes a
-`FleetLoadReport` at the end. Replicas take turns. An agent that has done its session begins the next; after
-`FleetLoad.seconds` of trace time nothing new is sent, and answers under way are waited for.
+A child of the benchmarks (`loadtest.bench.child`). It gets a `FleetLoad`, reads the trace, says ``true``,
+waits for the ports of the router, sends, and says a `FleetLoadReport` at the end. Replicas take turns. An
+agent that has done its session begins the next; after `FleetLoad.seconds` of trace time nothing new is sent,
+and answers under way are waited for.
 """
 
 import asyncio
 import gc
 import itertools
-import os
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import httptools
 import msgspec
-import uvloop
 
+from loadtest.bench.child import heard, say
 from loadtest.bench.fleet.script import (
     AGENT_BLOCK_TOKENS,
     CONVERSATION_BLOCK_TOKENS,
@@ -199,17 +197,11 @@ class Load:
             self._problems[f"status {status}"] += 1
 
 
-def main() -> None:
-    """Run the load."""
+async def drive(plan: FleetLoad) -> None:
+    """Read the work and say so; then hear the gateways' ports, run the load and say its report."""
     raise_open_files(0)
     gc.disable()  # all that is read stays, and looking through it again and again takes seconds
-    plan = msgspec.json.decode(sys.stdin.buffer.readline(), type=FleetLoad)
-    work = msgspec.msgpack.decode(Path(plan.work).read_bytes(), type=Work)
-    os.write(sys.stdout.fileno(), b"true\n")
-    if ports := msgspec.json.decode(sys.stdin.buffer.readline() or b"[]", type=list[int]):
-        report = uvloop.run(Load(plan, ports).run(work.sessions, work.arrivals))
-        os.write(sys.stdout.fileno(), msgspec.json.encode(report) + b"\n")
-
-
-if __name__ == "__main__":
-    main()
+    work = msgspec.msgpack.decode(Path(plan.work).read_bytes(), type=Work)  # noqa: ASYNC240 - before all else
+    say(True)  # noqa: FBT003 - ready
+    if ports := heard(list[int]):
+        say(await Load(plan, ports).run(work.sessions, work.arrivals))

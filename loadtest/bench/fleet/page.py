@@ -7,6 +7,7 @@ from loadtest.bench.fleet.aims import CellRuns, Figure, hit_ratio, judge, mean_s
 from loadtest.bench.fleet.cells import CELLS, Router
 from loadtest.bench.fleet.interval import Interval
 from loadtest.bench.fleet.results import LATE_RATIO_MAX, Outcome
+from loadtest.bench.markdown import table
 from loadtest.bench.peers.machine import Machine
 
 _METHOD = f"""\
@@ -65,7 +66,7 @@ def _origin(outcomes: Sequence[Outcome], machine: Machine) -> str:
         ("a run", f"{last.seconds:g} s of trace time, {last.speed:g} times faster"),
         ("runs", f"{len(outcomes)}, {sum(not outcome.valid for outcome in outcomes)} of them invalid"),
     ]
-    return _table(("run", ""), rows, left=2)
+    return table(("run", ""), rows, left=2)
 
 
 def _summary(cells: Iterable[CellRuns]) -> str:
@@ -73,7 +74,7 @@ def _summary(cells: Iterable[CellRuns]) -> str:
     aims = dict.fromkeys(aim for aim, _ in counts)
     answers = ("yes", "no", "undecided")
     rows = [(aim, *(str(counts[aim, answer]) for answer in answers)) for aim in aims]  # type: ignore[index]
-    return _table(("aim", *answers), rows, left=1)
+    return table(("aim", *answers), rows)
 
 
 def _verdicts(cells: Iterable[CellRuns]) -> str:
@@ -89,7 +90,7 @@ def _verdicts(cells: Iterable[CellRuns]) -> str:
         for runs in cells
         for verdict in judge(runs)
     ]
-    return _table(("cell", "aim", "beside", "limit", "seen", "reached?"), rows, left=3)
+    return table(("cell", "aim", "beside", "limit", "seen", "reached?"), rows, left=3)
 
 
 def _cells(cells: Iterable[CellRuns]) -> str:
@@ -117,16 +118,10 @@ def _cells(cells: Iterable[CellRuns]) -> str:
                 )
             )
     heads = ("cell", "router", "mean TTFT s", "P90 s", "P99 s", "hit rate", "ideal", "busiest / mean")
-    return _table((*heads, "CPU ms/request", "runs"), rows, left=2)
+    return table((*heads, "CPU ms/request", "runs"), rows, left=2)
 
 
 def _interval(seen: Interval, digits: int) -> str:
     if seen.count < 2:
         return f"{seen.mean:.{digits}f}"
     return f"{seen.mean:.{digits}f} ({seen.low:.{digits}f}–{seen.high:.{digits}f})"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
-    """A Markdown table whose first ``left`` columns are words and the others figures."""
-    rules = [":--" if column < left else "--:" for column in range(len(heads))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))

@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.bench.child import started
 from loadtest.bench.fleet.cells import PREFILL_TOKENS_PER_S, Cell, Router
-from loadtest.bench.fleet.load import FleetLoad, FleetLoadReport
+from loadtest.bench.fleet.load import FleetLoad, FleetLoadReport, drive
 from loadtest.bench.fleet.results import Outcome
 from loadtest.bench.fleet.routers import routers_started
 from loadtest.bench.fleet.script import Traces
-from loadtest.bench.fleet.worker import WorkerPlan, WorkerReport
-from loadtest.bench.gateway_stage import started
+from loadtest.bench.fleet.worker import WorkerPlan, WorkerReport, serve
 from loadtest.bench.process_tree import cpu_s
 from loadtest.processes import ChildFailed
 from loadtest.unchanged.revision import present
@@ -49,8 +49,8 @@ async def run(cell: Cell, router: Router, repetition: int, pace: Pace, traces: T
         path = folder / "work.msgpack"
         path.write_bytes(work)
         plan = FleetLoad(str(path), cell.users, pace.seconds, pace.speed)
-        load = await stack.enter_async_context(started("loadtest.bench.fleet.load", plan))
-        workers = await stack.enter_async_context(started("loadtest.bench.fleet.worker", worker_plan))
+        load = await stack.enter_async_context(started(drive, plan))
+        workers = await stack.enter_async_context(started(serve, worker_plan))
         ports = await workers.next(list[int])
         if ports is None:
             raise ChildFailed("the workers did not start")

@@ -1,8 +1,8 @@
 """Workers with a real block cache and a prefill queue, cheap enough to share two cores with a router.
 
-A child process of the benchmarks. It reads one line of JSON from standard input (`WorkerPlan`), writes one
-line with the ports it serves, and at the end of standard input one line with what each worker did
-(`WorkerReport`). A worker prefills one request at a time, in the order they came:
+A child of the benchmarks (`loadtest.bench.child`). It gets a `WorkerPlan`, says the ports that it serves, and
+when its input ends a `WorkerReport` for each worker. A worker prefills one request at a time, in the order
+they came:
 
     arrival ──> FIFO queue ──> match in the LRU cache, prefill ──> touch all blocks ──> decode: 4 chunks
 
@@ -12,16 +12,13 @@ delays one first token and not all that follow.
 
 import asyncio
 import hashlib
-import os
-import sys
 from collections import OrderedDict, deque
 from functools import partial
 
-import httptools
 import msgspec
-import uvloop
 
-from router.open_files import raise_open_files
+from loadtest.bench.child import input_ended, say
+from loadtest.bench.mock_server import MockConnection, answered, framed, listening
 
 BLOCK_TOKENS = 512
 CHARS_PER_TOKEN = 4
@@ -228,8 +225,7 @@ class _Exchange:
         if last:
             self._worker.running -= 1
             data += b"data: [DONE]\n\n"
-        framed = b"%x\r\n%b\r\n" % (len(data), data)
-        self._transport.write(framed + b"0\r\n\r\n" if last else framed)
+        self._transport.write(framed(data) + (b"0\r\n\r\n" if last else b""))
         if not last:
             due_s += gap_s
             asyncio.get_running_loop().call_at(due_s, self._step, at + 1, due_s, gap_s)
@@ -240,7 +236,7 @@ class _Exchange:
             return
         message = {"role": "assistant", "content": "ok"}
         answer = _head("chat.completion", [{"index": 0, "message": message, "finish_reason": "stop"}])
-        self._transport.write(_framed(msgspec.json.encode(answer | {"usage": self._usage()})))
+        self._transport.write(answered(msgspec.json.encode(answer | {"usage": self._usage()})))
 
     def _usage(self) -> dict[str, object]:
         prompt_tokens, output_tokens = self.prompt_tokens, self._request.max_tokens
@@ -256,68 +252,27 @@ def _head(kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
     return {"id": "x", "object": kind, "created": 1, "model": "mock", "choices": choices}
 
 
-def _framed(body: bytes, status: bytes = b"200 OK") -> bytes:
-    head = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-    return head % (status, len(body)) + body
-
-
-class _Connection(asyncio.Protocol):
+class _Connection(MockConnection):
     """One connection of a router."""
 
     def __init__(self, worker: MockWorker) -> None:
+        super().__init__()
         self._worker = worker
-        self._parser = httptools.HttpRequestParser(self)
-        self._path = b""
-        self._body: list[bytes] = []
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport: asyncio.WriteTransport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._transport.close()  # a router that tries HTTP/2 first falls back
-
-    def on_url(self, url: bytes) -> None:
-        self._path = url.partition(b"?")[0]
-
-    def on_body(self, data: bytes) -> None:
-        self._body.append(data)
-
-    def on_message_complete(self) -> None:
-        body, self._body = b"".join(self._body), []
-        if self._path == b"/v1/chat/completions":
-            self._worker.enqueue(_Exchange(self._worker, self._transport, _DECODER.decode(body)))
-        elif self._path == b"/metrics":
-            self._transport.write(_framed(self._worker.metrics()))
-        elif answer := _ANSWERS.get(self._path):
-            self._transport.write(_framed(answer))
+    def asked(self, transport: asyncio.WriteTransport, path: bytes, body: bytes) -> None:
+        if path == b"/v1/chat/completions":
+            self._worker.enqueue(_Exchange(self._worker, transport, _DECODER.decode(body)))
+        elif path == b"/metrics":
+            transport.write(answered(self._worker.metrics()))
+        elif answer := _ANSWERS.get(path):
+            transport.write(answered(answer))
         else:
-            self._transport.write(_framed(b"{}", b"404 Not Found"))
+            transport.write(answered(b"{}", b"404 Not Found"))
 
 
 async def serve(plan: WorkerPlan) -> None:
-    """Serve until standard input ends."""
-    loop = asyncio.get_running_loop()
+    """Serve until the input ends, then say what each worker did."""
     workers = [MockWorker(plan) for _ in range(plan.workers)]
-    servers = [
-        await loop.create_server(partial(_Connection, worker), "127.0.0.1", 0, backlog=4096)
-        for worker in workers
-    ]
-    ports = [server.sockets[0].getsockname()[1] for server in servers]
-    os.write(sys.stdout.fileno(), msgspec.json.encode(ports) + b"\n")
-    ended = asyncio.Event()
-    loop.add_reader(sys.stdin.fileno(), ended.set)
-    await ended.wait()
-    os.write(sys.stdout.fileno(), msgspec.json.encode([worker.report() for worker in workers]) + b"\n")
-
-
-def main() -> None:
-    """Run the workers."""
-    raise_open_files(0)
-    uvloop.run(serve(msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerPlan)))
-
-
-if __name__ == "__main__":
-    main()
+    say(await listening(partial(_Connection, worker) for worker in workers))
+    await input_ended()
+    say([worker.report() for worker in workers])

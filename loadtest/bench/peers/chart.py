@@ -15,6 +15,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from loadtest.bench.bars import INK, rows, whiskered
 from loadtest.bench.peers.field import PEERS, WORKLOADS, Kind, Workload
 from loadtest.bench.peers.report import number
 from loadtest.bench.peers.results import Results
@@ -25,7 +26,7 @@ COLOURS = {
     Kind.CACHE_AWARE: "#0072B2",
     Kind.ROUND_ROBIN: "#8CC8EC",
 }
-INK, FAINT = "#24292f", "#8c959f"
+FAINT = "#8c959f"
 COLUMNS = 2
 # GitHub shows an image up to about 900 pixels wide; twice that for dense screens.
 WIDTH_IN, PANEL_IN, DPI = 10.0, 2.45, 180
@@ -42,11 +43,11 @@ def draw(results: Results, path: Path) -> None:
         OSError: It cannot be written.
     """
     shown = [workload for workload in WORKLOADS if results.measured(workload.key)]
-    rows = max(1, -(-len(shown) // COLUMNS))
+    lines = max(1, -(-len(shown) // COLUMNS))
     with mpl.rc_context({"font.family": "DejaVu Sans", "font.size": 9, "text.color": INK}):
         layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.09)
-        canvas = Canvas(figsize=(WIDTH_IN, PANEL_IN * rows + 1.0), dpi=DPI, layout=layout)
-        axes = canvas.subplots(rows, COLUMNS, sharey=True, squeeze=False)
+        canvas = Canvas(figsize=(WIDTH_IN, PANEL_IN * lines + 1.0), dpi=DPI, layout=layout)
+        axes = canvas.subplots(lines, COLUMNS, sharey=True, squeeze=False)
         for workload, panel in zip(shown, axes.flat, strict=False):
             _panel(panel, results, workload)
         for panel in axes.flat[len(shown) :]:
@@ -70,30 +71,16 @@ def _panel(panel: Axes, results: Results, workload: Workload) -> None:
             panel.text(0, row, " not measured", va="center", color=FAINT, style="italic")
             continue
         most = max(most, figure.most)
-        panel.barh(row, figure.median, height=0.72, color=COLOURS[peer.kind])
-        whisker = [[figure.median - figure.least], [figure.most - figure.median]]
-        panel.errorbar(
-            figure.median, row, xerr=whisker, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2.2, alpha=0.75
-        )
-        panel.annotate(
-            number(figure.median),
-            (figure.most, row),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontweight="bold" if peer.kind is Kind.OURS else "normal",
+        weight = "bold" if peer.kind is Kind.OURS else "normal"
+        ends = figure.least, figure.most
+        whiskered(
+            panel, row, figure.median, ends, number(figure.median), COLOURS[peer.kind], fontweight=weight
         )
     panel.set_title(f"{workload.key}  ", loc="left", fontweight="bold", fontsize=10)
     panel.set_title(f"{workload.title}\n{workload.figure.value}", loc="right", fontsize=8.5, color=INK)
     # Room for the numbers behind the longest bar.
     panel.set_xlim(0, most * 1.16 or 1.0)
-    panel.set_yticks(range(len(PEERS)), [peer.name for peer in PEERS])
-    panel.set_ylim(len(PEERS) - 0.5, -0.5)
-    panel.tick_params(length=0, labelcolor=INK)
+    rows(panel, [peer.name for peer in PEERS])
     panel.tick_params(axis="x", labelcolor=FAINT, labelsize=8)
     panel.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    panel.grid(axis="x", color=FAINT, alpha=0.25, linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right", "bottom"]].set_visible(False)
-    panel.spines["left"].set_color(FAINT)

@@ -9,7 +9,8 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
+
+from loadtest.bench.process_tree import tree_of
 
 
 @contextlib.contextmanager
@@ -20,7 +21,7 @@ def descendants_ended(pid: int) -> Iterator[None]:
         pid: A process that has not been waited for.
     """
     with contextlib.ExitStack() as stack:
-        for descendant in _below(pid):
+        for descendant in tree_of(pid)[1:]:
             with contextlib.suppress(ProcessLookupError):
                 held = os.pidfd_open(descendant)
                 stack.callback(os.close, held)
@@ -31,16 +32,3 @@ def descendants_ended(pid: int) -> Iterator[None]:
 def _kill(held: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(held, signal.SIGKILL)
-
-
-def _below(pid: int) -> list[int]:
-    """Children, then their children; the parent is the second field behind the name, proc(5)."""
-    children: dict[int, list[int]] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it may end while we look
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(stat.parent.name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found[1:]

@@ -1,8 +1,9 @@
 """The report in Markdown: what was promised and seen, how it was measured, a table for each workload."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
+from loadtest.bench.markdown import table
 from loadtest.bench.peers.field import CACHEWAY, PEERS, WORKLOADS, Figure, Kind, Workload
 from loadtest.bench.peers.promises import Verdict, judge
 from loadtest.bench.peers.results import Repetition, Results, Spread
@@ -70,7 +71,7 @@ def _spread(spread: Spread | None) -> str:
 def _origin(results: Results) -> str:
     run, machine = results.run, results.run.machine
     versions = ", ".join(f"{package} {version}" for package, version in run.versions.items())
-    return _table(
+    return table(
         ("run", ""),
         [
             ("date", run.date),
@@ -98,7 +99,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> str:
         failed = f", {verdict.failed} requests failed" if verdict.failed else ""
         kept = ("yes" if verdict.kept else "**no**") + failed
         rows.append((promise.workload, promised, limit, f"{_spread(verdict.seen)} {unit}", ratio, kept))
-    return _table(("workload", "promised", "limit", "seen", "ratio seen", "kept?"), rows, left=2)
+    return table(("workload", "promised", "limit", "seen", "ratio seen", "kept?"), rows, left=2)
 
 
 def _workload(results: Results, workload: Workload) -> str:
@@ -114,7 +115,7 @@ def _workload(results: Results, workload: Workload) -> str:
     columns = [*_columns(results, workload), ("failed", failed)]
     keys = sorted((peer.key for peer in PEERS if results.took_part(peer.key, workload.key)), key=order)
     rows = [(_name(key), *(cell(key) for _, cell in columns)) for key in keys]
-    return _table(("router", *(head for head, _ in columns)), rows, left=1)
+    return table(("router", *(head for head, _ in columns)), rows)
 
 
 def _columns(results: Results, workload: Workload) -> list[_Column]:
@@ -163,9 +164,3 @@ def _columns(results: Results, workload: Workload) -> list[_Column]:
 def _name(key: str) -> str:
     peer = next(peer for peer in PEERS if peer.key == key)
     return f"**{peer.name}**" if peer.kind is Kind.OURS else peer.name
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
-    """A Markdown table whose first ``left`` columns are words and the others figures."""
-    rules = [":--" if column < left else "--:" for column in range(len(heads))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rules, *rows))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from loadtest.bench.window_truth.asking import Truth
 from loadtest.bench.window_truth.script import ANSWERED, KINDS
+from loadtest.study.tables import table
 
 ERROR_BLOCKS_MAX = 1.0
 OVER_RATIO_MAX = 0.01
@@ -75,18 +76,23 @@ def lines(truths: Sequence[Truth], block_tokens: int) -> list[Line]:
     return [_line(name, some, block_tokens) for name, some in named if some]
 
 
-def markdown(table: Iterable[Line]) -> str:
+def markdown(lines: Iterable[Line]) -> str:
     """The table as people read it."""
-    rows = [
-        "| requests | n | reused | " + " | ".join(f"{name}: error | over" for name in PREDICTIONS) + " |",
-        "| --- | ---: | ---: |" + " ---: | ---: |" * len(PREDICTIONS),
-    ]
-    for line in table:
-        errors = " | ".join(
-            f"{each.error_blocks:.3f} | {each.over_ratio:.1%}" for each in line.errors.values()
+    heads = [head for name in PREDICTIONS for head in (f"{name}: error", "over")]
+    rows = (
+        (
+            line.name,
+            str(line.requests),
+            f"{line.reused_blocks:.2f}",
+            *(
+                cell
+                for each in line.errors.values()
+                for cell in (f"{each.error_blocks:.3f}", f"{each.over_ratio:.1%}")
+            ),
         )
-        rows.append(f"| {line.name} | {line.requests} | {line.reused_blocks:.2f} | {errors} |")
-    return "\n".join(rows)
+        for line in lines
+    )
+    return table(("requests", "n", "reused", *heads), rows)
 
 
 def _line(name: str, truths: Sequence[Truth], block_tokens: int) -> Line:

@@ -8,6 +8,7 @@ from loadtest.plan.prfaas.fleets import CONTENDERS
 from loadtest.plan.prfaas.study import STORM_LOAD, Study
 from loadtest.plan.prfaas.sustained import TTFT_P90_S_MAX
 from loadtest.plan.prfaas.trials import Figures
+from loadtest.study.tables import table
 
 HEADINGS = ("mean", "P50", "P90", "P99", "queue", "remote", "egress", "1 s max", "unanswered")
 
@@ -28,8 +29,7 @@ class Table:
 
     def markdown(self) -> str:
         """For a page."""
-        lines = [self.headings, ["---", *["---:"] * (len(self.headings) - 1)], *self.rows]
-        return "\n".join([f"**{self.title}**", "", *("| " + " | ".join(line) + " |" for line in lines), ""])
+        return f"**{self.title}**\n\n{table(self.headings, self.rows)}"
 
 
 def study_tables(study: Study) -> list[Table]:

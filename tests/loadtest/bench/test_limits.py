@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from loadtest.bench.limit_replica import LimitReport
-from loadtest.bench.limits import Row, plans_of, run, table_of
+from loadtest.bench.limits import LimitReport, Row, plans_of, run, table_of
 
 SECOND_US = 1_000_000
 

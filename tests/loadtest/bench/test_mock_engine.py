@@ -2,8 +2,8 @@
 
 import json
 
-from loadtest.bench.gateway_stage import started
-from loadtest.bench.mock_engine import CHUNK_BYTES, EnginePlan, chunk, streamed_answer, whole_answer
+from loadtest.bench.child import started
+from loadtest.bench.mock_engine import CHUNK_BYTES, EnginePlan, chunk, serve, streamed_answer, whole_answer
 
 
 def test_answers_are_what_clients_of_an_engine_expect() -> None:
@@ -24,7 +24,7 @@ def test_all_chunks_are_equally_long() -> None:
 
 
 async def test_engines_tell_their_ports_and_end_when_told() -> None:
-    async with started("loadtest.bench.mock_engine", EnginePlan(3, 0.01)) as engines:
+    async with started(serve, EnginePlan(3, 0.01)) as engines:
         ports = await engines.next(list[int])
         assert ports is not None
         assert len(set(ports)) == 3

@@ -26,3 +26,8 @@ def test_match_and_insert_are_measured_in_microseconds_of_cpu() -> None:
 
     assert match_us >= 0
     assert insert_us >= 0
+
+
+def test_bodies_of_all_sizes_and_kinds_are_parsed() -> None:
+    assert len(bench.bodies()) == 17
+    assert bench.parsing_us(*bench.bodies()["chat plain 1 KB"], repeats=1) > 0

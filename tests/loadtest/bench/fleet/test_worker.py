@@ -5,8 +5,8 @@ import random
 
 import httpx
 
-from loadtest.bench.fleet.worker import BLOCK_TOKENS, BlockCache, WorkerPlan, WorkerReport, block_keys
-from loadtest.bench.gateway_stage import started
+from loadtest.bench.child import started
+from loadtest.bench.fleet.worker import BLOCK_TOKENS, BlockCache, WorkerPlan, WorkerReport, block_keys, serve
 
 
 class NaiveCache:
@@ -57,7 +57,7 @@ async def test_answers_tell_what_was_reused_and_all_prefills_add_up() -> None:
     plan = WorkerPlan(workers=2, cache_tokens=10_000, prefill_tokens_per_s=1e6, speed=100.0)
     prompt = text([1, 2]) + "x" * BLOCK_TOKENS * 2
     body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 2}
-    async with started("loadtest.bench.fleet.worker", plan) as workers:
+    async with started(serve, plan) as workers:
         ports = await workers.next(list[int])
         assert ports is not None
         url = f"http://127.0.0.1:{ports[0]}"

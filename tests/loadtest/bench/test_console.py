@@ -1,4 +1,4 @@
-from loadtest.bench.console_stream import measured
+from loadtest.bench.console import measured
 
 
 async def test_all_listeners_are_sent_what_changed_and_nobody_listening_costs_no_bytes() -> None:

@@ -1,4 +1,4 @@
-"""What the console's stream costs a gateway: ``python -m loadtest.bench.console_stream``.
+"""What the console's stream costs a gateway: ``python -m loadtest.bench.console``.
 
 A gateway process is built as in production, with 1,000 workers and without sockets. A traffic of placements
 and ends is folded, so that every worker's load is another one at each look, and 60 requests per second end,
@@ -146,7 +146,7 @@ async def _listen(stream: EventStream, received: list[int], number: int) -> None
 
 def main() -> None:
     """Print a table."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.console_stream", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.console", description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[8, 1000], help="sizes of the fleet")
     parser.add_argument("--listeners", type=int, nargs="+", default=[1, 8], help="how many read the stream")
     parser.add_argument("--seconds", type=float, default=10.0, help="of each run")

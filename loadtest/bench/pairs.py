@@ -1,13 +1,16 @@
-"""How soon the other leg of a request ends when one fails: milliseconds until its engine has let go of it.
+"""Price of giving one request two legs, and the end of the other leg when one fails.
 
-    python -m loadtest.bench.leg_failures              30 times each failure, all protocols
+    python -m loadtest.bench.pairs                            CPU by hand-over protocol and size of the body
+    python -m loadtest.bench.pairs --failures --times 30      milliseconds, each failure with each protocol
 
-A gateway as a process, one prefill and one decode engine in this one. A request is held where both legs are
-at work (its prompt takes a minute to prefill), then a leg is reset, or the client leaves; the clock stops
-when the other engine, or both, have no job any more. Prints P50 and the longest; the status is 1 if one took
-longer than `ENDED_S_MAX`.
+*CPU*: one row is one request from its dispatch to its end, without sockets: the bodies of both legs are
+written, both answers heard. The price of two requests at the pools comes on top (`loadtest.bench.request`).
+Times are process CPU, the least of the repeats. Mooncake's legs are written as NIXL's and sent as SGLang's.
 
-Client, engines and gateway share the machine.
+*Failures*: a gateway as a process, one prefill and one decode engine in this one. A request is held where
+both legs are at work (its prompt takes a minute to prefill), then a leg is reset, or the client leaves; the
+clock stops when the other engine, or both, have no job any more. Prints P50 and the longest; the status is 1
+if one took longer than `ENDED_S_MAX`. Client, engines and gateway share the machine.
 """
 
 import argparse
@@ -25,10 +28,25 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.bench.costs import mean_us
+from loadtest.bench.tree import bodies
 from loadtest.engine import EmulatedEngine, EngineSettings, Fault
 from loadtest.engine.handover import HandoverSettings
 from loadtest.processes import Child, ChildFailed, free_port
 from loadtest.report import milliseconds, percentile
+from policies import Worker
+from router.fleet import LocalWorker
+from router.gateway.endpoints import Endpoint
+from router.gateway.parsing import Identifier
+from router.handover import Pair, handovers
+
+COUNTED = ("sglang", "nixl")
+SIZES = ("1 KB", "64 KB", "4 MB")
+
+ANSWER = b'{"usage":{"prompt_tokens":65536},"kv_transfer_params":{"remote_block_ids":[%b]}}' % b",".join(
+    b"%d" % number for number in range(4096)
+)
+"""Of a prefill leg: 64 K tokens in blocks of 16."""
 
 ENDED_S_MAX = 0.1
 """A leg whose partner failed is over within this."""
@@ -40,6 +58,54 @@ POLL_S = 0.001
 GIVE_UP_S = 20.0
 PROMPT = "word " * 3_000
 PREFILL_TOKENS_PER_S = 50.0
+
+
+class Silent:
+    """A worker's connections, a request on one of them, and who waits for it: none of them does anything."""
+
+    def __init__(self) -> None:
+        self.open = 1
+        self.sink: Any = self
+
+    def send(self, *arguments: Any, **_: Any) -> "Silent":
+        """See `router.proxy.WorkerPool`."""
+        self.sink = arguments[5]
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+def cost_us(protocol: str, endpoint: Endpoint, body: bytes, repeats: int) -> float:
+    """Least CPU of one request, microseconds."""
+    handover, sink = handovers()[protocol], Silent()
+    prefill, decode = Silent(), Silent()
+    workers: list[LocalWorker] = [
+        LocalWorker(Worker(name, 0, f"http://{name}:30000"), pool, None)  # type: ignore[arg-type]
+        for name, pool in (("prefill", prefill), ("decode", decode))
+    ]
+    parsed = Identifier("bench").parse(endpoint, body)
+    lines = b"content-type: application/json\r\nx-request-id: bench\r\n"
+    pair = Pair(parsed, b"POST", endpoint.encode(), b"", lines, (body,), b"bench", workers[0], workers[1])
+
+    def request(_: int) -> None:
+        handover.send(pair, sink)
+        for answering, answer in ((prefill, ANSWER), (decode, b"{}")):
+            answering.sink.upstream_head(200, b"", len(answer))
+            answering.sink.upstream_data(answer)
+            answering.sink.upstream_end()
+
+    loops = max(3, min(5_000, (8 << 20) // len(body)))
+    return min(mean_us(request, loops) for _ in range(repeats))
+
+
+async def print_cpu(repeats: int) -> None:
+    """Print the table of CPU."""
+    print(f"{'request':24} {'body bytes':>12}" + "".join(f" {protocol + ' us':>12}" for protocol in COUNTED))
+    for name, (endpoint, body) in bodies().items():
+        if name.startswith("chat plain") and name.endswith(SIZES):
+            costs = (cost_us(protocol, endpoint, body, repeats) for protocol in COUNTED)
+            print(f"{name:24} {len(body):12,}" + "".join(f" {cost:12,.1f}" for cost in costs))
 
 
 class _Stage:
@@ -151,13 +217,18 @@ async def measure(protocol: str, times: int) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    """Measure and print; the status is 1 if a leg ended too late."""
+    """Measure and print; the status is 1 if a leg failed and the other ended too late."""
     parser = argparse.ArgumentParser(
-        prog="python -m loadtest.bench.leg_failures", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+        prog="python -m loadtest.bench.pairs", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
+    parser.add_argument("--repeats", type=int, default=7, help="of measuring CPU [%(default)s]")
+    parser.add_argument("--failures", action="store_true", help="let legs fail instead")
     parser.add_argument("--times", type=int, default=30, help="each failure [%(default)s]")
     parser.add_argument("--protocol", choices=PROTOCOLS, action="append", help="only this [all]")
     options = parser.parse_args()
+    if not options.failures:
+        asyncio.run(print_cpu(options.repeats))
+        return 0
     table = Table("", *FAILURES, box=SIMPLE_HEAD, title="until the other leg is over, P50 / longest")
     late = False
     for protocol in options.protocol or PROTOCOLS:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.bench.gateway_stage import staged
 from loadtest.bench.http_load import LoadPlan
+from loadtest.bench.stage import staged
 from loadtest.processes import ChildFailed
 
 

@@ -9,28 +9,22 @@ is told apart. The gateway writes its request log to a file, as it would to a co
 """
 
 import asyncio
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-import msgspec
-
+from loadtest.bench import http_load, mock_engine
+from loadtest.bench.child import Running, started
 from loadtest.bench.http_load import LoadPlan, LoadReport
-from loadtest.bench.mock_engine import EnginePlan
+from loadtest.bench.mock_engine import MODEL, EnginePlan
 from loadtest.bench.process_tree import clients_of, cpu_s, rss_bytes, tree_of
 from loadtest.processes import Child, ChildFailed, free_port
 from router.shared import EmbeddedValkey
 
 ENGINES = 4
-LINE_BYTES_MAX = 16 << 20
-"""Longest line a child may write: a report may hold a figure for each request."""
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,54 +42,6 @@ class Sample:
     cpu_s: float
     valkey_cpu_s: float
     rss_bytes: tuple[int, ...]
-
-
-class Running:
-    """A child of the benchmarks that got its plan as a line and tells how it goes in lines."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    def tell(self, what: object) -> None:
-        """Give it one more line."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(what) + b"\n")
-
-    async def next(self, kind: type[Answer]) -> Answer | None:
-        """What it says next; None when it has ended."""
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        return msgspec.json.decode(line, type=kind) if line else None
-
-    def stop(self) -> None:
-        """Tell it to come to an end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-
-@asynccontextmanager
-async def started(module: str, plan: msgspec.Struct) -> AsyncIterator[Running]:
-    """Start a child of the benchmarks; it is gone afterwards."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        limit=LINE_BYTES_MAX,
-    )
-    assert process.stdin is not None
-    try:
-        process.stdin.write(msgspec.json.encode(plan) + b"\n")
-        yield Running(process)
-    finally:
-        process.stdin.close()
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +74,7 @@ class Stage:
     @asynccontextmanager
     async def load(self, plan: LoadPlan) -> AsyncIterator[Running]:
         """Start a load."""
-        async with started("loadtest.bench.http_load", plan) as running:
+        async with started(http_load.drive, plan) as running:
             yield running
 
     async def served(self, plan: LoadPlan) -> LoadReport:
@@ -141,6 +87,18 @@ class Stage:
             return await last_report(running)
 
 
+async def reports(running: Running) -> AsyncIterator[LoadReport]:
+    """Yield what a load reports, until it ends.
+
+    Raises:
+        ChildFailed: A request was not answered as expected.
+    """
+    while (report := await running.next(LoadReport)) is not None:
+        if report.broken:
+            raise ChildFailed(f"the load came to no good end: {report}")
+        yield report
+
+
 async def last_report(running: Running) -> LoadReport:
     """Wait for the end of a load.
 
@@ -148,36 +106,46 @@ async def last_report(running: Running) -> LoadReport:
         ChildFailed: A request was not answered as expected, or the load failed.
     """
     last = None
-    while (report := await running.next(LoadReport)) is not None:
+    async for report in reports(running):
         last = report
-    if last is None or last.broken or last.answering:
+    if last is None or last.answering:
         raise ChildFailed(f"the load came to no good end: {last}")
     return last
 
 
 @asynccontextmanager
-async def staged(processes: int, gap_s: float, flags: Sequence[str] = ()) -> AsyncIterator[Stage]:
+async def staged(
+    processes: int,
+    gap_s: float,
+    flags: Sequence[str] = (),
+    models: Sequence[str] = (MODEL,),
+    module: str = "router",
+) -> AsyncIterator[Stage]:
     """Start everything; all of it is gone afterwards.
 
     Args:
         processes: How many the gateway has.
         gap_s: Between two chunks of a stream.
         flags: More of ``cacheway serve``.
+        models: Engines of each run in a process of their own.
+        module: What serves instead of ``cacheway``, with the same flags.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cacheway-bench-")))
         valkey = await stack.enter_async_context(EmbeddedValkey())
-        engines = await stack.enter_async_context(
-            started("loadtest.bench.mock_engine", EnginePlan(ENGINES, gap_s))
-        )
-        ports = await engines.next(list[int])
-        if ports is None:
-            raise ChildFailed("the engines did not start")
+        urls = []
+        for model in models:
+            plan = EnginePlan(ENGINES, gap_s, model)
+            engines = await stack.enter_async_context(started(mock_engine.serve, plan))
+            ports = await engines.next(list[int])
+            if ports is None:
+                raise ChildFailed("the engines did not start")
+            urls += [f"http://127.0.0.1:{port}" for port in ports]
         port = free_port()
         arguments = ["serve", "--host", "127.0.0.1", "--port", str(port), "--workers", str(processes)]
         arguments += ["--redis-url", valkey.url, "--shutdown-delay-secs", "0"]
-        arguments += ["--worker-urls", *(f"http://127.0.0.1:{engine}" for engine in ports), *flags]
-        gateway = await stack.enter_async_context(Child("gateway", arguments, folder))
+        arguments += ["--worker-urls", *urls, *flags]
+        gateway = await stack.enter_async_context(Child("gateway", arguments, folder, module))
         await gateway.wait_for_answer(f"http://127.0.0.1:{port}/readiness")
         while gateway.log.read_bytes().count(b'"gateway.started"') < processes:  # noqa: ASYNC110 - a file
             await asyncio.sleep(0.1)
