@@ -1,7 +1,6 @@
 """``POST /explain``: what would be done with a request now, and why; a dry run.
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
-    {"model": "m", "block_hashes": ["91f3...", ...]}             or only its hashes, from a trace or a log
 
 It decides with the lines that decide real requests (`router.gateway.rehearsal`) and changes nothing. A large
 body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
@@ -10,14 +9,14 @@ body is taken apart in steps, as a client's is, so a prompt of a million tokens 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from math import isfinite
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import orjson
 from fastapi import FastAPI, Request, Response
+from msgspec import Meta
 
 from policies import Policy, make_policy
-from router.admin.explain_examples import EXPLAIN_DOCS
 from router.errors import ClientError
 from router.gateway import Gateway
 from router.gateway.candidate import Candidate, DecodeCandidate
@@ -31,36 +30,66 @@ from router.gateway.rehearsal import rehearse
 from router.offsets import offset
 from router.tenants import Tenant
 
-HASHES_MAX = 100_000
-"""Blocks of one prompt: 25 million tokens."""
-
 LIMIT_MAX = 1000
-
-_ABSENT = msgspec.Raw(b"")
-
-Hash = Annotated[int, msgspec.Meta(ge=0)] | Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{1,16}$")]
-Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 T = TypeVar("T")
 
 
 class Question(msgspec.Struct, forbid_unknown_fields=True):
-    """What is asked; see `EXPLAIN_DOCS`."""
+    """A request, and how it is to be decided."""
 
-    endpoint: str = Endpoint.CHAT.value
-    request: msgspec.Raw = _ABSENT
-    tenant: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    model: Annotated[str, msgspec.Meta(max_length=256)] = ""
-    block_hashes: Annotated[list[Hash], msgspec.Meta(max_length=HASHES_MAX)] | None = None
-    kind: Literal["text", "ids"] = "text"
-    prompt_tokens: Count | None = None
-    output_tokens: Count | None = None
-    policy: str = ""
-    policy_options: dict[str, float] = {}
-    limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
+    request: Annotated[
+        msgspec.Raw,
+        Meta(
+            description="The body that the client would send. It goes nowhere.",
+            extra_json_schema={"type": "object"},
+        ),
+    ]
+    endpoint: Annotated[str, Meta(description="Where the client would send the request.")] = (
+        Endpoint.CHAT.value
+    )
+    tenant: Annotated[
+        str,
+        Meta(
+            max_length=256,
+            description="Name of the tenant that it is decided for; empty for nobody in particular.",
+        ),
+    ] = ""
+    policy: Annotated[str, Meta(description="Another policy to decide by; left out, the one in use.")] = ""
+    policy_options: Annotated[dict[str, float], Meta(description="Options of that policy.")] = {}
+    limit: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=LIMIT_MAX,
+            description="Most candidates, and most others, that are listed; the rest is counted.",
+        ),
+    ] = LIMIT
 
 
 _questions = msgspec.json.Decoder(Question)
+
+_DOCS: dict[str, Any] = {
+    "openapi_extra": {
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": msgspec.json.schema_components([Question])[1]["Question"],
+                    "example": {
+                        "request": {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+                    },
+                }
+            },
+        }
+    },
+    "responses": {
+        200: {"description": "The decision, all candidates and all others."},
+        400: {"description": "The question, or the request in it, makes no sense."},
+        413: {"description": "The body is longer than clients may send."},
+    },
+}
+"""The route reads its body itself, so FastAPI cannot describe it."""
 
 
 def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s: Callable[[], float]) -> None:
@@ -73,7 +102,7 @@ def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s:
         now_unix_s: Wall clock.
     """
 
-    @api.post("/explain", tags=["decisions"], **EXPLAIN_DOCS)
+    @api.post("/explain", tags=["decisions"], **_DOCS)
     async def explanation(request: Request) -> Response:
         """What would be done with a request now: every candidate with its price, and why the others lost.
 
@@ -138,10 +167,6 @@ def _understood(
     """
     question, raw = yield from _question(body)
     tenant = gateway.reader.door.tenant_named(question.tenant)
-    if (question.block_hashes is None) == (not raw):
-        raise ClientError("Give either a request or its block_hashes.", code="invalid_value")
-    if question.block_hashes is not None:
-        return _of_hashes(gateway, question, question.block_hashes, tenant), b"", tenant, question
     try:
         endpoint = Endpoint(question.endpoint)
     except ValueError as error:
@@ -166,60 +191,14 @@ def _question(body: bytes) -> Generator[None, None, tuple[Question, bytes]]:
         hollow = Hollow(body)
         yield from hollow.cut()
         question = _questions.decode(hollow.skeleton)
-        hollow.refuse(
-            question.endpoint, question.tenant, question.model, question.policy, *question.policy_options
-        )
+        hollow.refuse(question.endpoint, question.tenant, question.policy, *question.policy_options)
     except (msgspec.ValidationError, Unusual) as error:
         raise ClientError(f"The question makes no sense: {error}", code="invalid_value") from error
     except (ValueError, RecursionError) as error:
         raise ClientError(f"The body is not valid JSON: {error}", code="invalid_json") from error
     raw = memoryview(question.request)
-    if not raw:
-        return question, b""
     start = offset(raw, hollow.skeleton)
     return question, body[hollow.place(start) : hollow.place(start + len(raw))]
-
-
-def _of_hashes(
-    gateway: Gateway, question: Question, hashes: list[int | str], tenant: Tenant
-) -> ParsedRequest:
-    """A request of which only the hashes are known.
-
-    Raises:
-        ClientError: One is longer than 64 bits.
-    """
-    try:
-        packed = [(int(each, 16) if isinstance(each, str) else each).to_bytes(8, "little") for each in hashes]
-    except OverflowError as error:
-        raise ClientError("A block hash has 64 bits.", code="invalid_value", param="block_hashes") from error
-    block_tokens = gateway.fleet.rules.block_tokens
-    ids = prompt_bytes = 0
-    if question.kind == "ids":
-        ids = len(packed) * block_tokens if question.prompt_tokens is None else question.prompt_tokens
-    elif question.prompt_tokens is None:
-        prompt_bytes = len(packed) * 4 * block_tokens
-    else:
-        prompt_bytes = round(
-            question.prompt_tokens * gateway.placing.feedback.bytes_per_token(question.model)
-        )
-    key = int.from_bytes(packed[-1], "little") if packed else 0
-    return ParsedRequest(
-        Endpoint.CHAT,
-        question.model or None,
-        True,  # noqa: FBT003
-        question.output_tokens,
-        1,
-        False,  # noqa: FBT003
-        0,
-        tenant.name,
-        "",
-        None,
-        (b"".join(packed),),
-        prompt_bytes,
-        ids,
-        key,
-        int.from_bytes(packed[0], "little") if packed else key,
-    )
 
 
 def _policy(question: Question) -> Policy | None:

@@ -135,29 +135,6 @@ class ConsoleApp:
                 self.fleet.policy = said["values"]["placement.policy"]
             return answer
 
-        @self.api.post("/explain")
-        async def explain(request: Request) -> dict[str, Any]:
-            self.changes.append(("explain", "", await request.json()))
-            return {
-                "decision": {"why": "w1 would answer soonest."},
-                "policy": {"name": "expected_cost", "unit": "s"},
-                "request": {"prompt_tokens": 900},
-                "candidates": [
-                    {
-                        "worker": each.id,
-                        "matched_tokens": 0,
-                        "uncached_tokens": 900,
-                        "backlog_s": 0.2,
-                        "cost": 0.31,
-                        "lost_because": "its queue is longer" if n else None,
-                    }
-                    for n, each in enumerate(self.fleet.workers[:3])
-                ],
-                "candidates_omitted": {"count": 7},
-                "not_candidates": [{"worker": "w9", "reason": "draining", "detail": "it drains"}],
-                "not_candidates_omitted": {"draining": 2},
-            }
-
 
 async def _shaped(_: Request, error: Exception) -> Response:
     assert isinstance(error, RouterError)
