@@ -90,7 +90,6 @@ from policies.fleet.pairing import (
     Pairing,
     Partners,
 )
-from policies.observing.savings import Entry, SavingsWindow, Served
 from policies.observing.shadow import Comparison, Judged, Shadow, Weighed, Witness
 from policies.pricing.slow_start import admitted, shares
 from policies.pricing.timing import Timing
@@ -207,7 +206,6 @@ __all__ = [
     "EarlyRatio",
     "EarlyRejection",
     "EndGone",
-    "Entry",
     "Expire",
     "Expired",
     "Fairness",
@@ -282,8 +280,6 @@ __all__ = [
     "RoleStep",
     "RoleVerdict",
     "RoomRules",
-    "SavingsWindow",
-    "Served",
     "ServiceFit",
     "ServiceLevel",
     "ServiceModel",

@@ -10,7 +10,7 @@ from router.admin.openapi import TAGS
 async def test_all_routes_are_described(setup: Setup) -> None:
     """Those that need a gateway behind them, too, so that all that is said here holds for all of them."""
     paths = (await setup.client.get("/openapi.json")).json()["paths"]
-    for path in ("/explain", "/decisions", "/shadow", "/tree", "/tree/workers", "/tree/check", "/discovery"):
+    for path in ("/explain", "/decisions", "/shadow", "/tree", "/tree/workers", "/discovery"):
         assert path in paths
     assert {"/events", "/settings", "/settings/rollback", "/policies", "/audit", "/replicas"} <= paths.keys()
     assert len(paths) == len({route.path_format for route in setup.api.routes if shown(route)})
