@@ -7,7 +7,7 @@ body is taken apart in steps, as a client's is, so a prompt of a million tokens 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from math import isfinite
 from typing import Annotated, Any, TypeVar
 
@@ -17,6 +17,7 @@ from fastapi import FastAPI, Request, Response
 from msgspec import Meta
 
 from policies import Policy, make_policy
+from router.admin.parts import AdminParts
 from router.errors import ClientError
 from router.gateway import Gateway
 from router.gateway.candidate import Candidate, DecodeCandidate
@@ -92,15 +93,9 @@ _DOCS: dict[str, Any] = {
 """The route reads its body itself, so FastAPI cannot describe it."""
 
 
-def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s: Callable[[], float]) -> None:
-    """Serve the route.
-
-    Args:
-        api: The application.
-        gateway: Who would decide.
-        body_bytes_max: Longest body, as clients may send it.
-        now_unix_s: Wall clock.
-    """
+def add_explain(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the route."""
+    gateway = parts.gateway
 
     @api.post("/explain", tags=["decisions"], **_DOCS)
     async def explanation(request: Request) -> Response:
@@ -108,7 +103,7 @@ def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s:
 
         Nothing is sent, reserved, counted or learned. Limits of tenants are not asked.
         """
-        body = await _body(request.stream(), body_bytes_max)
+        body = await _body(request.stream(), parts.live.current.server.body_bytes_max)
         parsed, raw, tenant, question = await _in_lane(gateway.lane, _understood(gateway, body))
         if gateway.tokenizing is not None:
             parsed = await gateway.tokenizing.now(parsed, raw)
@@ -117,7 +112,7 @@ def add_explain(api: FastAPI, gateway: Gateway, body_bytes_max: int, now_unix_s:
         await asyncio.sleep(0)
         said = described(gateway, found)
         return Response(
-            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(now_unix_s(), 3)}),
+            orjson.dumps(said | {"replica": gateway.log.replica, "at_unix_s": round(parts.now_unix_s(), 3)}),
             media_type="application/json",
         )
 

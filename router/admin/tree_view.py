@@ -1,4 +1,4 @@
-"""``/tree``: what is believed to be cached where, and which starts of prompts save most.
+"""``/tree`` and ``/kv_events``: what is believed to be cached where, by what that is known, what it saves.
 
 A start is named by the hash of its first block and never by its text. Its length is that of what all cached
 prompts have in common that begin so: of an application mostly its tools and its system prompt. What it saved
@@ -14,6 +14,9 @@ from fastapi import FastAPI, Query
 
 from policies import FleetState
 from radix import shared_start
+from router.admin.parts import AdminParts
+from router.fleet import Registry
+from router.fleet.kv_events import Follower, KvEvents
 from router.gateway import Gateway
 from router.gateway.recent_decisions import RecentDecision
 
@@ -47,8 +50,9 @@ class Start(msgspec.Struct):
     last_us: int = 0
 
 
-def add_tree_view(api: FastAPI, gateway: Gateway) -> None:
-    """Serve the views."""
+def add_tree_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the views of the tree."""
+    gateway = parts.gateway
 
     @api.get(
         "/tree", tags=["tree"], responses={200: {"content": {"application/json": {"example": _EXAMPLE}}}}
@@ -168,6 +172,76 @@ def covered(fleet: FleetState, limit: int) -> dict[str, Any]:
             }
         )
     return {"tree_blocks": tree.blocks, "workers": listed, "omitted": len(holders) - len(listed)}
+
+
+def add_kv_events_view(api: FastAPI, parts: AdminParts) -> None:
+    """Serve the view of KV events."""
+
+    @api.get("/kv_events", tags=["workers"])
+    async def followed() -> dict[str, Any]:
+        """Workers whose KV events this replica follows, and by what the cache of each worker is known.
+
+        Each worker is followed by one replica. What that one sees of it (``followed``) only it can tell;
+        ``evidence`` is the same everywhere.
+        """
+        return following(parts.kv_events, parts.gateway.fleet, parts.gateway.registry)
+
+
+def following(kv_events: KvEvents, fleet: FleetState, registry: Registry) -> dict[str, Any]:
+    """What is said of KV events."""
+    if not kv_events.on:
+        return {"enabled": False}
+    counts = kv_events.counts()
+    return {
+        "enabled": True,
+        "replica": kv_events.replica,
+        "counts": {name: counts[name] for name in sorted(counts)},
+        "workers": [
+            {
+                "worker_id": (worker_id := local.worker.worker_id),
+                **evidence(fleet, worker_id),
+                "followed": _follower(kv_events.followers.get(worker_id)),
+            }
+            for local in registry.all()[:WORKERS_MAX]
+        ],
+    }
+
+
+def evidence(fleet: FleetState, worker_id: str) -> dict[str, Any]:
+    """By what a worker's cache is known: ``events`` or ``history``, and who said so."""
+    word = fleet.evidence.get(worker_id)
+    return {
+        "evidence": "events" if fleet.tracks(worker_id) else "history",
+        "evidence_by": None if word is None else word.replica,
+    }
+
+
+def _follower(follower: Follower | None) -> dict[str, Any] | None:
+    """How well this replica follows a worker; None if another one does, or nobody."""
+    if follower is None:
+        return None
+    lag_s, counts = follower.lag_s, follower.counts()
+    return {
+        "state": follower.state.value,
+        "detail": follower.detail or None,
+        "kv_blocks": follower.blocks,
+        "opaque_kv_blocks": follower.opaque_blocks,
+        "lag_s": None if lag_s is None else round(lag_s, 3),
+        "counts": {name: counts[name] for name in sorted(counts) if counts[name]},
+        "sources": [
+            {
+                "rank": feed.source.rank,
+                "endpoint": feed.source.endpoint,
+                "replay_endpoint": feed.source.replay,
+                "listens": feed.source.listens,
+                "connected": feed.connected,
+                "complete": feed.sequence.complete,
+                "next_batch": feed.sequence.next,
+                "asked_from": feed.sequence.asked,
+            }
+            for feed in follower.feeds
+        ],
+    }
 
 
 _EXAMPLE: dict[str, Any] = {

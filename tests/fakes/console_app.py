@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse
 
 from loadtest.processes import free_port
 from router.admin.console import add_console
-from router.admin.events import add_events
 from router.console import EventStream, Pulse
 from router.errors import RouterError, error_body
 
@@ -58,8 +57,7 @@ class ConsoleApp:
         self.api = FastAPI()
         self.api.add_exception_handler(RouterError, _shaped)
         self._key()
-        add_console(self.api)
-        add_events(self.api, self.stream)
+        add_console(self.api, self.stream)
         self._workers()
         self._settings()
 

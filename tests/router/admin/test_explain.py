@@ -6,7 +6,7 @@ import orjson
 import pytest
 from fakes.admin import code
 from fakes.gateway import Bench, chat
-from fakes.insight import BODY_BYTES_MAX, client_of
+from fakes.insight import client_of
 from fakes.rehearsals import digest
 
 from policies import Placed
@@ -125,7 +125,7 @@ async def test_what_makes_no_sense_is_refused_with_a_reason(question: Any, why: 
 
 
 async def test_a_body_longer_than_clients_may_send_is_refused() -> None:
-    found = await ask(Bench(workers=1), b" " * (BODY_BYTES_MAX + 1), 413)
+    found = await ask(Bench(workers=1, server={"body_bytes_max": 1024}), b" " * 1025, 413)
     assert found["code"] == "body_too_large"
 
 

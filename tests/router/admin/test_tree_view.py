@@ -1,10 +1,17 @@
 """``GET /tree``, ``GET /tree/workers``."""
 
+from pathlib import Path
+
+from fakes.admin import Setup
 from fakes.gateway import Bench, chat
 from fakes.insight import client_of
+from fakes.kv_fleet import FakeEngine, Replica
+from fakes.running import until
 
-from policies import CachePool, FleetRules, Placed
+from policies import CachePool, FleetRules, Placed, Tracked
 from radix import chain_bytes
+from router.admin.tree_view import following
+from router.admin.worker_view import Legs, described
 
 USAGE = (
     b'{"usage":{"prompt_tokens":1250,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":1024}}}'
@@ -72,3 +79,33 @@ async def test_each_worker_and_each_shared_cache_says_what_it_holds() -> None:
     assert {each["worker"] for each in found["workers"]} >= {"w0:80", "w1:80"}
     assert len(found["workers"]) == 3
     assert (len(fewer["workers"]), fewer["omitted"]) == (1, 2)
+
+
+async def test_it_is_off_without_the_setting_and_workers_are_known_by_history() -> None:
+    setup = Setup()
+    local = setup.registry.get(setup.registry.add("http://w"))
+    assert local is not None
+    assert (await setup.client.get("/kv_events")).json() == {"enabled": False}
+    assert described(setup.bench.gateway, local, Legs(setup.registry))["evidence"] == "history"
+    setup.shared.publish(Tracked("w:80", setup.time.clock.now_us(), "two", exact=True))
+    shown = described(setup.bench.gateway, local, Legs(setup.registry))
+    assert (shown["evidence"], shown["evidence_by"]) == ("events", "two")
+
+
+async def test_it_tells_publishers_and_states_of_the_workers_that_this_replica_follows(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(tmp_path).start()
+    async with Replica() as replica:
+        local = replica.follow(engine)
+        await until(lambda: replica.tracks(local))
+        view = following(replica.kv_events, replica.shared.fleet, replica.registry)
+    engine.stop()
+    (worker,) = view["workers"]
+    assert (worker["worker_id"], worker["evidence"], worker["followed"]["state"]) == (
+        "w:80",
+        "events",
+        "live",
+    )
+    (source,) = worker["followed"]["sources"]
+    assert (source["endpoint"], source["connected"], source["complete"]) == (engine.endpoint, True, True)
