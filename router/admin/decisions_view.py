@@ -11,7 +11,7 @@ from fastapi import FastAPI, Query, Response
 
 from policies import Comparison, Reason, Shadow
 from router.admin.parts import AdminParts
-from router.gateway.plain_words import REASONS, explained
+from router.explaining import REASONS, explained
 from router.gateway.recent_decisions import RecentDecision
 
 LIMIT_MAX = 500

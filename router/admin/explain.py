@@ -2,7 +2,7 @@
 
     {"endpoint": "/v1/chat/completions", "request": {...}}       the body that a client would send
 
-It decides with the lines that decide real requests (`router.gateway.rehearsal`) and changes nothing. A large
+It decides with the lines that decide real requests (`router.explaining`) and changes nothing. A large
 body is taken apart in steps, as a client's is, so a prompt of a million tokens holds no stream up.
 """
 
@@ -19,15 +19,13 @@ from msgspec import Meta
 from policies import Policy, make_policy
 from router.admin.parts import AdminParts
 from router.errors import ClientError
+from router.explaining import LIMIT, Candidate, DecodeCandidate, Explanation, explain, rehearse
 from router.gateway import Gateway
-from router.gateway.candidate import Candidate, DecodeCandidate
 from router.gateway.endpoints import Endpoint
-from router.gateway.explaining import LIMIT, Explanation, explain
 from router.gateway.hollow import Hollow, Unusual
 from router.gateway.lane import Lane, Steps
 from router.gateway.large import LARGE_BODY_BYTES
 from router.gateway.parsing import ParsedRequest
-from router.gateway.rehearsal import rehearse
 from router.offsets import offset
 from router.tenants import Tenant
 
@@ -220,15 +218,16 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     prompt_tokens, output_tokens = decider.expected_tokens(parsed)
     lengths = gateway.fleet.buckets.lengths
     bucket = rehearsed.bucket
+    verdict = found.verdict
     return {
         "decision": {
-            "outcome": found.outcome,
-            "reason": found.reason,
-            "why": found.why,
-            "worker": found.worker_id or None,
-            "decode_worker": found.decode_worker_id or None,
-            "preferred_worker": found.preferred,
-            "queue_full": found.queue_full,
+            "outcome": verdict.word,
+            "reason": verdict.reason,
+            "why": verdict.why,
+            "worker": verdict.worker_id or None,
+            "decode_worker": verdict.decode_worker_id or None,
+            "preferred_worker": verdict.preferred,
+            "queue_full": verdict.queue_full,
             "side": found.side or None,
         },
         "policy": {"name": policy.name, "unit": policy.unit, "lowest_wins": True},
@@ -242,13 +241,13 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
             "prefix": f"{parsed.prefix_key:016x}" if any(parsed.paths) else None,
             "bucket": lengths.names[bucket] if lengths is not None and 0 <= bucket < len(lengths) else None,
         },
-        "candidates": [_candidate(each) for each in found.candidates],
+        "candidates": [_shown(each) for each in found.candidates],
         "candidates_omitted": {
             "count": found.omitted,
             "cost_min": None if found.omitted_costs is None else _rounded(found.omitted_costs[0]),
             "cost_max": None if found.omitted_costs is None else _rounded(found.omitted_costs[1]),
         },
-        "decode_candidates": [_decoder(each) for each in found.decoders],
+        "decode_candidates": [_shown(each) for each in found.decoders],
         "decode_candidates_omitted": found.decoders_omitted,
         "not_candidates": [
             {"worker": each.worker_id, "reason": each.absence.value, "detail": each.detail}
@@ -260,48 +259,11 @@ def described(gateway: Gateway, found: Explanation) -> dict[str, Any]:
     }
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def _shown(one: Candidate | DecodeCandidate) -> dict[str, Any]:
+    """A candidate as JSON has it: rounded, and null for what is not there."""
     return {
-        "worker": one.worker_id,
-        "rank": one.rank,
-        "chosen": one.chosen,
-        "cost": _rounded(one.cost),
-        "lost_because": one.lost_because or None,
-        "matched_tokens": one.matched_tokens,
-        "safe_tokens": one.safe_tokens,
-        "fetched_tokens": one.fetched_tokens,
-        "uncached_tokens": one.uncached_tokens,
-        "backlog_s": _rounded(one.backlog_s),
-        "fetch_s": _rounded(one.fetch_s),
-        "room_s": _rounded(one.room_s),
-        "queue_s": _rounded(one.queue_s),
-        "prefill_s": _rounded(one.service_s),
-        "transfer_s": _rounded(one.transfer_s),
-        "spill_s": _rounded(one.spill_s),
-        "stall_s": _rounded(one.stall_s),
-        "x_s": _rounded(one.work_s),
-        "ttft_s": _rounded(one.ttft_s),
-        "overtaken": _rounded(one.overtaken),
-        "later_requests_s": _rounded(one.later_s),
-        "evict_s": _rounded(one.evict_s),
-        "has_room": one.has_room,
-        "bucket_steps": one.bucket_steps,
-        "link": one.link or None,
-    }
-
-
-def _decoder(one: DecodeCandidate) -> dict[str, Any]:
-    partner = one.partner
-    return {
-        "worker": one.worker_id,
-        "rank": one.rank,
-        "chosen": one.chosen,
-        "cost": _rounded(one.cost),
-        "lost_because": one.lost_because or None,
-        "room_s": _rounded(partner.wait_s),
-        "transfer_s": _rounded(partner.transfer_s),
-        "tpot_s": _rounded(partner.tpot_s),
-        "cached_tokens": round(partner.cached_tokens),
+        name: _rounded(value) if isinstance(value, float) else None if value == "" else value
+        for name, value in msgspec.to_builtins(one).items()
     }
 
 

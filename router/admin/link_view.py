@@ -14,8 +14,8 @@ from fastapi import FastAPI
 
 from policies import NEVER_TOKENS, Told
 from router.admin.parts import AdminParts
+from router.explaining import explained
 from router.gateway import Gateway
-from router.gateway.plain_words import explained
 from router.samples import link_state
 
 AHEAD_S = 5

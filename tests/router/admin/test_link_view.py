@@ -21,7 +21,7 @@ from policies import (
     Shipping,
 )
 from router.admin.link_view import described, offloaded
-from router.gateway.plain_words import explained
+from router.explaining import explained
 
 NOW_US = VirtualTime().clock.now_us()
 RULES = LinkRules(bytes_per_s=100.0, rtt_s=0.02, cap_ratio=0.5, loss_ratio_max=0.1)
