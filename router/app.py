@@ -57,7 +57,7 @@ from router.sources import Loaded, Origin
 from router.tenants import Keyring
 from router.tokenizing import opened_tokenizing
 from router.tracing import opened_spans
-from router.vital_signs import SignPorts, VitalSigns
+from router.vital_signs import VitalSigns
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,14 @@ class GatewayProcess:
             destinations=self.workers.destinations,
         )
         self._loop_lag = LoopLag(self.metrics.distributions[LOOP_LAG].observe)
-        self._vital_signs = VitalSigns(self._sign_ports(settings))
+        self._vital_signs = VitalSigns(
+            version("cacheway"),
+            settings,
+            self.gateway,
+            self._loop_lag,
+            self.degraded,
+            lambda: self.shared.wrote_snapshot,
+        )
         self.clients = ClientSide(settings, self.metrics, files)
         self.ending = self.clients.ending
         self.live = LiveSettings(
@@ -247,22 +254,6 @@ class GatewayProcess:
         self.clients.listen_for_admins(make_admin_api(parts, self.console), admin_listener)
         return make_data_api(parts, self._lifespan)
 
-    def _sign_ports(self, settings: Settings) -> SignPorts:
-        """Where vital signs come from."""
-        return SignPorts(
-            version=version("cacheway"),
-            address=f"{settings.server.host}:{settings.server.port}",
-            admin_address=_admin_address(settings),
-            status=lambda: self.shared.status,
-            wrote_snapshot=lambda: self.shared.wrote_snapshot,
-            degraded=self.degraded,
-            registry=self.registry,
-            inflight=lambda: self.gateway.sending.inflight,
-            waiting=lambda: len(self.gateway.placing.room),
-            metrics=self.metrics,
-            loop_lag=self._loop_lag,
-        )
-
     def _secret_watches(self, settings: Settings) -> list[SecretWatch]:
         """Who looks at files of keys that may be replaced."""
         server_key, workers_key = settings.server.api_key_file, settings.fleet.worker_api_key_file
@@ -347,8 +338,3 @@ class GatewayProcess:
                     if opened is not None:
                         opened.close()
                 logger.info("stopped", extra={"event": "gateway.stopped", "replica": self.replica})
-
-
-def _admin_address(settings: Settings) -> str:
-    server, admin = settings.server, settings.admin
-    return f"{admin.host}:{admin.port}" if admin.port else f"{server.host}:{server.port}"

@@ -8,8 +8,8 @@ lease. A leader that dies, or does not reach Redis, leads no more when it expire
 and could disagree with it. If two ever lead at once, the later plan counts everywhere, and what they both
 turn is sorted out by whoever leads then (`policies.disaggregation.role_turns`).
 
-The decisions about a turning worker are pure (`turn_roles`, `role_taken`). The planner carries them out: it asks
-the engine to take a role, and publishes what became of that. An engine whose dialect has no call for it
+The decisions about a turning worker are pure (`turn_roles`, `role_taken`). The planner carries them out: it
+asks the engine to take a role, and publishes what became of that. An engine whose dialect has no call for it
 (`router.engines`), or that is not known, counts as switched at once: the label ``convertible=true`` says so.
 
 Nothing depends on a plan: without one the threshold is the settings', and roles stay what they are. What goes
